@@ -111,8 +111,28 @@ NOT_AWAITED = {
 #: What the layers of the product use of each other; docs/api.md leaves it out.
 INTERNAL = {
     "log": {
-        *("ask", "bundle_of", "changing", "create_each", "disown", "finish", "index_size", "look_up_tags", "looking"),
-        *("offer", "own_keys", "own_turn", "placer", "queue", "read_on", "staging", "start_position", "start_seq"),
+        *(
+            "ask",
+            "pending_batch_of",
+            "changing",
+            "create_each",
+            "disown",
+            "finish",
+            "index_size",
+            "look_up_tags",
+            "looking",
+        ),
+        *(
+            "offer",
+            "own_keys",
+            "own_turn",
+            "flush_thread",
+            "queue",
+            "read_on",
+            "staging",
+            "start_position",
+            "start_seq",
+        ),
         *("target", "topic_named"),
     },
     "publisher": {

@@ -317,13 +317,13 @@ def test_bytes_are_lent_for_what_is_at_hand_and_others_give_theirs_back(
 def test_who_would_wait_for_room_is_told_before_it_publishes(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
-    assert ring.has_room(70, BLOG)
-    assert ring.has_room(70, BLOG + 1), "such a batch is refused, and waits for nothing"
+    assert ring.has_space(70, BLOG)
+    assert ring.has_space(70, BLOG + 1), "such a batch is refused, and waits for nothing"
     ring.publish(make_batch(1, BLOG - 1_024), 70, defaults)
-    assert ring.has_room(70, 1_024)
-    assert not ring.has_room(70, 1_025)
+    assert ring.has_space(70, 1_024)
+    assert not ring.has_space(70, 1_025)
     assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) > BLOG
-    assert not ring.has_room(71, 1), "it is the turn of who waits longer"
+    assert not ring.has_space(71, 1), "it is the turn of who waits longer"
     assert ring.leave(70)
     assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) == 0
-    assert ring.has_room(71, 1)
+    assert ring.has_space(71, 1)

@@ -416,7 +416,7 @@ def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch)
     answer = Peer._take
     pinged: list[int] = []
 
-    def be_deaf(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
+    def stop_reading(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
         if frame.header.kind == Kind.KEEPALIVE:
             pinged.append(frame.header.id)
         else:
@@ -426,7 +426,7 @@ def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch)
         server.create("events")
         swallowed = every(2)
         script.on_batch = lambda _peer, _header: not next(swallowed)
-        monkeypatch.setattr(Peer, "_take", be_deaf)
+        monkeypatch.setattr(Peer, "_take", stop_reading)
 
         async def work(log: AsyncRemoteLog) -> None:
             assert (await log.publish("events", b"value")).first_seq == 1

@@ -20,7 +20,7 @@ from seawall.api.received import ReceivedBatch
 from seawall.client.connection.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.commit.resident_commit import ResidentCommit
-from seawall.engine.serving.loop_view import BrokerLog
+from seawall.engine.serving.loop_view import LoopView
 from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
 from seawall.io.network.accepting import AcceptingPort
@@ -218,11 +218,11 @@ def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_only_the_first_loop_opens_and_closes_the_log(server: RealServer) -> None:
     async def look(first: ServedLog) -> None:
-        assert [type(door) for door in first.doors] == [ServedLog, BrokerLog, BrokerLog]
+        assert [type(door) for door in first.loop_views] == [ServedLog, LoopView, LoopView]
         with pytest.raises(WrongStateError):
-            await first.doors[1].open()
-        await first.doors[1].close()
-        assert await first.doors[1].topics() == []
+            await first.loop_views[1].open()
+        await first.loop_views[1].close()
+        assert await first.loop_views[1].topics() == []
 
     server.run(look)
 

@@ -22,13 +22,13 @@ from seawall.wire.lwp2.session import Ack, AckEntry
 @pytest.fixture
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the kernel said of each exchange."""
-    real, codes = kernels.exchange_lone_batch, []
+    real, codes = kernels.exchange_one_batch, []
 
     def counted(*arguments: Any) -> int:
         codes.append(real(*arguments))
         return codes[-1]
 
-    monkeypatch.setattr(kernels, "exchange_lone_batch", counted)
+    monkeypatch.setattr(kernels, "exchange_one_batch", counted)
     return codes
 
 

@@ -500,13 +500,13 @@ def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch)
         pinged = threading.Event()
         answer = Peer._take
 
-        def be_deaf(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
+        def stop_reading(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
             if frame.header.kind == Kind.KEEPALIVE:
                 pinged.set()
             else:
                 answer(peer, frame, entries)
 
-        monkeypatch.setattr(Peer, "_take", be_deaf)
+        monkeypatch.setattr(Peer, "_take", stop_reading)
         assert log.publish("events", b"value").first_seq == 1
         assert pinged.is_set()
         assert len([hello for hello in server.hellos if hello.flags]) == 2

@@ -14,7 +14,7 @@ import seawall
 from seawall.api.received import ReceivedBatch
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.publisher import RemotePublisher
-from seawall.engine.maintenance.flushing import PlaceJob
+from seawall.engine.maintenance.flushing import FlushJob
 from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
 from seawall.io.disk.disk_ring import Completion, DiskRing
 from seawall.server.lwp2 import session as lwp2_session
@@ -118,15 +118,15 @@ def test_a_failure_beside_the_commits_is_reported_to_publishers(
 ) -> None:
     """A segment that cannot be filled makes the log read-only, though no commit was under way."""
 
-    def carry_out(_: PlaceJob) -> None:
+    def execute(_: FlushJob) -> None:
         raise SyncError("the disk is gone")
 
     with seawall.connect(server.url, timeout_s=20) as log:
         log.create_topic("events")
         publisher = log.publisher("events")
         publisher.publish(b"before").result(20)
-        monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
-        server.run(lambda log: asyncio.to_thread(log._opened().placer.place))
+        monkeypatch.setattr(FlushJob, "execute", execute)
+        server.run(lambda log: asyncio.to_thread(log._opened().flush_thread.place))
         with pytest.raises(ReadOnlyError, match="read-only"):
             publisher.publish(b"after").result(20)
         assert _stored(log) == {b"before"}

@@ -33,7 +33,7 @@ LARGE = [bytes([number]) * (2 * RECEIVE_SIZE) for number in range(1, 6)]
 SMALL = [bytes([number]) for number in range(1, 6)]
 
 
-class Asked:
+class PendingRequest:
     """The requests for data that a server gets."""
 
     def __init__(self, server: ScriptedServer) -> None:
@@ -96,7 +96,7 @@ def test_each_answer_is_asked_for_once_and_before_it_is_wanted(
     server: ScriptedServer, log: RemoteLog, made: list[bytes]
 ) -> None:
     publish(server, made)
-    asked = Asked(server)
+    asked = PendingRequest(server)
     reading = log.subscriber("events")
     for number, value in enumerate(made, 1):
         assert values(reading.poll()) == [value]
@@ -115,7 +115,7 @@ def test_each_answer_is_asked_for_once_and_before_it_is_wanted(
 @pytest.mark.parametrize("made", [LARGE, SMALL], ids=["large", "small"])
 def test_a_loop_asks_once_and_before_it_is_wanted(server: ScriptedServer, made: list[bytes]) -> None:
     publish(server, made)
-    asked = Asked(server)
+    asked = PendingRequest(server)
 
     async def work(log: AsyncRemoteLog) -> None:
         reading = log.subscriber("events")
@@ -236,7 +236,7 @@ def test_nothing_is_asked_of_a_server_that_says_goodbye(server: ScriptedServer, 
 
 def test_a_read_asks_ahead_within_its_bounds(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
-    asked = Asked(server)
+    asked = PendingRequest(server)
     assert values(log.read("events", max_bytes=64 * MIB)) == LARGE
     assert values(log.read("events", max_bytes=1)) == LARGE[:1]
     assert values(log.read("events", limit=2, max_bytes=1)) == LARGE[:1]
@@ -303,7 +303,7 @@ def test_going_back_never_goes_ahead() -> None:
 
 def test_following_to_the_end_asks_ahead_too(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
-    asked = Asked(server)
+    asked = PendingRequest(server)
     assert values(list(log.follow("events", 2))) == LARGE[1:]
     assert asked.starts == [2, 3, 4, 5, 6]
     with pytest.raises(InvalidInputError, match="begin at 1"):

@@ -35,7 +35,7 @@ from seawall.errors import (
 )
 from seawall.server.connection.access import Access, Right
 from seawall.wire.format.decoder import Frame
-from seawall.wire.lwp2.transactions import TransactionCommit, TransactionTold
+from seawall.wire.lwp2.transactions import TransactionCommit, TransactionStatus
 
 
 @pytest.fixture
@@ -233,7 +233,9 @@ def test_an_outcome_that_stays_unknown_on_a_loop(
 
 
 def test_a_commit_that_is_answered_by_nothing(log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seawall.client.transactions.parse_transaction_told", lambda _: TransactionTold("job", None))
+    monkeypatch.setattr(
+        "seawall.client.transactions.parse_transaction_status", lambda _: TransactionStatus("job", None)
+    )
     with pytest.raises(ProtocolError, match="answered by nothing"):
         log.commit_staged("job", 1, [])
 

@@ -76,13 +76,13 @@ def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
     connection.send(b"before")
     connection.send_values(HEADER, 7, first)
     assert connection.is_clogged
-    assert connection.stream.wants_room
+    assert connection.stream.wants_space
     assert not connection.is_at_rest
     connection.send(b"behind")
     expected = b"before" + HEADER + sent_for(first) + b"behind"
     assert pair.receive(len(expected)) == expected
     assert not connection.is_clogged
-    assert not connection.stream.wants_room
+    assert not connection.stream.wants_space
     assert connection.is_at_rest
     # The next ones begin anew, in the same memory.
     connection.send_values(HEADER, 7, second)

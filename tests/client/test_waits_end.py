@@ -18,7 +18,7 @@ from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.outgoing import Outgoing
 from seawall.client.publish.publisher import RemotePublisher
-from seawall.client.publish.waiting_exchange import LoneExchange
+from seawall.client.publish.waiting_exchange import WaitingExchange
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import FatalError, OutcomeUnknownError, RetryableError
 
@@ -164,7 +164,7 @@ def test_a_lone_publish_that_breaks_ends_and_the_next_one_works(
 ) -> None:
     assert log.publish("events", b"first").first_seq == 1
     with monkeypatch.context() as patch:
-        patch.setattr(LoneExchange, "carry_out", broken)
+        patch.setattr(WaitingExchange, "execute", broken)
         assert isinstance(ends(lambda: log.publish("events", b"second")), BROKEN)
     assert isinstance(ends(lambda: log.publish("events", b"third")), Delivery)
 

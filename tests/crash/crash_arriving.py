@@ -258,7 +258,7 @@ class ArrivingWorld(World):
             # Somebody looks while it is written, and what was committed before takes effect.
             self._observe(store, Level.STAGED)
         try:
-            commit.carry_out()
+            commit.execute()
         except BaseException as error:
             store.fail(error)
             raise

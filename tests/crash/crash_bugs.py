@@ -15,7 +15,7 @@ from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.commit.log_writer import LogWriter
 from seawall.engine.commit.pending_rows import PendingRows
 from seawall.engine.maintenance import maintenance
-from seawall.engine.maintenance.retention import Removal
+from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.ordering.local_orderer import LocalOrderer
 from seawall.engine.store import opening, replay
 from seawall.engine.store.control_log import ControlLog
@@ -34,7 +34,7 @@ from seawall.storage.control.documents import FloorRaise
 from seawall.storage.control.transactions import TransactionMark
 from seawall.storage.segments import adoption as adopting
 from seawall.storage.segments import segment as segments
-from seawall.storage.segments.segment import ActiveSegment
+from seawall.storage.segments.segment import SegmentWriter
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import handles as wal_handles
 from seawall.storage.wal import reader as wal_reader
@@ -56,9 +56,9 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
         self._synced_through = self.at
         return self.at
 
-    real = EpochWrite.carry_out
+    real = EpochWrite.execute
     patch.setattr(WalWriter, "sync", sync)
-    patch.setattr(EpochWrite, "carry_out", lambda self, **_: real(self, durable=False))
+    patch.setattr(EpochWrite, "execute", lambda self, **_: real(self, durable=False))
 
 
 def names_not_synced(part: str) -> Plant:
@@ -114,7 +114,7 @@ def continued_before_named(patch: pytest.MonkeyPatch) -> None:
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
             self.sync()
             mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
-            mark.carry_out(durable=True)
+            mark.execute(durable=True)
             self._is_poisoned = False
         return real(self, needed, timestamp_ns)
 
@@ -134,15 +134,15 @@ def begun_before_the_log(patch: pytest.MonkeyPatch) -> None:
 
 def sealed_before_data(patch: pytest.MonkeyPatch) -> None:
     """A segment is given its index and its final name though its data was never synced."""
-    patch.setattr(ActiveSegment, "sync", _nothing)
-    real = segments.ActiveSegment.seal
+    patch.setattr(SegmentWriter, "sync", _nothing)
+    real = segments.SegmentWriter.seal
 
-    def seal(self: ActiveSegment) -> object:
+    def seal(self: SegmentWriter) -> object:
         with pytest.MonkeyPatch.context() as unsynced:
             unsynced.setattr(type(self.shared.file), "sync", _nothing)
             return real(self)
 
-    patch.setattr(ActiveSegment, "seal", seal)
+    patch.setattr(SegmentWriter, "seal", seal)
 
 
 class Unsynced:
@@ -161,13 +161,13 @@ class Unsynced:
 def reference_before_data(patch: pytest.MonkeyPatch) -> None:
     """Breaks INV-REFERENCE-AFTER-DATA: the log refers to a large batch that was written and not synced."""
 
-    def carry_out(self: Commit) -> None:
+    def execute(self: Commit) -> None:
         for place in self.places:
             write_all(place.file, place.buffers, place.at)
         if self.epoch is not None:
-            self.epoch.carry_out(durable=self.durable)
+            self.epoch.execute(durable=self.durable)
 
-    patch.setattr(Commit, "carry_out", carry_out)
+    patch.setattr(Commit, "execute", execute)
 
 
 def ceiling_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -266,9 +266,9 @@ def _without_floors(control: Control) -> Control:
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
     """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
-    real, real_ahead = Removal.drop_dead, LocalOrderer._stage_ahead
+    real, real_ahead = LogCleaner.drop_dead, LocalOrderer._stage_next
 
-    def drop_dead(self: Removal) -> int:
+    def drop_dead(self: LogCleaner) -> int:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(ControlLog, "sync", _nothing)
             return real(self)
@@ -278,13 +278,13 @@ def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
         real_ahead(self, room, commit, now)
         commit.durable = before
 
-    patch.setattr(Removal, "drop_dead", drop_dead)
-    patch.setattr(LocalOrderer, "_stage_ahead", stage_ahead)
+    patch.setattr(LogCleaner, "drop_dead", drop_dead)
+    patch.setattr(LocalOrderer, "_stage_next", stage_ahead)
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:
     """A snapshot lists batches at places that were never synced."""
-    patch.setattr(ActiveSegment, "sync", _nothing)
+    patch.setattr(SegmentWriter, "sync", _nothing)
 
 
 def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
@@ -471,7 +471,7 @@ def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
 
         def without_sync(self: Transactions, *arguments: object) -> None:
             with pytest.MonkeyPatch.context() as inside:
-                inside.setattr(ActiveSegment, "sync", _nothing)
+                inside.setattr(SegmentWriter, "sync", _nothing)
                 real(self, *arguments)
 
         patch.setattr(Transactions, name, without_sync)

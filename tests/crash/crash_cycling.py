@@ -107,7 +107,7 @@ class CyclingWorld(World):
         how = self.chance.choice(("together", "each", "ahead"))
         if how == "ahead" and len(batches) > 1:
             first = store.begin([batches[0].append])
-            second = store.begin_ahead([batch.append for batch in batches[1:]])
+            second = store.begin_next([batch.append for batch in batches[1:]])
             self.ahead += second is not None
             self._finish(store, first, batches[:1])
             if second is not None:
@@ -141,7 +141,7 @@ class CyclingWorld(World):
     def _write_out(self, store: Store, commit: Commit) -> bool:
         """Write a commit and finish it; whether something is due behind it."""
         try:
-            commit.carry_out()
+            commit.execute()
         except BaseException as error:
             store.fail(error)
             raise

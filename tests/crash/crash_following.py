@@ -15,7 +15,7 @@ from crash_history import Level, Written, require
 from crash_world import LEVELS, World
 
 from seawall.core.types import ClientId, ClientSeq, Position
-from seawall.engine.ordering.applier import Follower
+from seawall.engine.ordering.applier import Applier
 from seawall.engine.ordering.orderer import WantedSession
 from seawall.engine.store.store import Store
 from seawall.limits import KIB
@@ -46,7 +46,7 @@ class FollowingWorld(World):
     """A store that follows, and what everybody was told."""
 
     order: CommittedOrder
-    follower: Follower
+    applier: Applier
     ordered: list[Ordered]
 
     def open(self) -> Store:
@@ -56,7 +56,7 @@ class FollowingWorld(World):
         self.order = CommittedOrder(
             store.parts.writer.frontier, term=store.parts.term, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE
         )
-        self.follower = Follower(store.parts, store.maintenance, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
+        self.applier = Applier(store.parts, store.maintenance, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
         return store
 
     def _config(self, durability: Durability) -> TopicConfig:
@@ -64,24 +64,24 @@ class FollowingWorld(World):
         return replace(super()._config(durability), discard=Discard.OLD)
 
     def _pick(self) -> TopicState | None:
-        self._follow_all()
+        self._apply_all()
         return super()._pick()
 
     @contextmanager
     def changing(self) -> Iterator[Store]:
         """One change that is no append, at a position of the order."""
-        self._follow_all()
+        self._apply_all()
         with super().changing() as store:
             try:
-                with self.follower.at(self.order.committed):
+                with self.applier.at(self.order.committed):
                     yield store
             finally:
-                self.order.committed = max(self.order.committed, self.follower.next_position)
+                self.order.committed = max(self.order.committed, self.applier.next_position)
 
     def close(self) -> None:
         try:
             if self.store is not None and self.store.guard.failure is None:
-                self._follow_all()
+                self._apply_all()
         finally:
             # A full disk may refuse what is left of the order, since a topic is put in order when it is first used. The
             # store is closed all the same, and gives its lock back.
@@ -95,7 +95,7 @@ class FollowingWorld(World):
         for topic, values in groups:
             self._order_some(topic)
             self._order(topic, values)
-        self._follow_all()
+        self._apply_all()
 
     def _order(self, topic: TopicState, values: list[Written]) -> None:
         block = encode_block([value.record() for value in values])
@@ -108,7 +108,7 @@ class FollowingWorld(World):
             len(values),
             wall_ns=self.clock.wall_ns(),
             broker=self.chance.choice((0, 1)),
-            raise_ceiling=self.follower.ensure_ceilings,
+            raise_ceiling=self.applier.ensure_ceilings,
             **session,
         )
         side = self.order.sides[position & (GOI_ENTRIES - 1)]
@@ -133,14 +133,14 @@ class FollowingWorld(World):
         self._seq += 1
         return self._seq
 
-    def _follow_all(self) -> None:
+    def _apply_all(self) -> None:
         """Follow what is ordered, commit by commit; what is followed is acked."""
-        if self.store is None or self.follower.next_position >= self.order.committed:
+        if self.store is None or self.applier.next_position >= self.order.committed:
             return
         with super().changing():
             self.level = Level.STAGED
-            while self.follower.next_position < self.order.committed:
-                done = self.order.follow(self.follower).next_position
+            while self.applier.next_position < self.order.committed:
+                done = self.order.follow(self.applier).next_position
                 followed = [each for each in self.ordered if each.position < done]
                 self.ordered = self.ordered[len(followed) :]
                 self.level = max((each.level for each in followed), default=Level.STAGED)

@@ -29,7 +29,7 @@ from seawall.core.transactions import (
     StagedPart,
     StagedRange,
     WantedTransaction,
-    berth_named,
+    partition_named,
 )
 from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.commit.appends import Append
@@ -191,7 +191,7 @@ class TransactionWorld(World):
         self._append_staged(appends)
         parts: list[StagedPart] = []
         for (topic, values), append in zip(groups, appends, strict=True):
-            first = Seq(berth_named(staging.name) * BERTH_SEQS + append.result().base_seq)
+            first = Seq(partition_named(staging.name) * BERTH_SEQS + append.result().base_seq)
             parts.append(StagedPart(topic.name, StagedRange(first, Seq(first + len(values) - 1))))
         return parts
 
@@ -310,14 +310,14 @@ class FollowingTransactionWorld(TransactionWorld, FollowingWorld):
         for append in appends:
             position = self.order.committed
             wall_ns = self.clock.wall_ns()
-            ceilings = self.follower.ensure_ceilings
+            ceilings = self.applier.ensure_ceilings
             self.order.batch(
                 append.topic_id, append.block, append.record_count, wall_ns=wall_ns, raise_ceiling=ceilings
             )
             base_seq = int(self.order.sides[position & (GOI_ENTRIES - 1)]["base_seq"])
             numbers = (position, append.topic_id, base_seq, 0, wall_ns, append.record_count, len(append.block), 0)
             append.numbered = Numbered(AckStatus.OK, 0, *numbers)
-        self._follow_all()
+        self._apply_all()
 
 
 __all__ = ["FollowingTransactionWorld", "TransactionWorld"]

@@ -358,11 +358,11 @@ class World:
     def place(self) -> None:
         """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
         store = self._usable()
-        for job in store.maintenance.plan_places():
-            job.carry_out()
+        for job in store.maintenance.plan_flushes():
+            job.execute()
             job.settle()
         for seal in store.maintenance.plan_seals():
-            seal.carry_out()
+            seal.execute()
             seal.settle()
 
     def check(self) -> None:

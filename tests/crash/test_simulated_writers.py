@@ -30,7 +30,7 @@ ARGUMENTS_MIN = 3
 EXECUTORS = {"engine/commit/ring_driver.py RingDriver._place", "engine/commit/ring_driver.py RingDriver._write"}
 
 #: Writes a file again whose name somebody has removed, which no crash does: `tests/hostile/test_hostile_damaged_files`.
-AFTER_DAMAGE = {"storage/segments/segment.py ActiveSegment._name_again"}
+AFTER_DAMAGE = {"storage/segments/segment.py SegmentWriter._name_again"}
 
 #: Cases of each kind that are run until everything was seen.
 CASES_MAX, CASES_STEP = 50, 5
@@ -63,7 +63,7 @@ def _writing(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
 
 def test_every_writer_runs_on_a_simulated_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = writers() - EXECUTORS - AFTER_DAMAGE
-    assert "storage/wal/epoch_write.py EpochWrite.carry_out" in expected
+    assert "storage/wal/epoch_write.py EpochWrite.execute" in expected
     assert writers() >= EXECUTORS | AFTER_DAMAGE
     seen: set[str] = set()
     call = SimDisk.call

@@ -13,7 +13,7 @@ import pytest
 
 from seawall import limits
 from seawall.config import Config, FabricConfig
-from seawall.core.transactions import BERTH_SEQS, StagedRange, berth_name
+from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
 from seawall.core.types import Position, Seq
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
@@ -90,9 +90,9 @@ def segments(path: Path, topic_id: int) -> dict[int, str]:
     return {each.stat().st_ino: each.name for each in directory.iterdir() if each.suffix in (".active", ".sealed")}
 
 
-def berth_of(log: EmbeddedLog, berth: int) -> int:
+def berth_of(log: EmbeddedLog, partition: int) -> int:
     with log.looking() as store:
-        topic = store.catalog.own(berth_name(berth))
+        topic = store.catalog.own(partition_name(partition))
     assert topic is not None
     return topic.topic_id
 
@@ -152,7 +152,9 @@ def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
 
     def adopt_file(*arguments: Any) -> object:
         with ThreadPoolExecutor(1) as somebody:
-            held.append(not somebody.submit(log.queue._store.upkeep.placing.acquire, blocking=False).result())
+            held.append(
+                not somebody.submit(log.queue._store.checkpoint_schedule.placing.acquire, blocking=False).result()
+            )
         return real(*arguments)
 
     monkeypatch.setattr(adoption, "adopt_file", adopt_file)
@@ -176,8 +178,8 @@ def test_a_berth_serves_again_and_again(
     assert len(adopted) == 11
     assert numbers(log, "a") == [2, 1, *range(3, 12)]
     log.checkpoint()
-    berth = berth_of(log, 1)
-    assert len(os.listdir(tmp_path / "data" / "topics" / f"{berth:08x}")) <= 2, "nothing is left of what has gone"
+    partition = berth_of(log, 1)
+    assert len(os.listdir(tmp_path / "data" / "topics" / f"{partition:08x}")) <= 2, "nothing is left of what has gone"
     log.close()
     with opened(tmp_path) as again:
         assert numbers(again, "a") == [2, 1, *range(3, 12)]

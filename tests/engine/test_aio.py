@@ -356,14 +356,14 @@ async def crowd(log: AsyncLog, rounds: int) -> None:
 
 def test_a_commit_begins_while_another_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[bool] = []
-    real = Store.begin_ahead
+    real = Store.begin_next
 
-    def begin_ahead(self: Store, appends: Sequence[Append]) -> Commit | None:
+    def begin_next(self: Store, appends: Sequence[Append]) -> Commit | None:
         commit = real(self, appends)
         begun.append(commit is not None)
         return commit
 
-    monkeypatch.setattr(Store, "begin_ahead", begin_ahead)
+    monkeypatch.setattr(Store, "begin_next", begin_next)
 
     async def work(log: AsyncLog) -> None:
         await crowd(log, 60)
@@ -389,7 +389,7 @@ def test_what_is_behind_a_commit_falls_with_it(tmp_path: Path, monkeypatch: pyte
     real = DiskRing.reap
     failed: list[bool] = []
     if behind == "not begun":
-        monkeypatch.setattr(Store, "begin_ahead", lambda *_: None)
+        monkeypatch.setattr(Store, "begin_next", lambda *_: None)
 
     async def work(log: AsyncLog) -> None:
         await crowd(log, 5)

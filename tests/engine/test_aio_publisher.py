@@ -63,13 +63,13 @@ def test_an_error_is_raised_by_the_next_flush(tmp_path: Path) -> None:
 @pytest.fixture
 def about_to_wait(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released by each reader that is about to wait, on a thread or on a loop."""
-    waiting, real = threading.Semaphore(0), CommitQueue.expect_news
+    waiting, real = threading.Semaphore(0), CommitQueue.expect_change
 
-    def expect_news(queue: CommitQueue) -> None:
+    def expect_change(queue: CommitQueue) -> None:
         real(queue)
         waiting.release()
 
-    monkeypatch.setattr(CommitQueue, "expect_news", expect_news)
+    monkeypatch.setattr(CommitQueue, "expect_change", expect_change)
     return waiting
 
 

@@ -98,7 +98,7 @@ class Log:
 
     def commit(self) -> Commit:
         commit = self.store.begin([])
-        commit.carry_out()
+        commit.execute()
         if self.store.finish(commit):
             self.store.tidy_up(commit.limited)
         return commit
@@ -153,9 +153,9 @@ def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
     assert commit.is_cycle
     assert log.answers() == []
     assert window.state(CLIENTS[0]).next_expected == 1
-    assert pod.sequencer.frontier.committed == pod._follower.next_position
+    assert pod.sequencer.frontier.committed == pod._applier.next_position
     assert len(log.stored(PLAIN)) == 1
-    commit.carry_out()
+    commit.execute()
     log.store.finish(commit)
     assert log.answers() == [(1, AckStatus.OK, 0, 2)]
     assert window.state(CLIENTS[0]).next_expected == 2
@@ -168,7 +168,7 @@ def test_a_write_that_fails_ends_writing(log: Log) -> None:
     log.disk.fail("sync", path="*.wal")
     log.disk.fail("write", path="*.wal")
     with pytest.raises((FatalError, OSError)) as raised:
-        commit.carry_out()
+        commit.execute()
     log.store.fail(raised.value)
     assert log.answers() == []
     with pytest.raises(FatalError):
@@ -252,7 +252,7 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
         commit = log.store.begin([])
         assert commit.is_cycle
         assert len(log.stored(PLAIN)) == first
-        commit.carry_out()
+        commit.execute()
         log.store.finish(commit)
     assert log.store.sessions.window.state(CLIENTS[0]).next_expected == 41
     assert [bytes(each.block) for each in log.stored(PLAIN)[1:]] == [encode_raw(b"%d" % seq) for seq in range(1, 41)]

@@ -17,7 +17,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.commit.appends import Commit
-from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.engine.commit.delivery import Delivery, PendingBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import (
     ConfigError,
@@ -275,16 +275,16 @@ def test_an_error_reaches_everybody_who_waits(
 ) -> None:
     """One thread commits for three; what ends its commit is told to all of them."""
     entered, queued = threading.Event(), threading.Event()
-    real = Commit.carry_out
+    real = Commit.execute
 
-    def carry_out(self: Commit) -> None:
+    def execute(self: Commit) -> None:
         if not entered.is_set():
             entered.set()
             assert queued.wait(30)
             return real(self)
         raise error
 
-    monkeypatch.setattr(Commit, "carry_out", carry_out)
+    monkeypatch.setattr(Commit, "execute", execute)
     outcomes: list[BaseException | None] = []
 
     def publish() -> None:
@@ -300,7 +300,7 @@ def test_an_error_reaches_everybody_who_waits(
     assert entered.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while sum(entry.record_count for entry in log.queue._queue if isinstance(entry, Bundle)) < 3:
+    while sum(entry.record_count for entry in log.queue._queue if isinstance(entry, PendingBatch)) < 3:
         os.sched_yield()
     queued.set()
     for thread in threads:
@@ -321,7 +321,7 @@ def test_an_error_reaches_everybody_who_waits(
 
 
 def test_a_topic_that_was_made_again_meanwhile_is_another_one(log: EmbeddedLog) -> None:
-    late = log.bundle_of("events", b"for the old one")
+    late = log.pending_batch_of("events", b"for the old one")
     log.delete_topic("events")
     log.create_topic("events")
     with pytest.raises(NotFoundError, match="publish anew"):
@@ -358,7 +358,7 @@ def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:
 
 def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
     # A record waits, whose batch others would join.
-    waiting = log.queue.offer(log.bundle_of("events", b"waits"))
+    waiting = log.queue.offer(log.pending_batch_of("events", b"waits"))
     assert log.queue.joinable
     child = os.fork()
     if child == 0:
@@ -398,7 +398,7 @@ def test_a_forked_child_commits_nothing_of_its_parent(log: EmbeddedLog) -> None:
         publisher.close()
         os._exit(0 if refused == 4 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    log.queue.hand_on()
+    log.queue.release_leadership()
     publisher.close()
     assert values(log) == [b"first", b"under way"]
 

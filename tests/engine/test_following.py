@@ -14,7 +14,7 @@ import seawall
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.commit.appends import Append
-from seawall.engine.ordering.applier import Follower
+from seawall.engine.ordering.applier import Applier
 from seawall.engine.ordering.orderer import WantedSession
 from seawall.engine.read.reading import StoredSkip
 from seawall.engine.store.opening import open_store
@@ -24,7 +24,7 @@ from seawall.errors import DiskFullError, FatalError, InvalidInputError, Invaria
 from seawall.io.disk.files import OsFiles
 from seawall.io.process.clocks import OsClock
 from seawall.limits import BATCH_HEADER_SIZE, KIB
-from seawall.storage.control.batches import Aside, parts_of, read_control
+from seawall.storage.control.batches import UnpositionedControl, parts_of, read_control
 from seawall.storage.control.codec import Reference
 from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.wal.epochs import WalAddress
@@ -61,7 +61,7 @@ class Pod:
 
     def start(self) -> None:
         self.order = CommittedOrder(self.store.parts.writer.frontier, term=self.store.parts.term, **self.sizes)
-        self.follower = Follower(
+        self.applier = Applier(
             self.store.parts,
             self.store.maintenance,
             goi_entries=self.sizes["goi_entries"],
@@ -73,7 +73,7 @@ class Pod:
         return self.order.batch(topic_id, block, len(values), wall_ns=self.clock.wall_ns(), **fields)
 
     def follow(self) -> None:
-        self.order.follow_all(self.follower)
+        self.order.apply_all(self.applier)
 
     def logged(self) -> list[tuple[int, object]]:
         """What the log holds: appends as their base seq, controls as they are."""
@@ -120,12 +120,12 @@ def test_small_batches_are_there_with_the_numbers_of_the_order() -> None:
     pod.batch(1, b"a", b"b")
     pod.batch(2, b"c", broker=1)
     pod.batch(1, b"d")
-    done = pod.order.follow(pod.follower)
+    done = pod.order.follow(pod.applier)
     assert (done.count, done.next_position) == (3, first + 3)
     batches = pod.store.queries.read("t0", Seq(1), size_max=1 << 20)
     assert [(each.base_seq, each.position, each.record_count) for each in batches] == [(1, first, 2), (3, first + 2, 1)]
     assert [position for position, _ in pod.logged()[-3:]] == [first, first + 1, first + 2]
-    assert pod.order.follow(pod.follower).count == 0
+    assert pod.order.follow(pod.applier).count == 0
     assert not pod.store.verify().findings
     before = shown(pod.store)
     pod.store.close()
@@ -194,9 +194,11 @@ def test_what_the_store_logs_by_itself_takes_no_position() -> None:
         pod.batch(1, b"%d" % number)
         pod.follow()
     entries = [(position, what) for position, what in pod.logged() if position >= first]
-    asides = [what for _, what in entries if isinstance(what, Aside)]
+    asides = [what for _, what in entries if isinstance(what, UnpositionedControl)]
     assert {type(part).__name__ for aside in asides for part in parts_of(aside)} >= {"SegmentRoll", "FloorRaise"}
-    assert [position for position, what in entries if not isinstance(what, Aside)] == list(range(first, first + 30))
+    assert [position for position, what in entries if not isinstance(what, UnpositionedControl)] == list(
+        range(first, first + 30)
+    )
     assert pod.store.catalog.next_position == pod.order.committed
     assert pod.store.catalog.named("t0").live_records == 10
     before = shown(pod.store)
@@ -211,13 +213,13 @@ def test_ceilings_are_raised_aside_and_durable() -> None:
     raised = []
     for number in range(40):
         block = encode_block([Record(1, b"%d" % number)])
-        pod.order.batch(1, block, 1, raise_ceiling=lambda: raised.append(pod.follower.ensure_ceilings()))
+        pod.order.batch(1, block, 1, raise_ceiling=lambda: raised.append(pod.applier.ensure_ceilings()))
         if number % 7 == 0:
             pod.follow()
     pod.follow()
     assert set(raised) == {1}
-    assert pod.follower.ensure_ceilings() in (0, 1)
-    assert pod.follower.ensure_ceilings() == 0
+    assert pod.applier.ensure_ceilings() in (0, 1)
+    assert pod.applier.ensure_ceilings() == 0
     topic = pod.store.catalog.named("t0")
     assert (topic.head_seq, topic.live_records) == (40, 40)
     pod.disk.crash(keep="none")
@@ -229,16 +231,16 @@ def test_a_control_entry_is_made_by_its_owner_at_its_position() -> None:
     pod = pod_with(Durability.FSYNC)
     pod.batch(1, b"a")
     at = pod.order.committed
-    with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"), pod.follower.at(at):
+    with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"), pod.applier.at(at):
         pass
     pod.follow()
-    with pod.follower.at(at):
+    with pod.applier.at(at):
         pod.store.create_topic("later", TopicConfig())
     pod.order.note_control()
     pod.batch(2, b"b")
     pod.follow()
     assert pod.store.catalog.named("later").head_seq == 1
-    positions = [position for position, what in pod.logged() if not isinstance(what, Aside)]
+    positions = [position for position, what in pod.logged() if not isinstance(what, UnpositionedControl)]
     assert positions == sorted(set(positions))
     before = shown(pod.store)
     pod.store.close()
@@ -250,9 +252,9 @@ def test_a_run_ends_before_a_control_entry() -> None:
     pod.batch(1, b"a")
     pod.batch(1, b"b")
     pod.order.entries[(pod.order.committed - 1) & 255]["flags"] |= 1 << 6
-    assert pod.order.follow(pod.follower).count == 1
+    assert pod.order.follow(pod.applier).count == 1
     with pytest.raises(InvalidInputError, match="CONTROL"):
-        pod.order.follow(pod.follower)
+        pod.order.follow(pod.applier)
     pod.store.close()
 
 
@@ -263,12 +265,12 @@ def test_entries_must_follow_each_other_and_be_whole() -> None:
     rings = (pod.order.entries, pod.order.sides)
     first = pod.order.first
     with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
-        pod.follower.follow(*rings, Position(first - 1), 1, pod.order.blogs)
+        pod.applier.follow(*rings, Position(first - 1), 1, pod.order.blogs)
     with pytest.raises(InvalidInputError, match="entries of rings"):
-        pod.follower.follow(*rings, first, 257, pod.order.blogs)
-    pod.order.follow(pod.follower)
+        pod.applier.follow(*rings, first, 257, pod.order.blogs)
+    pod.order.follow(pod.applier)
     with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
-        pod.follower.follow(*rings, Position(first + 3), 1, pod.order.blogs)
+        pod.applier.follow(*rings, Position(first + 3), 1, pod.order.blogs)
     pod.batch(1, b"c")
     pod.order.blogs[:] = 0
     with pytest.raises(FatalError, match="INV-FOLLOW-DENSE"):
@@ -294,7 +296,7 @@ def test_batches_that_go_apart_keep_to_their_topic_and_their_place_in_the_order(
     first = pod.order.committed
     for topic_id, value in given:
         pod.batch(topic_id, value)
-    assert pod.order.follow(pod.follower).count == len(given)
+    assert pod.order.follow(pod.applier).count == len(given)
     for number in (1, 2, 3):
         batches = pod.store.queries.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
         expected = [(first + at, value) for at, (topic_id, value) in enumerate(given) if topic_id == number]
@@ -327,7 +329,7 @@ def test_a_topic_that_nobody_knows_ends_the_following() -> None:
 def test_rings_have_a_power_of_two_of_entries() -> None:
     pod = pod_with(Durability.FSYNC)
     with pytest.raises(InvalidInputError, match="power of two"):
-        Follower(pod.store.parts, pod.store.maintenance, goi_entries=100, blog_size=1 << 20)
+        Applier(pod.store.parts, pod.store.maintenance, goi_entries=100, blog_size=1 << 20)
     pod.store.close()
 
 
@@ -357,13 +359,13 @@ def test_a_full_disk_follows_nothing_and_loses_nothing(nth: int) -> None:
     pod.follow()
     for topic_id in (1, 2, 3, 1, 2, 3):
         pod.batch(topic_id, b"x" * 60_000)
-    before, at = shown(pod.store), pod.follower.next_position
+    before, at = shown(pod.store), pod.applier.next_position
     pod.disk.fail("allocate", nth=nth, error=errno.ENOSPC, forever=True)
     for _ in range(2):
         with pytest.raises(DiskFullError):
             pod.follow()
-        assert pod.follower.next_position in (at, at + 4)
-    assert pod.follower.next_position > at or shown(pod.store) == before
+        assert pod.applier.next_position in (at, at + 4)
+    assert pod.applier.next_position > at or shown(pod.store) == before
     pod.disk.clear_faults()
     pod.follow()
     assert [pod.store.catalog.named(name).head_seq for name in ("t0", "t1", "t2")] == [6, 6, 6]
@@ -391,7 +393,7 @@ def test_a_run_is_followed_in_part_where_it_does_not_fit_one_commit() -> None:
     pod = pod_with(Durability.FSYNC, Durability.FSYNC)
     for topic_id in (1,) * 20 + (2,) * 3:
         pod.batch(topic_id, b"x" * 20_000)
-    done = pod.order.follow(pod.follower)
+    done = pod.order.follow(pod.applier)
     assert 0 < done.count < 20
     pod.follow()
     assert [pod.store.catalog.named(name).head_seq for name in ("t0", "t1")] == [20, 3]
@@ -429,12 +431,12 @@ def test_a_control_may_stand_where_the_order_begins() -> None:
     pod.store.parts.writer.frontier.arrays[4][0] += 50
     pod.start()
     at = pod.order.committed
-    with pod.follower.at(at):
+    with pod.applier.at(at):
         pod.store.configure_topic("t0", {"ttl_ms": 10_000})
-    assert pod.follower.next_position == at + 1
-    with pod.follower.at(Position(at + 1)):
+    assert pod.applier.next_position == at + 1
+    with pod.applier.at(Position(at + 1)):
         """Whoever asked for the change was refused: a NOP stands there."""
-    assert pod.follower.next_position == at + 2
+    assert pod.applier.next_position == at + 2
     before = shown(pod.store)
     pod.store.close()
     assert shown(pod.open()) == before
@@ -450,8 +452,8 @@ def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
     before = pod.store.parts.writer.frontier
     pod.disk.crash(keep=keep)
     pod.open(follows=True)
-    pod.follower = Follower(pod.store.parts, pod.store.maintenance, goi_entries=256, blog_size=512 * KIB)
-    assert pod.follower.next_position <= pod.order.first + 24
+    pod.applier = Applier(pod.store.parts, pod.store.maintenance, goi_entries=256, blog_size=512 * KIB)
+    assert pod.applier.next_position <= pod.order.first + 24
     # What recovery finds in the fabric.
     for known, found in zip(pod.store.parts.writer.frontier.arrays[:5], before.arrays, strict=False):
         known[:] = found
@@ -483,11 +485,11 @@ def test_arrow_readers_see_what_was_followed(tmp_path: Path) -> None:
     store = open_store(Machine(OsFiles(), OsClock(), random.Random(1).randbytes, pid=7), str(tmp_path / "data"), SMALL)
     store.create_topic("t0", TopicConfig(segment_max_records=50))
     order = CommittedOrder(store.parts.writer.frontier, term=store.parts.term, goi_entries=256)
-    follower = Follower(store.parts, store.maintenance, goi_entries=256, blog_size=order.blog_size)
+    applier = Applier(store.parts, store.maintenance, goi_entries=256, blog_size=order.blog_size)
     values = [b"%d" % number * (1 + number % 7) for number in range(200)] + [b"x" * 70_000]
     for value in values:
         order.batch(1, encode_block([Record(1, value)]), 1, wall_ns=10**18)
-    order.follow_all(follower)
+    order.apply_all(applier)
     assert not store.verify().findings
     store.close()
     with seawall.open(tmp_path / "data") as log:
@@ -521,7 +523,7 @@ def test_following_is_as_good_as_appending(seed: int) -> None:
     for _ in range(12):
         random_run(chance, pod, plain.store)
         for _ in range(chance.randint(0, 2)):
-            pod.order.follow(pod.follower)
+            pod.order.follow(pod.applier)
         pod.follow()
         if chance.random() < 0.2:
             pod.store.maintenance.checkpoint()
@@ -554,11 +556,11 @@ def test_a_follower_is_made_by_its_store_which_takes_no_appends_then() -> None:
     pod = pod_with(Durability.FSYNC)
     with pytest.raises(WrongStateError, match="follows an order"):
         pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
-    assert pod.store.commit_lone(TopicId(1), encode_block([Record(1, b"x")]), 1, Lock()) is None
+    assert pod.store.commit_one(TopicId(1), encode_block([Record(1, b"x")]), 1, Lock()) is None
     pod.batch(1, b"a")
     pod.follow()
     assert pod.store.catalog.named("t0").head_seq == 1
     pod = pod_with(Durability.FSYNC)
-    assert isinstance(pod.follower, Follower)
-    assert pod.follower.next_position == pod.order.first
+    assert isinstance(pod.applier, Applier)
+    assert pod.applier.next_position == pod.order.first
     pod.store.close()

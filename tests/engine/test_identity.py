@@ -53,7 +53,7 @@ def test_a_repeated_key_is_told_where_the_first_is(tmp_path: Path, size: int, ch
 
 def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        twins = [log.queue.offer(log.bundle_of("events", b"%d" % number, "same")) for number in range(2)]
+        twins = [log.queue.offer(log.pending_batch_of("events", b"%d" % number, "same")) for number in range(2)]
         assert [delivery.result().first_seq for delivery in twins] == [1, 1]
         assert [delivery.is_duplicate for delivery in twins] == [False, True]
         assert values(log) == [b"0"]

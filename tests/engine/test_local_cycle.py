@@ -76,7 +76,7 @@ def logged(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
     calls: list[str] = []
-    real = LocalOrderer.commit_lone
+    real = LocalOrderer.commit_one
 
     def counted(*given: Any) -> Any:
         found = real(*given)
@@ -84,7 +84,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             calls.append("committed")
         return found
 
-    monkeypatch.setattr(LocalOrderer, "commit_lone", counted)
+    monkeypatch.setattr(LocalOrderer, "commit_one", counted)
     cycles = publish_all(tmp_path / "cycles", durability)
     assert len(calls) > 250
     calls.clear()
@@ -182,7 +182,7 @@ def test_what_the_frontier_refuses_is_no_write(log: EmbeddedLog, monkeypatch: py
 
 def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks meanwhile lets take effect what is stored, and sees nothing of what is not."""
-    real = EpochWrite.carry_out
+    real = EpochWrite.execute
     seen: list[list[bytes]] = []
 
     def read() -> None:
@@ -197,7 +197,7 @@ def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest
     log.publish("events", b"second")
     log.publish("events", b"third")
     with monkeypatch.context() as patch:
-        patch.setattr(EpochWrite, "carry_out", write_slowly)
+        patch.setattr(EpochWrite, "execute", write_slowly)
         log.publish("events", b"fourth")
     assert seen == [[b"first, which makes room", b"second", b"third"]]
     assert values(log) == [*seen[0], b"fourth"]
@@ -206,7 +206,7 @@ def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest
 
 def test_a_reader_that_is_absorbing_keeps_its_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that has its room begins to write while a reader lets the batches before it take effect."""
-    real_write, real_apply = EpochWrite.carry_out, TopicCatalog.apply_run
+    real_write, real_apply = EpochWrite.execute, TopicCatalog.apply_run
     absorbing, written = threading.Event(), threading.Event()
 
     def apply_run(self: TopicCatalog, rows: Any) -> Any:
@@ -226,7 +226,7 @@ def test_a_reader_that_is_absorbing_keeps_its_rows(log: EmbeddedLog, monkeypatch
         log.publish("events", b"%d" % number)
     with monkeypatch.context() as patch:
         patch.setattr(TopicCatalog, "apply_run", apply_run)
-        patch.setattr(EpochWrite, "carry_out", write)
+        patch.setattr(EpochWrite, "execute", write)
         log.publish("events", b"meanwhile")
         reader.join()
     assert log.describe("events").next_seq == 6
@@ -267,7 +267,7 @@ class Local:
 
     def commit(self, *appends: Append) -> Commit:
         commit = self.store.begin(appends)
-        commit.carry_out()
+        commit.execute()
         if self.store.finish(commit):
             self.store.tidy_up(commit.limited)
         return commit
@@ -383,17 +383,17 @@ def test_a_cycle_begins_while_one_is_written(local: Local) -> None:
     store = local.store
     one, two, three = (local.append(0, b"%d" % number) for number in range(3))
     first = store.begin([one])
-    second = store.begin_ahead([two])
+    second = store.begin_next([two])
     assert second is not None
     assert (first.first_row, second.first_row) == (0, 1)
     # What a session brings waits: whether it is known depends on the first.
-    assert store.begin_ahead([local.append(0, b"s", seq=1)]) is None
-    first.carry_out()
+    assert store.begin_next([local.append(0, b"s", seq=1)]) is None
+    first.execute()
     # Somebody looks: nothing of either is there.
     assert store.catalog.named("a").head_seq == 1
     store.finish(first)
     assert store.catalog.named("a").head_seq == 2
-    second.carry_out()
+    second.execute()
     store.finish(second)
     assert local.commit(three).is_cycle
     assert [each.result().base_seq for each in (one, two, three)] == [2, 3, 4]

@@ -14,9 +14,9 @@ from seawall import limits
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
-from seawall.engine.maintenance import flush_thread as placer
-from seawall.engine.maintenance.due_work import Upkeep
-from seawall.engine.maintenance.flushing import PlaceJob
+from seawall.engine.maintenance import flush_thread
+from seawall.engine.maintenance.checkpoint_schedule import CheckpointSchedule
+from seawall.engine.maintenance.flushing import FlushJob
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import DiskFullError, FatalError, SyncError
@@ -34,19 +34,21 @@ class Tended:
     def __init__(self, *, alone: bool = False) -> None:
         self.done: list[tuple[str, int]] = []
         self.at = 1_000
-        self.upkeep = Upkeep(WalAddress(self.at), 800)
+        self.checkpoint_schedule = CheckpointSchedule(WalAddress(self.at), 800)
         if not alone:
-            self.upkeep.on_the_side(lambda urgent: self.done.append(("now" if urgent else "soon", self.at)))
+            self.checkpoint_schedule.on_the_side(
+                lambda urgent: self.done.append(("now" if urgent else "soon", self.at))
+            )
 
     def grow(self, to: int) -> None:
         while self.at < to:
             self.at += 10
-            if self.at >= self.upkeep.look_at:
-                self.upkeep.look_after(self.at, self.checkpoint)
+            if self.at >= self.checkpoint_schedule.look_at:
+                self.checkpoint_schedule.look_after(self.at, self.checkpoint)
 
     def checkpoint(self) -> None:
         self.done.append(("checkpoint", self.at))
-        self.upkeep.checkpointed(WalAddress(self.at))
+        self.checkpoint_schedule.checkpointed(WalAddress(self.at))
 
     def taken(self) -> list[tuple[str, int]]:
         done, self.done = self.done, []
@@ -62,13 +64,13 @@ def test_places_are_filled_in_a_quiet_moment_or_when_the_log_has_its_size() -> N
     # It takes its time, and is asked again.
     tended.grow(1_870)
     assert tended.taken() == [("now", 1_850)]
-    tended.upkeep.placed()
+    tended.checkpoint_schedule.placed()
     tended.grow(1_920)
     assert tended.taken() == [("checkpoint", 1_880)]
     tended.grow(1_930)
     assert tended.taken() == [("soon", 1_930)]
     # There was a quiet moment: the checkpoint comes before the log has its size.
-    tended.upkeep.placed()
+    tended.checkpoint_schedule.placed()
     tended.grow(1_940)
     assert tended.taken() == [("checkpoint", 1_940)]
 
@@ -78,14 +80,14 @@ def test_a_checkpoint_leaves_those_alone_who_place() -> None:
     entered, left = threading.Event(), threading.Event()
 
     def place() -> None:
-        with tended.upkeep.placing:
+        with tended.checkpoint_schedule.placing:
             entered.set()
             assert left.wait(30)
 
     thread = threading.Thread(target=place)
     thread.start()
     assert entered.wait(30)
-    tended.upkeep.placed()
+    tended.checkpoint_schedule.placed()
     tended.grow(1_800)
     assert tended.done == []
     left.set()
@@ -103,13 +105,13 @@ def test_nobody_has_to_place() -> None:
 def test_many_open_segments_are_urgent() -> None:
     tended = Tended()
     for _ in range(limits.SEGMENTS_FILLING_MAX - 1):
-        tended.upkeep.rolled(0)
+        tended.checkpoint_schedule.rolled(0)
     tended.grow(1_040)
     assert tended.taken() == []
-    tended.upkeep.rolled(0)
+    tended.checkpoint_schedule.rolled(0)
     tended.grow(1_041)
     assert tended.taken() == [("now", 1_050)]
-    tended.upkeep.placed()
+    tended.checkpoint_schedule.placed()
     tended.grow(1_060)
     assert tended.taken() == [("checkpoint", 1_060)]
     tended.grow(1_100)
@@ -118,16 +120,16 @@ def test_many_open_segments_are_urgent() -> None:
 
 def test_segments_that_large_batches_have_filled_are_urgent() -> None:
     tended = Tended()
-    tended.upkeep.rolled(150)
+    tended.checkpoint_schedule.rolled(150)
     tended.grow(1_010)
     assert tended.taken() == []
-    tended.upkeep.rolled(50)
+    tended.checkpoint_schedule.rolled(50)
     tended.grow(1_020)
     assert tended.taken() == [("now", 1_020)]
-    tended.upkeep.placed()
+    tended.checkpoint_schedule.placed()
     tended.grow(1_030)
     assert tended.taken() == [("checkpoint", 1_030)]
-    tended.upkeep.rolled(150)
+    tended.checkpoint_schedule.rolled(150)
     tended.grow(1_040)
     assert tended.taken() == []
 
@@ -137,7 +139,7 @@ def test_a_full_disk_makes_a_log_urgent_that_takes_some_of_it(grown: int, asked:
     tended = Tended()
     tended.grow(grown)
     tended.taken()
-    tended.upkeep.found_no_room(WalAddress(tended.at))
+    tended.checkpoint_schedule.found_no_space(WalAddress(tended.at))
     tended.grow(tended.at + 9)
     assert tended.taken() == asked
 
@@ -173,15 +175,15 @@ def publish(log: EmbeddedLog, count: int) -> list[bytes]:
 
 
 def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(placer, "_REST_SIZE", 0)
+    monkeypatch.setattr(flush_thread, "_REST_SIZE", 0)
     settled: list[int] = []
-    real = PlaceJob.settle
+    real = FlushJob.settle
 
-    def settle(self: PlaceJob) -> None:
+    def settle(self: FlushJob) -> None:
         settled.append(self.entries.size)
         real(self)
 
-    monkeypatch.setattr(PlaceJob, "settle", settle)
+    monkeypatch.setattr(FlushJob, "settle", settle)
     wanted = publish(log, 3_000)
     assert until(lambda: bool(settled))
     assert values(log) == wanted
@@ -194,7 +196,7 @@ def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: 
     wanted = publish(log, 800)
     snapshots = tmp_path / "data" / "meta"
     assert until(lambda: any(snapshots.glob("*")))
-    assert until(lambda: log._store.upkeep.look_at > 0)
+    assert until(lambda: log._store.checkpoint_schedule.look_at > 0)
     # All but the segment that is written on is sealed, and nothing waits.
     (topic,) = log._store.parts.logs
     assert (len(topic.sealed), [len(filling.waiting) for filling in topic.filling]) == (2, [0])
@@ -202,7 +204,7 @@ def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: 
 
 
 def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placer, "_QUIET_S", 60.0)
+    monkeypatch.setattr(flush_thread, "_QUIET_S", 60.0)
     wanted = publish(log, 800)
     log.close()
     with open_log(tmp_path / "data") as again:
@@ -224,16 +226,16 @@ def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypa
 def test_a_checkpoint_that_fails_at_the_end_leaves_it_to_recovery(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(placer, "_QUIET_S", 60.0)
+    monkeypatch.setattr(flush_thread, "_QUIET_S", 60.0)
     wanted = publish(log, 200)
     wal = log._store.parts.wal
 
-    def carry_out(self: PlaceJob) -> None:
+    def execute(self: FlushJob) -> None:
         raise SyncError("the disk is gone")
 
     with monkeypatch.context() as failing:
-        failing.setattr(PlaceJob, "carry_out", carry_out)
-        failing.setattr(Maintenance, "plan_places", lambda _: [])
+        failing.setattr(FlushJob, "execute", execute)
+        failing.setattr(Maintenance, "plan_flushes", lambda _: [])
         with pytest.raises(SyncError, match="the disk is gone"):
             log.close()
     assert wal._is_closed
@@ -246,11 +248,11 @@ def test_a_checkpoint_that_fails_at_the_end_leaves_it_to_recovery(
 def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.publish("events", b"first")
 
-    def carry_out(self: PlaceJob) -> None:
+    def execute(self: FlushJob) -> None:
         raise SyncError("the disk is gone")
 
-    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
-    log.placer.place()
+    monkeypatch.setattr(FlushJob, "execute", execute)
+    log.flush_thread.place()
     with pytest.raises(FatalError, match="the disk is gone"):
         log.publish("events", b"second")
     assert values(log) == [b"first"]
@@ -260,9 +262,9 @@ def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytes
     """What the log holds is unknown then: it must not get into segments."""
     log.publish("events", b"first")
     log._store.guard.refuse(SyncError("the disk is gone"))
-    flushed: list[PlaceJob] = []
-    monkeypatch.setattr(PlaceJob, "carry_out", flushed.append)
-    log.placer.place()
+    flushed: list[FlushJob] = []
+    monkeypatch.setattr(FlushJob, "execute", flushed.append)
+    log.flush_thread.place()
     assert flushed == []
     assert values(log) == [b"first"]
 
@@ -282,11 +284,11 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
 
     monkeypatch.setattr(segments, "write_sidecar", write_sidecar)
     for _ in range(2):
-        log.placer.place()
+        log.flush_thread.place()
         log.publish("events", b"goes on")
     # The first in turn was tried again, and nothing behind it was sealed before it.
     assert refused == [refused[0]] * 2
-    log.placer.place()
+    log.flush_thread.place()
     with log.looking() as store:
         assert store.maintenance.plan_seals() == []
     assert values(log) == [b"%d" % number for number in range(7)] + [b"goes on"] * 2
@@ -296,15 +298,15 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
 def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.publish("events", b"first")
     entered, left = threading.Event(), threading.Event()
-    real = PlaceJob.carry_out
+    real = FlushJob.execute
 
-    def carry_out(self: PlaceJob) -> None:
+    def execute(self: FlushJob) -> None:
         entered.set()
         assert left.wait(30)
         real(self)
 
-    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
-    placing = threading.Thread(target=log.placer.place)
+    monkeypatch.setattr(FlushJob, "execute", execute)
+    placing = threading.Thread(target=log.flush_thread.place)
     placing.start()
     assert entered.wait(30)
     # Appends and reads go on; what changes segments waits.

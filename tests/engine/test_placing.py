@@ -10,12 +10,12 @@ from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.commit.appends import Append
 from seawall.engine.maintenance import flushing as placing
-from seawall.engine.maintenance.flushing import PlaceJob
+from seawall.engine.maintenance.flushing import FlushJob
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.engine.store.store import Store
 from seawall.engine.store.topic_log import StoredBatch
-from seawall.storage.segments.segment import ActiveSegment
+from seawall.storage.segments.segment import SegmentWriter
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
@@ -64,10 +64,10 @@ def waiting(store: Store) -> int:
     return sum(len(filling.waiting) for log in store.parts.logs for filling in log.filling)
 
 
-def place_all(store: Store) -> list[PlaceJob]:
-    jobs = store.maintenance.plan_places()
+def place_all(store: Store) -> list[FlushJob]:
+    jobs = store.maintenance.plan_flushes()
     for job in jobs:
-        job.carry_out()
+        job.execute()
         job.settle()
     return jobs
 
@@ -82,9 +82,9 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
     assert waiting(store) == 0
     assert [stored(store, name) for name in ("a", "b")] == before
     # Nothing is left to do, and nothing to sync.
-    assert store.maintenance.plan_places() == []
+    assert store.maintenance.plan_flushes() == []
     store.append([append(1, b"later")])
-    assert [job.entries.size for job in store.maintenance.plan_places()] == [1]
+    assert [job.entries.size for job in store.maintenance.plan_flushes()] == [1]
     store.maintenance.checkpoint()
     store.close()
     again = opened(disk)
@@ -94,11 +94,11 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
 
 
 def test_a_stretch_stays_in_one_file_of_the_log(store: Store) -> None:
-    for job in store.maintenance.plan_places():
+    for job in store.maintenance.plan_flushes():
         assert sum(stretch.lengths.size for stretch in job.stretches) == job.entries.size
         for stretch in job.stretches:
             assert stretch.source_at + stretch.span <= stretch.source.size()
-    assert len({stretch.source.path for job in store.maintenance.plan_places() for stretch in job.stretches}) > 1
+    assert len({stretch.source.path for job in store.maintenance.plan_flushes() for stretch in job.stretches}) > 1
 
 
 def test_stretches_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,13 +112,13 @@ def test_stretches_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -
 def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "_WHOLE_SIZE", 500)
     copied: list[int] = []
-    real = ActiveSegment.copy_from
+    real = SegmentWriter.copy_from
 
-    def copy_from(self: ActiveSegment, *given: Any) -> None:
+    def copy_from(self: SegmentWriter, *given: Any) -> None:
         copied.append(1)
         real(self, *given)
 
-    monkeypatch.setattr(ActiveSegment, "copy_from", copy_from)
+    monkeypatch.setattr(SegmentWriter, "copy_from", copy_from)
     store = opened(disk)
     store.create_topic("a", TopicConfig())
     store.append([append(1, bytes(300)), append(1, bytes(300))])
@@ -192,7 +192,7 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
     seals = store.maintenance.plan_seals()
     assert [seal.filling.segment.first_seq for seal in seals] == [1, 1]
     for seal in seals:
-        seal.carry_out()
+        seal.execute()
         # Readers who come now still find it, under its old name or its new one.
         assert [stored(store, name) for name in ("a", "b")] == before
         seal.settle()

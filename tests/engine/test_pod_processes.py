@@ -19,7 +19,7 @@ from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.io.network.sockets import OsStream, stream_pair
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.role_process import RoleProcess
-from seawall.io.process.wakeups import Bell, keep_stepping
+from seawall.io.process.wakeups import WakeUpEvent, keep_stepping
 from seawall.kernels.runtime import jit
 from seawall.kernels.runtime.atomics import store_release_u64
 from seawall.limits import KIB
@@ -47,7 +47,7 @@ class Owner:
     def save(self, _rows: bytes, /) -> None:
         raise AssertionError("no row has to leave")
 
-    def carry_out(self, _position: Position, /) -> None:
+    def execute(self, _position: Position, /) -> None:
         raise AssertionError("no change was ordered")
 
     def raise_ceilings(self) -> None:
@@ -61,11 +61,11 @@ class PodUnderTest:
         sizes = FabricSizes(brokers=1, goi_entries=256, pbr_entries=64, checkpoint_size=8 * KIB, blog_size=64 * KIB)
         layout = FabricLayout.of(sizes)
         self.arrays = FabricArrays(memoryview(mmap.mmap(-1, layout.size)), layout)
-        self.bells = [Bell(), Bell()]
+        self.wakeups = [WakeUpEvent(), WakeUpEvent()]
         pairs = [stream_pair("a writer") for _ in CLIENTS]
         self.streams = [far for far, _ in pairs]
         sequencer = self._sequencer(order)
-        broker = BrokerRole(self.arrays, 0, bell=self.bells[1], sequencer=self.bells[0])
+        broker = BrokerRole(self.arrays, 0, wakeup=self.wakeups[1], sequencer=self.wakeups[0])
         publisher = Publisher(SessionEpoch(1), ClientSeq(0), TopicDefaults(order, AckLevel.ORDERED))
         for _, near in pairs:
             broker.connect(near, publisher)
@@ -83,7 +83,7 @@ class PodUnderTest:
         sequencer = PodSequencer.start_cold(self.arrays, frontier, Owner(), Term(1))
         for client in CLIENTS:
             sequencer.workers[0].import_rows(np.array([client, 1, 1, 0, 0, 0, 0, 0], np.uint64).tobytes())
-        role = SequencerRole(sequencer, OsClock(), members=(0,), min_replicas=1, brokers=self.bells[1:])
+        role = SequencerRole(sequencer, OsClock(), members=(0,), min_replicas=1, brokers=self.wakeups[1:])
         replica = self.arrays.replica_words[0]
 
         def step() -> int:
@@ -96,17 +96,17 @@ class PodUnderTest:
         def work() -> None:
             for stream in self.streams:
                 stream.close()
-            keep_stepping(self.steps[number], self.bells[number])
+            keep_stepping(self.steps[number], self.wakeups[number])
 
-        return RoleProcess(name, work, on_terminate=self.bells[number].stop)
+        return RoleProcess(name, work, on_terminate=self.wakeups[number].stop)
 
     def close(self) -> None:
         for stream in self.streams:
             stream.close()
         for role in self.roles:
             role.close()
-        for bell in self.bells:
-            bell.close()
+        for wakeup in self.wakeups:
+            wakeup.close()
 
 
 @pytest.fixture(params=[2, 5], ids=["order 2", "order 5"])
@@ -191,7 +191,7 @@ def test_a_repetition_is_told_as_such_after_a_rest(pod: PodUnderTest) -> None:
 
 def test_roles_end_in_good_order(pod: PodUnderTest) -> None:
     talk([Conversation(pod.streams[0], batch(9, 1))], 1)
-    pod.bells[0].stop()
+    pod.wakeups[0].stop()
     pod.roles[1].terminate()
     for role in pod.roles:
         assert role.wait(WAIT_MS / 1_000)

@@ -19,7 +19,7 @@ from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
 from seawall.engine.api.view import open_view
 from seawall.engine.commit.appends import Commit
-from seawall.engine.ordering.applier import Follower
+from seawall.engine.ordering.applier import Applier
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import InvalidInputError
@@ -175,7 +175,7 @@ def test_damage_is_a_gap_at_the_end(tmp_path: Path) -> None:
 # --- SKIPs ----------------------------------------------------------------------------------------------------------
 
 
-class Following:
+class Applied:
     """A log that follows an order, in which anything can be put."""
 
     def __init__(self, path: Path) -> None:
@@ -184,7 +184,7 @@ class Following:
         for name in ("events", "other"):
             self.store.create_topic(name, TopicConfig(order=Order.CLIENT, segment_max_records=2))
         self.order = CommittedOrder(self.store.parts.writer.frontier, term=self.store.parts.term)
-        self.follower = Follower(self.store.parts, self.store.maintenance, goi_entries=1_024, blog_size=1 << 20)
+        self.applier = Applier(self.store.parts, self.store.maintenance, goi_entries=1_024, blog_size=1 << 20)
         self.log = EmbeddedLog(self.store)
 
     def batch(self, value: bytes, topic_id: int = 1) -> None:
@@ -197,11 +197,11 @@ class Following:
         return self.order.committed - 1
 
     def follow(self) -> None:
-        self.order.follow_all(self.follower)
+        self.order.apply_all(self.applier)
 
 
 def test_a_skip_is_told_before_what_was_stored_behind_it(tmp_path: Path) -> None:
-    world = Following(tmp_path)
+    world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
     first = world.skip(3, 2)
@@ -230,18 +230,18 @@ def test_a_skip_is_told_before_what_was_stored_behind_it(tmp_path: Path) -> None
 
 
 def test_a_skip_stays_when_what_was_stored_behind_it_goes(tmp_path: Path) -> None:
-    world = Following(tmp_path)
+    world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
     at = world.skip(3, 2)
     world.batch(b"2")
     world.batch(b"3")
-    with world.follower.at(Position(world.order.committed)):
+    with world.applier.at(Position(world.order.committed)):
         world.store.delete_records("events", before_seq=3)
     world.order.note_control()
     skip, three = log.read("events")
     assert (skip.position, skip.next_seq, three.seqs) == (at, 2, [3])
-    with world.follower.at(Position(world.order.committed)):
+    with world.applier.at(Position(world.order.committed)):
         world.store.delete_records("events", before_seq=4)
     world.order.note_control()
     (skip,) = log.read("events", 2)
@@ -252,7 +252,7 @@ def test_a_skip_stays_when_what_was_stored_behind_it_goes(tmp_path: Path) -> Non
 
 
 def test_positions_have_skips_at_their_own(tmp_path: Path) -> None:
-    world = Following(tmp_path)
+    world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
     at = world.skip(3, 2)
@@ -337,16 +337,16 @@ def test_ordered_readers_see_what_is_being_written(
         log.create_topic("other")
         log.publish("events", b"before")
         entered, go_on = threading.Event(), threading.Event()
-        real = Commit.carry_out
+        real = Commit.execute
 
-        def carry_out(commit: Commit) -> None:
+        def execute(commit: Commit) -> None:
             entered.set()
             assert go_on.wait(30)
             real(commit)
 
-        monkeypatch.setattr(Commit, "carry_out", carry_out)
+        monkeypatch.setattr(Commit, "execute", execute)
         sent = [
-            log.queue.offer(log.bundle_of(*each))
+            log.queue.offer(log.pending_batch_of(*each))
             for each in (("events", [b"1", b"2"]), ("other", b"elsewhere"), ("events", bytes(70_000)))
         ]
         thread = threading.Thread(target=log.queue.lead_all)

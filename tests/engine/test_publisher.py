@@ -15,7 +15,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import Commit
-from seawall.engine.commit.commit_queue import Turn
+from seawall.engine.commit.commit_queue import Ticket
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
@@ -36,14 +36,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
-        real = Commit.carry_out
+        real = Commit.execute
 
-        def carry_out(commit: Commit) -> None:
+        def execute(commit: Commit) -> None:
             self.entered.set()
             assert self.opened.wait(30)
             real(commit)
 
-        monkeypatch.setattr(Commit, "carry_out", carry_out)
+        monkeypatch.setattr(Commit, "execute", execute)
 
 
 @contextmanager
@@ -116,9 +116,9 @@ def test_what_is_published_while_a_commit_is_written_shares_the_next(
 
 
 def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
-    bundle = log.bundle_of("events", b"x")
-    bundle.driver = lambda: None
-    delivery = log.queue.offer(bundle)
+    pending_batch = log.pending_batch_of("events", b"x")
+    pending_batch.driver = lambda: None
+    delivery = log.queue.offer(pending_batch)
     assert not delivery.done
     assert delivery.result(5).first_seq == 1
 
@@ -161,11 +161,11 @@ def test_a_delivery_that_nobody_cares_for_has_no_numbers(log: EmbeddedLog) -> No
 
 
 def test_an_interrupted_turn_stands_in_nobodys_way(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(turn: Turn) -> None:
+    def interrupted(turn: Ticket) -> None:
         raise KeyboardInterrupt
 
     with store_taken(log), monkeypatch.context() as patch:
-        patch.setattr(Turn, "wait", interrupted)
+        patch.setattr(Ticket, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.create_topic("never")
     assert ends(lambda: log.publish("events", b"x"))
@@ -181,13 +181,13 @@ def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
     publisher = log.publisher("events")
     with store_taken(log) as give_back:
 
-        def interrupted(turn: Turn) -> None:
+        def interrupted(turn: Ticket) -> None:
             publisher.publish(b"behind the turn")
             give_back()
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Turn, "wait", interrupted)
+            patch.setattr(Ticket, "wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.create_topic("never")
     assert ends(publisher.flush)
@@ -197,7 +197,7 @@ def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
 def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
     """INV-DELIVERY-ONCE."""
     told: list[Delivery] = []
-    delivery = log.queue.offer(log.bundle_of("events", b"x"))
+    delivery = log.queue.offer(log.pending_batch_of("events", b"x"))
     delivery.add_callback(told.append)
     delivery.add_callback(told.append)
     delivery.result()
@@ -213,8 +213,8 @@ def test_a_callback_that_raises_keeps_nobody_waiting(log: EmbeddedLog, caplog: p
 
     log.create_topic("others")
     told: list[Delivery] = []
-    first = log.queue.offer(log.bundle_of("events", b"x"))
-    second = log.queue.offer(log.bundle_of("others", b"y"))
+    first = log.queue.offer(log.pending_batch_of("events", b"x"))
+    second = log.queue.offer(log.pending_batch_of("others", b"y"))
     first.add_callback(raises)
     second.add_callback(told.append)
     assert ends(second.result)
@@ -234,8 +234,8 @@ def test_a_loop_that_is_closed_keeps_nobody_waiting(log: EmbeddedLog) -> None:
                 await delivery
 
     log.create_topic("others")
-    first = log.queue.offer(log.bundle_of("events", b"x"))
-    second = log.queue.offer(log.bundle_of("others", b"y"))
+    first = log.queue.offer(log.pending_batch_of("events", b"x"))
+    second = log.queue.offer(log.pending_batch_of("others", b"y"))
     asyncio.run(give_up(first))
     assert ends(second.result)
     assert second.first_seq == first.first_seq == 1
@@ -290,10 +290,10 @@ def test_ack_levels(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int)
 
 @pytest.mark.parametrize("ack", [0, 1, 2])
 def test_a_failure_is_told_at_every_level(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int) -> None:
-    def carry_out(commit: Commit) -> None:
+    def execute(commit: Commit) -> None:
         raise SyncError("the disk is gone")
 
-    monkeypatch.setattr(Commit, "carry_out", carry_out)
+    monkeypatch.setattr(Commit, "execute", execute)
     publisher = log.publisher("events", ack=ack)
     publisher.publish(b"x")
     with pytest.raises(SyncError, match="gone"):
@@ -334,18 +334,18 @@ def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
         *(("events", b"0"), ("other", b"elsewhere"), ("events", b"1"), ("events", bytes(70_000)), ("events", b"2")),
         *(("events", bytes(65_430)), ("events", bytes(1_000))),
     ]
-    deliveries = [log.queue.offer(log.bundle_of(*each)) for each in records]
-    ordered = log.bundle_of("events", b"another level")
+    deliveries = [log.queue.offer(log.pending_batch_of(*each)) for each in records]
+    ordered = log.pending_batch_of("events", b"another level")
     ordered.ack = 1
     deliveries.append(log.queue.offer(ordered))
-    group = log.queue.take_lead()
+    group = log.queue.acquire_leadership()
     assert group is not None
     assert [append.record_count for append in group.appends] == [2, 1, 1, 1, 1, 1, 1]
     commit = log.queue.begin(group)
-    commit.carry_out()
+    commit.execute()
     log.queue.finish(group)
     log.queue.tell(group)
-    log.queue.hand_on()
+    log.queue.release_leadership()
     assert [each.result().first_seq for each in deliveries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [each.position - deliveries[0].position for each in deliveries] == [0, 1, 0, 2, 3, 4, 5, 6]
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from seawall.engine.commit.committer import Pump
+from seawall.engine.commit.worker_thread import WorkerThread
 
 
 def test_wakes_are_answered_until_it_is_stopped() -> None:
     done = threading.Semaphore(0)
-    pump = Pump(done.release)
+    pump = WorkerThread(done.release)
     for _ in range(3):
         pump.wake()
         assert done.acquire(timeout=30)
@@ -34,7 +34,7 @@ def test_a_thread_that_has_died_is_started_anew() -> None:
             raise RuntimeError("the end of this thread")
         done.set()
 
-    pump = Pump(work)
+    pump = WorkerThread(work)
     pump.wake()
     assert begun.wait(30)
     threads[0].join(30)
@@ -47,7 +47,7 @@ def test_a_thread_that_has_died_is_started_anew() -> None:
 
 
 def test_one_that_was_never_woken_has_nothing_to_end() -> None:
-    pump = Pump(lambda: None)
+    pump = WorkerThread(lambda: None)
     before = threading.active_count()
     pump.stop()
     pump.wake()

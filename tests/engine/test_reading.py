@@ -179,7 +179,7 @@ def test_a_run_in_the_log_that_crosses_its_files() -> None:
 def test_no_more_is_planned_than_the_records_asked_for(from_seq: int, wanted: int, given: int) -> None:
     _, store = filled(12)
     plan = store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=wanted)
-    assert len(seqs_of(plan.carry_out())) == given
+    assert len(seqs_of(plan.execute())) == given
     assert plan.end_seq == from_seq + given
     store.close()
 
@@ -187,7 +187,7 @@ def test_no_more_is_planned_than_the_records_asked_for(from_seq: int, wanted: in
 def test_no_record_asked_for_is_none_planned() -> None:
     _, store = filled(3)
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20, records_max=0)
-    assert plan.carry_out() == []
+    assert plan.execute() == []
     store.close()
 
 
@@ -249,7 +249,7 @@ def test_what_is_sealed_meanwhile_is_read() -> None:
         store.append([Append.of_batch(plain(*[b"later"] * BATCH_RECORDS))])
     store.maintenance.checkpoint()
     assert len(log_of(store).sealed) >= 2
-    assert seqs_of(plan.carry_out()) == list(range(1, 26))
+    assert seqs_of(plan.execute()) == list(range(1, 26))
     assert pinned(store) == 0
     store.close()
 
@@ -267,7 +267,7 @@ def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
         store.delete_topic("events")
     else:
         store.close()
-    assert seqs_of(plan.carry_out()) == list(range(1, 101))
+    assert seqs_of(plan.execute()) == list(range(1, 101))
     if how == "drop the segments":
         store.close()
     elif how == "delete the topic":
@@ -292,7 +292,7 @@ def test_a_failing_disk_leaves_no_pin() -> None:
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     disk.fail("read", error=errno.ENOMEM)
     with pytest.raises(OSError, match="memory"):
-        plan.carry_out()
+        plan.execute()
     assert pinned(store) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_of(store), "_locate", lambda _address: (_ for _ in ()).throw(OSError("no such file")))
@@ -378,10 +378,10 @@ def test_batches_that_are_wholly_deleted_are_not_read() -> None:
     hide(store, (3, 58), (71, 90))
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     assert sum(len(run.entries) for run in plan.runs) == 20 - 10 - 4
-    assert seqs_of(plan.carry_out()) == [1, 2, *range(59, 71), *range(91, 101)]
+    assert seqs_of(plan.execute()) == [1, 2, *range(59, 71), *range(91, 101)]
     # However little is read at once, a reader far before what is live comes to it by one read.
     plan = store.queries.plan_read("events", Seq(3), size_max=1, records_max=1)
-    assert seqs_of(plan.carry_out()) == [59, 60]
+    assert seqs_of(plan.execute()) == [59, 60]
     hide(store, (91, 100))
     assert seqs_of(read_all(store, 71)) == []
     hide(store, (1, 100))
@@ -393,7 +393,7 @@ def test_records_asked_for_are_counted_without_the_deleted() -> None:
     _, store = filled(20)
     hide(store, *((seq, seq) for seq in range(1, 100, 2)))
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20, records_max=4)
-    found = seqs_of(plan.carry_out())
+    found = seqs_of(plan.execute())
     assert found[:4] == [2, 4, 6, 8]
     assert len(found) < 20
     store.close()
@@ -542,13 +542,13 @@ def test_a_limit_reads_no_more_than_it_needs(log: EmbeddedLog, monkeypatch: pyte
     for _ in range(10):
         log.publish("events", [bytes(1_000)] * 10)
     sizes: list[int] = []
-    real = ReadPlan.carry_out
+    real = ReadPlan.execute
 
-    def carry_out(plan: ReadPlan) -> list[ReadItem]:
+    def execute(plan: ReadPlan) -> list[ReadItem]:
         sizes.extend(len(run.entries) for run in plan.runs)
         return real(plan)
 
-    monkeypatch.setattr(ReadPlan, "carry_out", carry_out)
+    monkeypatch.setattr(ReadPlan, "execute", execute)
     assert len(log.read("events", 15, limit=1)) == 1
     assert sizes == [1]
 
@@ -563,7 +563,7 @@ def answers(store: Store) -> list[tuple[int, list[ReadItem]]]:
         for size_max in (1, 190, 400, 1 << 20):
             for wanted in (None, 0, 1, 2, BATCH_RECORDS, BATCH_RECORDS + 1):
                 plan = store.queries.plan_read("events", Seq(from_seq), size_max=size_max, records_max=wanted)
-                found.append((plan.end_seq, plan.carry_out()))
+                found.append((plan.end_seq, plan.execute()))
     return found
 
 

@@ -222,7 +222,7 @@ def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
     both = filled(9, cap_records=5)
     both.store.delete_records(TOPIC, before_seq=7)
     both.store.maintenance.checkpoint()
-    assert both.store.removal._tags == {}
+    assert both.store.cleaner._tags == {}
 
 
 def test_a_delete_may_span_fragments_and_whole_segments() -> None:
@@ -469,12 +469,12 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
         path = home.path(deletes_name(Seq(first)))
         stored = load_deletes(both.disk, path, home.preface(Seq(first))) if both.disk.exists(path) else None
         assert dead == ({seq for low, end in stored.ranges.tolist() for seq in range(low, end)} if stored else set())
-    assert both.store.removal.store_deletes() == 0, "only what has changed is written"
+    assert both.store.cleaner.store_deletes() == 0, "only what has changed is written"
     both.reopen(crash=False)
-    assert both.store.removal.store_deletes() == 0
+    assert both.store.cleaner.store_deletes() == 0
     both.disk.open(home.path(deletes_name(Seq(both.sealed()[0][0])))).write([b"\xff" * 9], 4096)
     both.reopen(crash=False)
-    assert both.store.removal.store_deletes() == 1, "a damaged one is made again"
+    assert both.store.cleaner.store_deletes() == 1, "a damaged one is made again"
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory"])
@@ -487,10 +487,10 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
         if number == 40:
             store.maintenance.checkpoint()
         commit = store.begin([Append.of_batch(batch_of(topic.topic_id, [record_of(b"%d" % number, None)]))])
-        commit.carry_out()
+        commit.execute()
         due.append(store.finish(commit))
         if due[-1]:
-            assert store.removal.has_dead()
+            assert store.cleaner.has_dead()
             store.tidy_up(commit.limited)
         assert not store.is_tidy_up_due
     assert not any(due[:40]), "there is room"
@@ -508,8 +508,8 @@ def test_a_deleted_topic_is_forgotten() -> None:
     both.store.delete_records(TOPIC, match=A)
     both.store.maintenance.checkpoint()
     both.store.delete_topic(TOPIC)
-    removal = both.store.removal
-    assert not any((removal._sizes, removal._tags, removal._oldest, removal.loose, removal._stored))
+    cleaner = both.store.cleaner
+    assert not any((cleaner._sizes, cleaner._tags, cleaner._oldest, cleaner.loose, cleaner._stored))
     both.store.maintenance.retain()
     both.store.close()
 

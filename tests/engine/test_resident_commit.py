@@ -228,7 +228,7 @@ def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> N
 
 def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> None:
     topic_id = resident.topics[PLAIN]
-    (room,) = (each for each in resident.orderer._follower._rooms._rooms.values() if each.topic.topic_id == topic_id)
+    (room,) = (each for each in resident.orderer._applier._rooms._rooms.values() if each.topic.topic_id == topic_id)
     records, size = room.records_left, room.bytes_left
     for number in range(3):
         resident.send(CLIENTS[0], PLAIN, b"%d" % number, b"and more")
@@ -290,7 +290,7 @@ def test_who_listens_is_notified_by_an_event(resident: Resident) -> None:
     resident.queue.listeners.append(lambda: heard.append(resident.values(PLAIN)[-1]))
     news = resident.resident.news
     for number in range(3):
-        resident.queue.expect_news()
+        resident.queue.expect_change()
         resident.send(CLIENTS[0], PLAIN, b"%d" % number)
         resident.resident.commit(resident.receive())
         assert select.select([news.wait_fd], [], [], 0)[0]
@@ -313,10 +313,10 @@ def test_it_comes_back_for_who_wants_to_lead(resident: Resident) -> None:
 
 def test_it_comes_back_when_the_log_is_due(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
-    resident.store.upkeep.look_at = resident.numbers("at") + 1
+    resident.store.checkpoint_schedule.look_at = resident.numbers("at") + 1
     resident.resident.commit(resident.receive())
     assert resident.acked(CLIENTS[0]) == [1]
-    assert resident.store.upkeep.look_at > resident.numbers("at")
+    assert resident.store.checkpoint_schedule.look_at > resident.numbers("at")
 
 
 def test_who_wants_to_lead_does_so_soon(resident: Resident) -> None:

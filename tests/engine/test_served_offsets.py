@@ -18,7 +18,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import NO_CLIENT_SEQ, NO_SESSION, Append
-from seawall.engine.commit.delivery import Bundle, Identity
+from seawall.engine.commit.delivery import Identity, PendingBatch
 from seawall.engine.read.v1_offsets import OffsetBounds, StreamPiece, StreamRead
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
@@ -49,19 +49,19 @@ def store_of(log: EmbeddedLog) -> Store:
 
 
 def put(log: EmbeddedLog, *records: bytes) -> None:
-    bundle = Bundle(log.topic_named("events"), [b"".join(records)], sum(map(len, records)), len(records))
-    log.queue.publish(bundle)
+    pending_batch = PendingBatch(log.topic_named("events"), [b"".join(records)], sum(map(len, records)), len(records))
+    log.queue.publish(pending_batch)
 
 
 def put_opaque(log: EmbeddedLog, payload: bytes) -> None:
-    bundle = Bundle(log.topic_named("events"), [payload], len(payload), 1)
-    bundle.identity = OPAQUE
-    log.queue.publish(bundle)
+    pending_batch = PendingBatch(log.topic_named("events"), [payload], len(payload), 1)
+    pending_batch.identity = OPAQUE
+    log.queue.publish(pending_batch)
 
 
 def fetch(log: EmbeddedLog, start: int, size_max: int = 1 * MIB) -> StreamPiece:
     read = StreamRead(Offset(start), size_max)
-    while store_of(log).queries.plan_stream("events", read) and not read.carry_out():
+    while store_of(log).queries.plan_stream("events", read) and not read.execute():
         pass
     return read.result()
 
@@ -281,6 +281,6 @@ def test_what_is_indexed_and_not_published_is_not_read(tmp_path: Path) -> None:
         assert bounds(log).end > before.end_offset
         segments = store.queries.topic_log(topic.topic_id)
         read = StreamRead(Offset(0), 1 * MIB)
-        while read.plan(before, segments) and not read.carry_out():
+        while read.plan(before, segments) and not read.execute():
             pass
         assert read.result() == StreamPiece(Offset(8), 1, memoryview(plain(b"one")))

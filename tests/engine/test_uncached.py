@@ -18,7 +18,7 @@ from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit import appends
 from seawall.engine.commit import reservations as rooms
-from seawall.engine.commit.appends import PlaceWrite
+from seawall.engine.commit.appends import SegmentWrite
 from seawall.io.disk.disk_ring import DiskRing, HasDescriptor
 from seawall.io.disk.files import OsFile
 from seawall.io.disk.memory_files import MemoryFiles
@@ -164,11 +164,11 @@ def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int], kept: int) ->
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 100))
 def test_pieces_are_all_of_a_place(sizes: list[int], at: int) -> None:
     buffers = [bytes([number]) * size for number, size in enumerate(sizes)]
-    place = PlaceWrite(SharedFile(MemoryFiles().open("f", create=True)), at, sum(sizes), [*buffers], is_uncached=True)
+    place = SegmentWrite(SharedFile(MemoryFiles().open("f", create=True)), at, sum(sizes), [*buffers], is_uncached=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(appends, "_PIECE_SIZE", 16)
         pieces = place.pieces()
-        place.carry_out()
+        place.execute()
     assert all(sum(map(len, piece)) <= 16 for _, piece in pieces)
     assert [start for start, _ in pieces] == [
         at + sum(sum(map(len, piece)) for _, piece in pieces[:number]) for number in range(len(pieces))

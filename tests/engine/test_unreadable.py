@@ -79,7 +79,7 @@ def sealed(store: Store) -> SealedSegment:
 
 
 def read(store: Store, from_seq: int = 1, records_max: int | None = None) -> list[ReadItem]:
-    return store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=records_max).carry_out()
+    return store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=records_max).execute()
 
 
 def told(items: list[ReadItem]) -> tuple[list[int], list[Gap]]:

@@ -44,8 +44,8 @@ def test_a_failed_write_leaves_the_server_read_only(start_node: Callable[..., Ho
         log.create_topic("events")
         for _ in range(_RECORDS):
             log.publish("events", _VALUE)
-        follower = log.subscriber("events")
-        assert sum(len(item) for item in follower.poll(1)) == _RECORDS
+        applier = log.subscriber("events")
+        assert sum(len(item) for item in applier.poll(1)) == _RECORDS
         _fail_writes(node)
         # Nobody knows what became of the batch in flight; every later one was certainly not stored.
         with pytest.raises((OutcomeUnknownError, ReadOnlyError)):
@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_the_server_read_only(start_node: Callable[..., Ho
         with pytest.raises(ReadOnlyError, match="read-only"), seawall.connect(node.url) as late:
             late.publish("events", _VALUE)
         assert sum(len(item) for item in log.read("events")) == _RECORDS
-        assert follower.poll(0.1) == []
+        assert applier.poll(0.1) == []
         assert log.status().details["state"] == "read-only"
     assert node.is_running
     told = _status(node, "--json")

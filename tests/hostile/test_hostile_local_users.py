@@ -112,7 +112,7 @@ def test_one_group_may_read_if_it_is_configured(start_node: StartNode, tmp_path:
     assert "FORMAT" in _as_nobody(lambda: str(os.listdir(node.data)), (group,))
     assert _as_nobody(lambda: str(os.listdir(node.data))) == "PermissionError"
     reply = FilesReply(str(node.data), read_format(OsFiles(), str(node.data)).directory_id, Seq(1), (), (), ())
-    assert "TopicHome" in _as_nobody(lambda: str(open_topic(reply, 1)), (group,))
+    assert "TopicDirectory" in _as_nobody(lambda: str(open_topic(reply, 1)), (group,))
     assert _as_nobody(lambda: str((node.data / "FORMAT").open("r+")), (group,)) == "PermissionError"
     assert node.stop() == 0
 

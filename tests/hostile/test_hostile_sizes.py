@@ -52,7 +52,7 @@ from seawall.wire.lwp2.reading import Fetch, parse_data_prefix
 from seawall.wire.lwp2.session import Welcome
 from seawall.wire.lwp2.subscriptions import Subscribe
 from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate, parse_records_deleted
-from seawall.wire.lwp2.transactions import TransactionState, parse_transaction_told
+from seawall.wire.lwp2.transactions import TransactionState, parse_transaction_status
 
 Work = Callable[[LogEntry, str, int], None]
 
@@ -616,7 +616,7 @@ REQUESTS: dict[str, tuple[str, Callable[[TopicId, str, int], ControlPayload], Ca
     "owner of a transaction": (
         "TRANSACTION_OWNER_SIZE_MAX",
         lambda _id, _topic, size: TransactionState("o" * size),
-        lambda frame: parse_transaction_told(frame.payload),
+        lambda frame: parse_transaction_status(frame.payload),
     ),
     "wait of a fetch": (
         "FETCH_WAIT_MS_MAX",

@@ -7,69 +7,69 @@ from collections.abc import Iterator
 
 import pytest
 
-from seawall.io.process.wakeups import Bell, keep_stepping
+from seawall.io.process.wakeups import WakeUpEvent, keep_stepping
 
 
 @pytest.fixture
-def bell() -> Iterator[Bell]:
-    made = Bell()
+def wakeup() -> Iterator[WakeUpEvent]:
+    made = WakeUpEvent()
     yield made
     made.close()
 
 
-def test_who_is_awake_is_not_signalled(bell: Bell) -> None:
-    bell.ring()
-    assert not bell.sleep(0)
+def test_who_is_awake_is_not_signalled(wakeup: WakeUpEvent) -> None:
+    wakeup.ring()
+    assert not wakeup.sleep(0)
 
 
-def test_who_lies_is_woken_by_the_first_ring(bell: Bell) -> None:
-    bell.lie_down()
-    bell.ring()
-    bell.ring()
-    assert bell.sleep(0)
-    bell.get_up()
-    assert not bell.sleep(0)
-    bell.ring()
-    assert not bell.sleep(0)
+def test_who_lies_is_woken_by_the_first_ring(wakeup: WakeUpEvent) -> None:
+    wakeup.lie_down()
+    wakeup.ring()
+    wakeup.ring()
+    assert wakeup.sleep(0)
+    wakeup.get_up()
+    assert not wakeup.sleep(0)
+    wakeup.ring()
+    assert not wakeup.sleep(0)
 
 
-def test_getting_up_without_a_ring_leaves_nothing_behind(bell: Bell) -> None:
-    bell.lie_down()
-    bell.get_up()
-    bell.ring()
-    assert not bell.sleep(0)
+def test_getting_up_without_a_ring_leaves_nothing_behind(wakeup: WakeUpEvent) -> None:
+    wakeup.lie_down()
+    wakeup.get_up()
+    wakeup.ring()
+    assert not wakeup.sleep(0)
 
 
-def test_bytes_and_room_end_a_sleep_where_they_are_watched(bell: Bell) -> None:
+def test_bytes_and_room_end_a_sleep_where_they_are_watched(wakeup: WakeUpEvent) -> None:
     near, far = socket.socketpair()
     with near, far:
-        bell.watch(near.fileno())
-        assert not bell.sleep(0)
+        wakeup.watch(near.fileno())
+        assert not wakeup.sleep(0)
         far.send(b"x")
-        assert bell.sleep(0)
-        bell.watch(near.fileno(), bytes_come=False)
-        assert not bell.sleep(0)
-        bell.watch(near.fileno(), bytes_come=False, has_room=True)
-        assert bell.sleep(0)
-        bell.unwatch(near.fileno())
-        assert not bell.sleep(0)
+        assert wakeup.sleep(0)
+        wakeup.watch(near.fileno(), bytes_come=False)
+        assert not wakeup.sleep(0)
+        wakeup.watch(near.fileno(), bytes_come=False, has_space=True)
+        assert wakeup.sleep(0)
+        wakeup.unwatch(near.fileno())
+        assert not wakeup.sleep(0)
 
 
-def test_a_role_steps_until_it_is_told_to_stop(bell: Bell) -> None:
+def test_a_role_steps_until_it_is_told_to_stop(wakeup: WakeUpEvent) -> None:
     work = [3, 2, 1]
 
     def step() -> int:
         if not work:
-            bell.stop()
+            wakeup.stop()
             return 0
         return work.pop()
 
-    keep_stepping(step, bell)
+    keep_stepping(step, wakeup)
     assert work == []
-    assert bell.is_stopping
+    assert wakeup.is_stopping
 
 
-def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(bell: Bell) -> None:
+def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(wakeup: WakeUpEvent) -> None:
     """Nobody rings, so a sleep would last; the step behind `lie_down` finds the work."""
     steps = iter([0, 1, 0, 1])
     seen: list[int] = []
@@ -78,41 +78,41 @@ def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(bell: Bell)
         done = next(steps)
         seen.append(done)
         if len(seen) == 4:
-            bell.stop()
+            wakeup.stop()
         return done
 
-    keep_stepping(step, bell, spin_ns_max=0)
+    keep_stepping(step, wakeup, spin_ns_max=0)
     assert seen == [0, 1, 0, 1]
 
 
-def test_it_looks_on_for_a_moment_before_it_lies_down(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_on_for_a_moment_before_it_lies_down(wakeup: WakeUpEvent, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = iter([0, 0, 0, 5])
     seen: list[int] = []
 
     def step() -> int:
         seen.append(next(steps))
         if seen[-1]:
-            bell.stop()
+            wakeup.stop()
         return seen[-1]
 
-    def lie_down(_bell: Bell) -> None:
+    def lie_down(_wakeup: WakeUpEvent) -> None:
         raise AssertionError("it lies down although it may still look on")
 
-    monkeypatch.setattr(Bell, "lie_down", lie_down)
-    keep_stepping(step, bell, spin_ns_max=60_000_000_000)
+    monkeypatch.setattr(WakeUpEvent, "lie_down", lie_down)
+    keep_stepping(step, wakeup, spin_ns_max=60_000_000_000)
     assert seen == [0, 0, 0, 5]
 
 
-def test_a_sleeping_role_wakes_for_a_ring(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sleeping_role_wakes_for_a_ring(wakeup: WakeUpEvent, monkeypatch: pytest.MonkeyPatch) -> None:
     slept = 0
 
-    def sleep(_bell: Bell, _timeout_ms: int = 0) -> bool:
+    def sleep(_wakeup: WakeUpEvent, _timeout_ms: int = 0) -> bool:
         nonlocal slept
         slept += 1
         if slept == 3:
-            bell.stop()
+            wakeup.stop()
         return slept == 2
 
-    monkeypatch.setattr(Bell, "sleep", sleep)
-    keep_stepping(lambda: 0, bell, spin_ns_max=0)
+    monkeypatch.setattr(WakeUpEvent, "sleep", sleep)
+    keep_stepping(lambda: 0, wakeup, spin_ns_max=0)
     assert slept == 3

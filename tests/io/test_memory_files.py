@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MIN, SparePieces
+from seawall.io.disk.buffer_pool import PIECE_SIZE_MIN, BufferPool
 from seawall.io.disk.files import replace_file, write_all
 from seawall.io.disk.memory_files import MemoryFiles
 from seawall.io.interfaces import Files
@@ -92,7 +92,7 @@ def test_large_files_lie_in_pieces() -> None:
 
 
 def test_a_reserved_place_costs_nothing() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     file = MemoryFiles(spare).open("/a", create=True)
     file.allocate(20 * MIB)
     file.truncate(3)
@@ -100,7 +100,7 @@ def test_a_reserved_place_costs_nothing() -> None:
 
 
 def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     files = MemoryFiles(spare)
     files.open("/old", create=True).write([b"secret" * MIB], 0)
     held = files.open("/old")
@@ -118,7 +118,7 @@ def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
 
 
 def test_what_is_cut_off_is_there_for_others() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     file = MemoryFiles(spare).open("/a", create=True)
     write_all(file, [b"abc" * 6 * MIB], 0)
     file.truncate(3)
@@ -147,7 +147,7 @@ def test_what_is_cut_off_is_there_for_others() -> None:
     )
 )
 def test_files_that_share_pieces_are_as_if_each_had_its_own_bytes(steps: list[tuple[str, int, int, int]]) -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     files = MemoryFiles(spare)
     opened = [files.open(f"/{number}", create=True) for number in range(3)]
     models = [bytearray() for _ in opened]

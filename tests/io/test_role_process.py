@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from seawall.io.process.role_process import RoleProcess
-from seawall.io.process.wakeups import Bell, keep_stepping
+from seawall.io.process.wakeups import WakeUpEvent, keep_stepping
 
 LONG = 30.0
 
@@ -28,14 +28,14 @@ signal.pause()
 
 
 @contextmanager
-def idle_role() -> Iterator[tuple[RoleProcess, Bell]]:
-    bell = Bell()
-    role = RoleProcess("idle", lambda: keep_stepping(lambda: 0, bell), on_terminate=bell.stop)
+def idle_role() -> Iterator[tuple[RoleProcess, WakeUpEvent]]:
+    wakeup = WakeUpEvent()
+    role = RoleProcess("idle", lambda: keep_stepping(lambda: 0, wakeup), on_terminate=wakeup.stop)
     try:
-        yield role, bell
+        yield role, wakeup
     finally:
         role.close()
-        bell.close()
+        wakeup.close()
 
 
 def test_a_role_that_is_done_has_ended_in_good_order() -> None:
@@ -59,10 +59,10 @@ def test_a_role_that_fails_says_why_and_nothing_of_its_parent_runs(capfd: pytest
 
 
 def test_a_flag_ends_a_role_that_sleeps() -> None:
-    with idle_role() as (role, bell):
+    with idle_role() as (role, wakeup):
         assert not role.wait(0)
         assert role.exit_code is None
-        bell.stop()
+        wakeup.stop()
         assert role.wait(LONG)
         assert role.exit_code == 0
 
@@ -80,16 +80,16 @@ def test_terminating_ends_a_role_in_good_order_and_killing_at_once() -> None:
 
 
 def test_a_role_that_does_not_listen_is_killed_when_it_is_closed() -> None:
-    role = RoleProcess("deaf", lambda: keep_stepping(lambda: 0, Bell()), on_terminate=lambda: None)
+    role = RoleProcess("deaf", lambda: keep_stepping(lambda: 0, WakeUpEvent()), on_terminate=lambda: None)
     role.close(seconds=0.05)
     assert role.exit_code == -signal.SIGKILL
 
 
 def test_the_end_of_a_role_is_seen_without_a_handle_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    with idle_role() as (role, bell):
+    with idle_role() as (role, wakeup):
         assert not role.wait(0.02)
-        bell.stop()
+        wakeup.stop()
         assert role.wait(LONG)
 
 

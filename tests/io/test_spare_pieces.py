@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, SparePieces
+from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, BufferPool
 from seawall.limits import KIB, MIB
 
 
 def test_a_piece_comes_back_with_the_last_view_of_it() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     piece = spare.take(MIB)
     piece[:3] = 7
     view = piece[10:20][2:].data[1:]
@@ -29,7 +29,7 @@ def test_a_piece_comes_back_with_the_last_view_of_it() -> None:
 
 
 def test_pieces_of_few_sizes_fit_files_of_any() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     old = [spare.take(size) for size in (4 * MIB, 4 * MIB, 64 * KIB)]
     old.clear()
     assert spare.size == 8 * MIB + 64 * KIB
@@ -39,7 +39,7 @@ def test_pieces_of_few_sizes_fit_files_of_any() -> None:
 
 
 def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
     pieces = [spare.take(10 * MIB) for _ in range(20)]
     del pieces[:10]
     assert spare.size == 100 * MIB
@@ -51,7 +51,7 @@ def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
 
 
 def test_what_goes_while_somebody_takes_is_kept_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    spare = SparePieces()
+    spare = BufferPool()
 
     class Pieces(dict[int, list[mmap.mmap]]):
         """The last view of a piece goes where nobody expects it: in the middle of a change."""
@@ -68,7 +68,7 @@ def test_what_goes_while_somebody_takes_is_kept_then(monkeypatch: pytest.MonkeyP
 
 
 def test_many_threads_never_have_the_same_piece() -> None:
-    spare = SparePieces()
+    spare = BufferPool()
 
     def work(number: int) -> None:
         for _ in range(200):

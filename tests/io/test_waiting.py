@@ -80,7 +80,7 @@ def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.s
     sent = 0
     while taken := stream.send([bytes(1 << 20)]):
         sent += taken
-    stream.wants_room = True
+    stream.wants_space = True
     came: list[bytes] = []
     reader = threading.Thread(target=lambda: came.extend(iter(lambda: peer.recv(1 << 20), b"")))
     reader.start()

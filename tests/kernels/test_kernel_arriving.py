@@ -198,12 +198,12 @@ def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[i
             each.publish([batch(b"x" * size, flags=2)], [0])
             if is_done:
                 each.state[broker_ring.ANSWERED] = each.completion[0] = each.state[broker_ring.CLAIMED]
-    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, wanted)
-    assert place == twin.free_place(model.state, model.completion, model.pending, 1024, wanted)
+    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, wanted)
+    assert place == twin.free_space_for(model.state, model.completion, model.pending, 1024, wanted)
     assert ring.contents() == model.contents()
     if wanted <= 1024:
-        arriving.want_place(ring.state, ring.tails, 1024, wanted)
-        twin.want_place(model.state, model.tails, 1024, wanted)
+        arriving.want_space(ring.state, ring.tails, 1024, wanted)
+        twin.want_space(model.state, model.tails, 1024, wanted)
         assert ring.contents() == model.contents()
     waits_for = int(ring.tails[broker_ring.TAIL_BLOG_WANTED])
     slot = broker_ring.claim_slot(ring.state, ring.tails, ring.completion, ring.pending, 1024, wanted)
@@ -218,7 +218,7 @@ def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[i
 def test_a_batch_that_lies_in_its_place_stays_there(lent: int) -> None:
     ring = Ring(arriving)
     ring.publish([batch()], [0])
-    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, lent)
+    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, lent)
     received = ring.blog[place : place + lent]
     received[: len(batch())] = np.frombuffer(batch(client_seq=2), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)
@@ -237,7 +237,7 @@ def test_a_batch_for_which_too_much_was_lent_is_moved() -> None:
         ring.publish([batch(b"x" * 300, flags=2, client_seq=seq)], [0])
     ring.state[broker_ring.ANSWERED] = ring.completion[0] = 2
     # So much does not fit before the end of the BLog, where the batch itself does.
-    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, 400)
+    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, 400)
     assert place == 0
     ring.blog[: len(batch())] = np.frombuffer(batch(client_seq=3), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)

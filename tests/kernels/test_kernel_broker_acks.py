@@ -78,89 +78,89 @@ def test_answers_equal_their_twin(
     first: int,
     rooms: int,
 ) -> None:
-    desk, model = Desk(*waiting, first=first, rooms=rooms), Desk(*waiting, first=first, rooms=rooms)
-    for each in (desk, model):
+    arguments, model = Desk(*waiting, first=first, rooms=rooms), Desk(*waiting, first=first, rooms=rooms)
+    for each in (arguments, model):
         each.pending["stage"] = stage
     for slot, position, status, durable in settled:
-        for each in (desk, model):
+        for each in (arguments, model):
             each.settle(first + slot, position, status, 5)
-        assert desk.collect(broker_acks, durable=durable) == model.collect(twin, durable=durable)
-        assert desk.state.tolist() == model.state.tolist()
+        assert arguments.collect(broker_acks, durable=durable) == model.collect(twin, durable=durable)
+        assert arguments.state.tolist() == model.state.tolist()
         for name in broker_ring.PENDING_ROW.names or ():
             if name != "next_open":  # what need not be looked at again: the twin looks at everything
-                assert desk.pending[name].tolist() == model.pending[name].tolist()
+                assert arguments.pending[name].tolist() == model.pending[name].tolist()
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("status", [2, 3, 4])
 def test_a_refusal_is_told_at_every_level_without_waiting(level: int, status: int) -> None:
-    desk = Desk((5, level))
-    assert desk.collect() == []
-    desk.settle(0, 9, status, 0x25)
-    assert desk.collect() == [(70, 0, 1 << 63, 0, 9, 109, 209, 7, 0x25, status, level)]
-    assert desk.collect() == []
+    arguments = Desk((5, level))
+    assert arguments.collect() == []
+    arguments.settle(0, 9, status, 0x25)
+    assert arguments.collect() == [(70, 0, 1 << 63, 0, 9, 109, 209, 7, 0x25, status, level)]
+    assert arguments.collect() == []
 
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_level_1_is_told_when_ordered_level_2_when_durable_and_level_0_never(status: int) -> None:
     """INV-ANSWER-DURABLE."""
-    desk = Desk((2, 0), (2, 1), (2, 2))
+    arguments = Desk((2, 0), (2, 1), (2, 2))
     for index in range(3):
-        desk.settle(index, 10 + index, status)
-    assert [answer[1] for answer in desk.collect(durable=12)] == [1]
-    assert desk.answered == 2
-    assert [answer[1] for answer in desk.collect(durable=13)] == [2]
-    assert (desk.answered, desk.collect(durable=99)) == (3, [])
+        arguments.settle(index, 10 + index, status)
+    assert [answer[1] for answer in arguments.collect(durable=12)] == [1]
+    assert arguments.answered == 2
+    assert [answer[1] for answer in arguments.collect(durable=13)] == [2]
+    assert (arguments.answered, arguments.collect(durable=99)) == (3, [])
 
 
 def test_order_0_is_answered_on_arrival_at_level_1_only() -> None:
-    desk = Desk((0, 1), (0, 2), (0, 0))
-    assert desk.collect() == [(70, 0, 1 << 63, 0, UNKNOWN, 0, 0, UNKNOWN, 0, 0, 1)]
-    assert desk.answered == 1
-    desk.settle(1, 4)
-    assert desk.collect(durable=4) == []
-    assert [answer[1] for answer in desk.collect(durable=5)] == [1]
+    arguments = Desk((0, 1), (0, 2), (0, 0))
+    assert arguments.collect() == [(70, 0, 1 << 63, 0, UNKNOWN, 0, 0, UNKNOWN, 0, 0, 1)]
+    assert arguments.answered == 1
+    arguments.settle(1, 4)
+    assert arguments.collect(durable=4) == []
+    assert [answer[1] for answer in arguments.collect(durable=5)] == [1]
 
 
 def test_results_come_in_any_order_and_what_is_passed_stays_behind() -> None:
-    desk = Desk((5, 1), (5, 1), (5, 1))
-    desk.settle(2, 1)
-    desk.settle(1, 2)
-    assert [answer[1] for answer in desk.collect()] == [1, 2]
-    assert desk.answered == 0
-    desk.settle(0, 3)
-    assert [answer[1] for answer in desk.collect()] == [0]
-    assert desk.answered == 3
+    arguments = Desk((5, 1), (5, 1), (5, 1))
+    arguments.settle(2, 1)
+    arguments.settle(1, 2)
+    assert [answer[1] for answer in arguments.collect()] == [1, 2]
+    assert arguments.answered == 0
+    arguments.settle(0, 3)
+    assert [answer[1] for answer in arguments.collect()] == [0]
+    assert arguments.answered == 3
 
 
 def test_a_reserved_slot_holds_the_count_and_gets_no_answer() -> None:
-    desk = Desk((2, 1), (2, 1))
-    desk.pending[0]["stage"] = broker_ring.STAGE_RESERVED
-    desk.settle(0, 1)
-    desk.settle(1, 2)
-    assert [answer[1] for answer in desk.collect()] == [1]
-    assert desk.answered == 0
+    arguments = Desk((2, 1), (2, 1))
+    arguments.pending[0]["stage"] = broker_ring.STAGE_RESERVED
+    arguments.settle(0, 1)
+    arguments.settle(1, 2)
+    assert [answer[1] for answer in arguments.collect()] == [1]
+    assert arguments.answered == 0
 
 
 def test_a_result_of_the_lap_before_is_no_answer() -> None:
-    desk = Desk((2, 1), first=SLOTS)
-    desk.settle(0, 1)
-    assert desk.collect() == []
-    desk.settle(SLOTS, 2)
-    assert [answer[4] for answer in desk.collect()] == [2]
+    arguments = Desk((2, 1), first=SLOTS)
+    arguments.settle(0, 1)
+    assert arguments.collect() == []
+    arguments.settle(SLOTS, 2)
+    assert [answer[4] for answer in arguments.collect()] == [2]
 
 
 def test_more_answers_than_fit_come_with_the_next_call() -> None:
-    desk = Desk((2, 1), (2, 1), (2, 1), rooms=2)
+    arguments = Desk((2, 1), (2, 1), (2, 1), rooms=2)
     for index in range(3):
-        desk.settle(index, index)
-    assert [answer[1] for answer in desk.collect()] == [0, 1]
-    assert desk.answered == 2
-    assert [answer[1] for answer in desk.collect()] == [2]
+        arguments.settle(index, index)
+    assert [answer[1] for answer in arguments.collect()] == [0, 1]
+    assert arguments.answered == 2
+    assert [answer[1] for answer in arguments.collect()] == [2]
 
 
 def test_a_position_that_is_not_known_is_not_durable() -> None:
-    desk = Desk((2, 2), (2, 1))
-    desk.settle(0, -1, 1)
-    desk.settle(1, -1, 1)
-    assert [(answer[1], answer[4]) for answer in desk.collect(durable=99)] == [(1, UNKNOWN)]
+    arguments = Desk((2, 2), (2, 1))
+    arguments.settle(0, -1, 1)
+    arguments.settle(1, -1, 1)
+    assert [(answer[1], answer[4]) for answer in arguments.collect(durable=99)] == [(1, UNKNOWN)]

@@ -115,7 +115,7 @@ commands = st.one_of(
 )
 
 
-def carry_out(ring: Ring, command: tuple[str, Any, Any]) -> Any:
+def execute(ring: Ring, command: tuple[str, Any, Any]) -> Any:
     name, first, second = command
     claimed, completed = int(ring.state[broker_ring.CLAIMED]), int(ring.completion[0])
     match name:
@@ -152,7 +152,7 @@ def carry_out(ring: Ring, command: tuple[str, Any, Any]) -> Any:
 def test_a_ring_equals_its_twin(steps: list[tuple[str, Any, Any]]) -> None:
     ring, model = Ring(broker_ring), Ring(twin)
     for step in steps:
-        assert carry_out(ring, step) == carry_out(model, step)
+        assert execute(ring, step) == execute(model, step)
         assert ring.contents() == model.contents()
 
 

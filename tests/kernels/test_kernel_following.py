@@ -84,7 +84,7 @@ class Order:
         wanted = self.count if count is None else count
         marks = np.array(apart or [0] * wanted, np.uint8)
         results = []
-        for run in (following.follow_run, twin.follow_run):
+        for run in (following.apply_run, twin.apply_run):
             lane, rows = np.full(3 * BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
             progress = np.array([9, 9, 9, 40], np.int64)
             rings = (self.goi.view(np.uint8), self.side.view(np.uint8), ENTRIES - 1, self.first, wanted, marks)
@@ -99,7 +99,7 @@ class Order:
     def apart_both(self, count: int, first_seq: int, place: int) -> tuple[int, list[int], list[bytes], list[bytes]]:
         """Code, progress, stamped headers and references."""
         results = []
-        for run in (following.follow_apart, twin.follow_apart):
+        for run in (following.apply_apart, twin.apply_apart):
             lane, rows = np.full(BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
             headers, sources = np.full(count * BATCH_HEADER_SIZE, 7, np.uint8), np.full(count, -7, np.int64)
             progress = np.array([9, 9, 9, 40], np.int64)

@@ -103,22 +103,22 @@ class Desk:
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32))
 def test_a_run_equals_its_twin(seed: int) -> None:
-    desk, model = Desk(seed), Desk(seed)
-    assert desk.run(goi_frontier) == model.run(twin)
-    assert desk.seen() == model.seen()
-    for topic in desk.topics:
+    arguments, model = Desk(seed), Desk(seed)
+    assert arguments.run(goi_frontier) == model.run(twin)
+    assert arguments.seen() == model.seen()
+    for topic in arguments.topics:
         topic["ceiling"] = 1000
     model.topics["ceiling"] = 1000
-    assert desk.run(goi_frontier) == model.run(twin)
-    assert desk.seen() == model.seen()
+    assert arguments.run(goi_frontier) == model.run(twin)
+    assert arguments.seen() == model.seen()
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, GOI - 1))
 def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
-    desk, model = Desk(seed), Desk(seed)
+    arguments, model = Desk(seed), Desk(seed)
     base = place * 8
-    third, fourth = desk.goi[base + 2], desk.goi[base + 3]
+    third, fourth = arguments.goi[base + 2], arguments.goi[base + 3]
     offset = goi_frontier.blog_offset_of(third, fourth)
     assert offset == twin.blog_offset_of(third, fourth)
     for lap in (0, 2**20 * BLOG):
@@ -128,28 +128,28 @@ def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
         for known in range(16):
             assert goi_frontier.refusal_of(known, flags) == twin.refusal_of(known, flags)
     codes = []
-    for module, each in ((goi_frontier, desk), (twin, model)):
+    for module, each in ((goi_frontier, arguments), (twin, model)):
         module.settle_nop(each.goi, each.start + place, each.side, each.notes)
         codes.append(module.take_numbers(each.topics[2], 5, 300, 33, 10**12))
         module.write_side(each.side, 4, 9, 2, 0x63, 11, 12, 13)
     assert codes[0] == codes[1]
-    assert desk.seen() == model.seen()
+    assert arguments.seen() == model.seen()
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, 1))
 def test_results_equal_their_twin(seed: int, only_missing: int) -> None:
     """Also of slots that are completed already, which a recovery meets."""
-    desk, model = Desk(seed), Desk(seed)
+    arguments, model = Desk(seed), Desk(seed)
     told = []
-    for module, each in ((goi_frontier, desk), (twin, model)):
+    for module, each in ((goi_frontier, arguments), (twin, model)):
         each.results[7::16] = each.completed[0] + 1 + np.arange(len(each.results[7::16]))
         arrays = (each.goi, each.side, each.completion, each.results)
         stretch = (each.start, each.start + GOI)
         each.goi[2::8] &= ~0xFFFE  # every entry is of one of the brokers
         told.append(module.write_results(*stretch, *arrays, SLOTS, only_missing))
     assert told[0] == told[1]
-    assert desk.seen() == model.seen()
+    assert arguments.seen() == model.seen()
 
 
 @given(st.integers(0, 2**40), st.integers(-(2**31) + 1, 2**31 - 1))

@@ -33,8 +33,8 @@ class Desk:
         self.size = lone_exchange.BLOCK_AT + len(block)
         self.frame = np.zeros(self.size + 10, np.uint8)
         self.frame[lone_exchange.BLOCK_AT : self.size] = np.frombuffer(block, np.uint8)
-        self.desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
-        self.desk[lone_exchange.CLIENT_ID : lone_exchange.SENT] = (
+        self.arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self.arguments[lone_exchange.CLIENT_ID : lone_exchange.SENT] = (
             *(CLIENT, EPOCH, CHOICES, len(block), count, SEQ, TOPIC, WALL_NS),
         )
         self.rows, self.state = np.zeros(2, FRAME_ROW), np.zeros(STATE_SIZE, np.int64)
@@ -42,12 +42,12 @@ class Desk:
 
     def read(self, kernels: ModuleType, data: bytes) -> int:
         answer = np.frombuffer(bytearray(data + bytes(200)), np.uint8)
-        done: int = kernels.read_lone_answer(self.desk, answer, len(data), self.rows, self.state)
+        done: int = kernels.read_one_answer(self.arguments, answer, len(data), self.rows, self.state)
         return done
 
     @property
     def found(self) -> list[int]:
-        found: list[int] = self.desk[lone_exchange.BASE_SEQ : lone_exchange.WAITED_NS].tolist()
+        found: list[int] = self.arguments[lone_exchange.BASE_SEQ : lone_exchange.WAITED_NS].tolist()
         return found
 
 
@@ -65,8 +65,8 @@ def ack(*entries: dict[str, int], window: tuple[int, int] = (256, 4096)) -> byte
 @pytest.mark.parametrize("kernels", KERNELS)
 @given(block=st.binary(min_size=1, max_size=300), count=st.integers(1, 2**32 - 1))
 def test_the_frame_is_the_usual_one(kernels: ModuleType, block: bytes, count: int) -> None:
-    desk = Desk(block, count)
-    kernels.seal_lone_frame(desk.frame, desk.desk)
+    arguments = Desk(block, count)
+    kernels.seal_one_frame(arguments.frame, arguments.arguments)
     header = batch_header(
         block,
         topic_id=TopicId(TOPIC),
@@ -77,14 +77,14 @@ def test_the_frame_is_the_usual_one(kernels: ModuleType, block: bytes, count: in
         timestamp_ns=TimestampNs(WALL_NS),
         ack_level=2,
     )
-    assert desk.frame[: desk.size].tobytes() == header.header_bytes() + block
+    assert arguments.frame[: arguments.size].tobytes() == header.header_bytes() + block
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_an_ack_of_the_batch_is_read(kernels: ModuleType) -> None:
-    desk = Desk()
-    assert desk.read(kernels, ack({})) == lone_exchange.STORED
-    assert desk.found == [9, 8, 7, 256, 4096]
+    arguments = Desk()
+    assert arguments.read(kernels, ack({})) == lone_exchange.STORED
+    assert arguments.found == [9, 8, 7, 256, 4096]
 
 
 def _damaged(at: int) -> bytes:
@@ -112,9 +112,9 @@ def _damaged(at: int) -> bytes:
     ],
 )
 def test_anything_else_is_left_to_the_connection(kernels: ModuleType, data: bytes) -> None:
-    desk = Desk()
-    assert desk.read(kernels, data) == lone_exchange.OTHERWISE
-    assert desk.found == [0] * 5
+    arguments = Desk()
+    assert arguments.read(kernels, data) == lone_exchange.OTHERWISE
+    assert arguments.found == [0] * 5
 
 
 @pytest.fixture
@@ -127,22 +127,26 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket, socket.socket, socket
         yield ours, theirs, waker, waking
 
 
-def exchange(desk: Desk, ours: socket.socket, waker: socket.socket, timeout_ms: int = 5_000) -> tuple[int, list[int]]:
-    desk.desk[: lone_exchange.CLIENT_ID] = ours.fileno(), waker.fileno(), timeout_ms
+def exchange(
+    arguments: Desk, ours: socket.socket, waker: socket.socket, timeout_ms: int = 5_000
+) -> tuple[int, list[int]]:
+    arguments.arguments[: lone_exchange.CLIENT_ID] = ours.fileno(), waker.fileno(), timeout_ms
     answer = np.zeros(512, np.uint8)
-    done = lone_exchange.exchange_lone_batch(desk.frame, desk.desk, answer, desk.rows, desk.state)
-    return done, desk.desk[[lone_exchange.SENT, lone_exchange.RECEIVED]].tolist()
+    done = lone_exchange.exchange_one_batch(
+        arguments.frame, arguments.arguments, answer, arguments.rows, arguments.state
+    )
+    return done, arguments.arguments[[lone_exchange.SENT, lone_exchange.RECEIVED]].tolist()
 
 
 @pytest.mark.parametrize("waited_ns", [0, 10**9])
 def test_a_batch_goes_and_its_ack_comes(ends: tuple[socket.socket, ...], waited_ns: int) -> None:
     ours, theirs, waker, _ = ends
-    desk = Desk()
-    desk.desk[lone_exchange.WAITED_NS] = waited_ns
+    arguments = Desk()
+    arguments.arguments[lone_exchange.WAITED_NS] = waited_ns
     theirs.send(ack({}))
-    assert exchange(desk, ours, waker) == (lone_exchange.STORED, [desk.size, len(ack({}))])
-    assert theirs.recv(4096) == desk.frame[: desk.size].tobytes()
-    assert 0 < desk.desk[lone_exchange.WAITED_NS] < 10**9
+    assert exchange(arguments, ours, waker) == (lone_exchange.STORED, [arguments.size, len(ack({}))])
+    assert theirs.recv(4096) == arguments.frame[: arguments.size].tobytes()
+    assert 0 < arguments.arguments[lone_exchange.WAITED_NS] < 10**9
 
 
 def test_other_bytes_are_there_for_the_connection(ends: tuple[socket.socket, ...]) -> None:
@@ -153,10 +157,10 @@ def test_other_bytes_are_there_for_the_connection(ends: tuple[socket.socket, ...
 
 def test_who_calls_and_time_that_is_up_end_the_wait(ends: tuple[socket.socket, ...]) -> None:
     ours, _, waker, waking = ends
-    desk = Desk()
-    assert exchange(desk, ours, waker, timeout_ms=0) == (lone_exchange.OTHERWISE, [desk.size, 0])
+    arguments = Desk()
+    assert exchange(arguments, ours, waker, timeout_ms=0) == (lone_exchange.OTHERWISE, [arguments.size, 0])
     waking.send(b"x")
-    assert exchange(desk, ours, waker) == (lone_exchange.OTHERWISE, [desk.size, 0])
+    assert exchange(arguments, ours, waker) == (lone_exchange.OTHERWISE, [arguments.size, 0])
 
 
 def test_a_peer_that_is_gone_and_a_socket_that_is_full(ends: tuple[socket.socket, ...]) -> None:

@@ -53,50 +53,50 @@ def test_any_order_of_arrival_gives_the_same_limit_and_nothing_waits_for_ever(
 ) -> None:
     """Stretches are dealt to workers in rising order; each worker tells of its own when chance has it."""
     chance = random.Random(seed)
-    desk, model = Desk(workers, room=room, limit=start), Desk(workers, room=room, limit=start)
+    arguments, model = Desk(workers, room=room, limit=start), Desk(workers, room=room, limit=start)
     todo: list[list[tuple[int, int]]] = [[] for _ in range(workers)]
     at = start
     for _ in range(30):
         size = chance.randrange(1, 9)
         chance.choice(todo).append((at, at + size))
         at += size
-    while any(todo) or desk.limit < at:
+    while any(todo) or arguments.limit < at:
         ready = [worker for worker in range(workers) if todo[worker]]
         if ready and chance.random() < 0.7:
             worker = chance.choice(ready)
             first, end = todo[worker][0]
-            if desk.push(worker, first, end):
+            if arguments.push(worker, first, end):
                 model.push(worker, first, end)
                 todo[worker].pop(0)
         if chance.random() < 0.5:
-            desk.drain(range_heap)
+            arguments.drain(range_heap)
             model.drain(twin)
-            assert desk.seen() == model.seen()
+            assert arguments.seen() == model.seen()
             told = {position for mine in todo for first, end in mine for position in range(first, end)}
-            assert desk.limit <= min(told, default=at)
-    assert desk.seen()[:2] == (at, [])
+            assert arguments.limit <= min(told, default=at)
+    assert arguments.seen()[:2] == (at, [])
 
 
 @pytest.mark.parametrize("module", [range_heap, twin], ids=["kernel", "twin"])
 def test_a_full_heap_does_not_keep_back_the_one_that_all_wait_for(module: ModuleType) -> None:
-    desk = Desk(2, room=1)
+    arguments = Desk(2, room=1)
     for first in (10, 20, 30):
-        desk.push(0, first, first + 10)
-    desk.drain(module)
-    assert desk.seen() == (0, [(10, 20)], [1, 0])
-    desk.push(1, 0, 10)
-    desk.drain(module)
-    assert desk.seen() == (20, [], [1, 1])
-    desk.drain(module)
-    assert desk.seen() == (40, [], [3, 1])
+        arguments.push(0, first, first + 10)
+    arguments.drain(module)
+    assert arguments.seen() == (0, [(10, 20)], [1, 0])
+    arguments.push(1, 0, 10)
+    arguments.drain(module)
+    assert arguments.seen() == (20, [], [1, 1])
+    arguments.drain(module)
+    assert arguments.seen() == (40, [], [3, 1])
 
 
 @pytest.mark.parametrize("module", [range_heap, twin], ids=["kernel", "twin"])
 def test_what_lies_below_the_limit_already_changes_nothing(module: ModuleType) -> None:
-    desk = Desk(1, limit=0)
-    desk.push(0, 4, 8)
-    desk.drain(module)
-    desk.limit = 6  # found by looking at the index itself
-    desk.push(0, 1, 3)
-    desk.drain(module)
-    assert desk.seen() == (8, [], [2])
+    arguments = Desk(1, limit=0)
+    arguments.push(0, 4, 8)
+    arguments.drain(module)
+    arguments.limit = 6  # found by looking at the index itself
+    arguments.push(0, 1, 3)
+    arguments.drain(module)
+    assert arguments.seen() == (8, [], [2])

@@ -24,7 +24,7 @@ ONE_MODEL = {
     "asking_ahead": "ask_ahead",
     "ordering": "release_held drain_refs",
     "gaps": "expire_gaps",
-    "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries reserve_repeatedly",
+    "order_entries": "wrap_floor reserve_positions has_range_space write_entries settle_entries reserve_repeatedly",
 }
 
 #: Kernels without a twin, each with the reason.
@@ -39,13 +39,13 @@ WITHOUT_TWIN = {
     "disk_ring.ask_for_signal": "is for another thread to see",
     "disk_ring.execute": "is a system call",
     "disk_ring.measure_chain": "measures time",
-    "disk_ring.ring_bell": "signals another thread",
-    "disk_ring.ring_bell_asking": "signals another thread",
+    "disk_ring.wake_role": "signals another thread",
+    "disk_ring.wake_role_if_asked": "signals another thread",
     "disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
     "disk_ring.serve_resident": "serves until it is told to stop",
     "disk_ring.take_completion": "sleeps until another thread signals",
     "disk_ring.wake_submitter": "signals another thread",
-    "lone_exchange.exchange_lone_batch": "makes system calls; its parts (seal and read) have twins",
+    "lone_exchange.exchange_one_batch": "makes system calls; its parts (seal and read) have twins",
     **{
         f"locks.{name}": "is a call of the C library, which other threads wait for"
         for name in ("acquire_lock", "release_lock", "try_acquire_lock")

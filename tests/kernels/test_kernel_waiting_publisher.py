@@ -49,14 +49,14 @@ def published(answer: Callable[[int], bytes], *, answer_size: int = 0, milliseco
     thread.start()
     frame = np.zeros(SIZE, np.uint8)
     frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
-    desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
-    desk[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     state = np.zeros(STATE_SIZE, np.int64)
     state[STATE_VERSION] = 2
     waited = np.zeros(2, np.int64)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000 if milliseconds else 0
     arrays = (np.zeros(1024, np.uint8), np.zeros(2, FRAME_ROW), state, waited)
-    count = publish_waiting(frame, desk, *arrays, until_ns, answer_size)
+    count = publish_waiting(frame, arguments, *arrays, until_ns, answer_size)
     ours.close()
     thread.join()
     theirs.close()
@@ -129,11 +129,11 @@ def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int
 
     thread = threading.Thread(target=serve)
     thread.start()
-    desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
-    desk[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000
     arrays = (np.zeros(4_096, np.uint8), np.zeros(AHEAD_SIZE, np.int64))
-    count = publish_ahead(frame, desk, *arrays, version, ahead, until_ns)
+    count = publish_ahead(frame, arguments, *arrays, version, ahead, until_ns)
     ours.close()
     thread.join()
     theirs.close()

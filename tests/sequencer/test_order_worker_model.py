@@ -166,9 +166,9 @@ class Both:
         assert log.pop(0) == ("load", client)
         if client not in self.model.clients:
             return True
-        return self.make_room(client)
+        return self.make_space(client)
 
-    def make_room(self, client: int) -> bool:
+    def make_space(self, client: int) -> bool:
         if len(self.in_memory) == CLIENTS_MAX:
             if not self.pod.stored.log or self.pod.stored.log[0][0] != "save":
                 return False
@@ -236,7 +236,7 @@ class Both:
         if client in self.model.clients:
             return self.fetch(client)
         assert self.pod.stored.log.pop(0) == ("load", client)
-        return self.make_room(client)
+        return self.make_space(client)
 
     def evict(self) -> None:
         busy = {id(client) for client, _ in self.model.holding} | {id(each) for _, each, _ in self.model.unsettled}

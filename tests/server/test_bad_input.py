@@ -193,7 +193,7 @@ async def happen(row: Row, node: Node, connection: Any) -> asyncio.Task[Any] | N
     return None
 
 
-async def carry_out(row: Row, kind: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def execute(row: Row, kind: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await start(path, row)
     witness = await witness_of(node)
     connection = await kind.open(node, row)
@@ -251,10 +251,10 @@ async def leave(row: Row, node: Node, connection: Any, witness: Peer) -> None:
 def test_version_1(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = VERSION_1[name]
     with running() as runner:
-        runner.run(carry_out(row, OneConnection, tmp_path, monkeypatch))
+        runner.run(execute(row, OneConnection, tmp_path, monkeypatch))
 
 
 @pytest.mark.parametrize("name", VERSION_2)
 def test_version_2(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as runner:
-        runner.run(carry_out(VERSION_2[name], TwoConnection, tmp_path, monkeypatch))
+        runner.run(execute(VERSION_2[name], TwoConnection, tmp_path, monkeypatch))

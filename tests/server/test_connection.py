@@ -51,7 +51,7 @@ class Recorded:
     def place_for(self, _size, _take_back, **_how):
         return None
 
-    def has_room_for(self, _size):
+    def has_space_for(self, _size):
         return True
 
     def failed(self, error):
@@ -69,7 +69,7 @@ class Recorded:
         self.silences += 1
         self.connection.write(b"ping")
 
-    def has_room(self):
+    def has_space(self):
         self.news.set()
 
     def lost(self):

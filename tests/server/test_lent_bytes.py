@@ -245,17 +245,17 @@ def test_what_there_is_no_room_for_is_not_received(on_loop, tmp_path):
             values = await in_a_row(peer)
             (connection,) = made.listener.connections
             ingest, refused = made.context.ingest, asyncio.Event()
-            has_room_for = ingest.has_room_for
+            has_space_for = ingest.has_space_for
 
             def asked(publishing, size):
                 if not refused.is_set():
                     ingest.hold()
-                has_room = has_room_for(publishing, size)
-                assert has_room is refused.is_set()
+                has_space = has_space_for(publishing, size)
+                assert has_space is refused.is_set()
                 refused.set()
-                return has_room
+                return has_space
 
-            ingest.has_room_for = asked
+            ingest.has_space_for = asked
             more = [os.urandom(LARGE) for _ in range(24)]
             peer.send(b"".join(peer.batch(1, value) for value in more))
             await refused.wait()

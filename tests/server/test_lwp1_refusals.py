@@ -298,7 +298,7 @@ def test_a_defect_ends_one_connection_and_is_reported(
         async def fail(_request: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(server.service.commands, "carry_out", fail)
+        monkeypatch.setattr(server.service.commands, "execute", fail)
         assert (await client.ask(0x03)).error == 0x60
         assert await client.at_end()
         assert reported == ["a command failed"]

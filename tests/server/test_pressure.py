@@ -230,7 +230,7 @@ def test_memory_is_given_back_now_and_then_while_it_is_short(on_loop, tmp_path, 
 
         def waits():
             with made.node.log._opened().looking() as store:
-                return store.maintenance.plan_places()
+                return store.maintenance.plan_flushes()
 
         assert waits()
         made.look(85)

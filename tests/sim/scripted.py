@@ -15,7 +15,7 @@ from seawall.testing.checkers.order_events import AckStatus, EntryKind
 from seawall.testing.checkers.ordering_checkers import check_all
 from seawall.testing.pod.batches import Batch, Frame
 from seawall.testing.pod.broker import Answer
-from seawall.testing.pod.clients import tell_answer
+from seawall.testing.pod.clients import report_answer
 from seawall.testing.pod.world import MILLISECOND_NS, PodPlan, SimPod
 from seawall.topics.config import Order
 from seawall.wire.format.codes import ErrorCode
@@ -112,7 +112,7 @@ class Script:
         return "\n".join(self.lines) + "\n"
 
     def _answer(self, answer: Answer) -> None:
-        tell_answer(self.pod, answer)
+        report_answer(self.pod, answer)
         reason = f", {ErrorCode(answer.reason).name.lower()}" if answer.reason else ""
         batch = answer.frame.batch
         self.tell()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import CorruptionError
-from seawall.spark.offsets import TopicPlace, offset_of, places_of
+from seawall.spark.offsets import TopicOffset, offset_of, offsets_of
 from seawall.spark.options import Splitting
 from seawall.spark.planning import SeqRange, admit, rows_within, split
 
@@ -17,16 +17,16 @@ counts = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(
 
 
 def test_an_offset_is_what_the_connector_of_kafka_writes_and_the_epoch() -> None:
-    places = {"b": TopicPlace(7, 2), "a": TopicPlace(1, 9)}
+    places = {"b": TopicOffset(7, 2), "a": TopicOffset(1, 9)}
     offset = offset_of(places)
     assert json.dumps(offset) == '{"a": {"0": 1, "epoch": 9}, "b": {"0": 7, "epoch": 2}}'
-    assert places_of(json.loads(json.dumps(offset))) == places
+    assert offsets_of(json.loads(json.dumps(offset))) == places
 
 
 @pytest.mark.parametrize("offset", [None, 5, {"a": 5}, {"a": {"0": 5}}, {"a": {"0": "5", "epoch": 1}}, {1: {}}])
 def test_what_is_no_offset_is_refused(offset: object) -> None:
     with pytest.raises(CorruptionError, match="name another checkpointLocation"):
-        places_of(offset)
+        offsets_of(offset)
 
 
 @given(waiting=counts, bound=st.integers(1, 2_000))

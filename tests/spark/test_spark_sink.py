@@ -59,7 +59,7 @@ def failing_once(marker: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     return passing
 
 
-class Copying:
+class BatchCopier:
     """A query from one topic to another through a shuffle, run by run from one checkpoint."""
 
     def __init__(self, spark: SparkSession, url: str, directory: Path, **options: str) -> None:
@@ -184,7 +184,7 @@ def test_a_stream_through_failures_and_restarts(spark: SparkSession, own: RealSe
     with seawall.connect(own.url) as log:
         written = fill(log)
         log.create_topic("out", durability="ephemeral")
-        query = Copying(spark, own.url, tmp_path, maxOffsetsPerTrigger=f"{COUNT // 2}")
+        query = BatchCopier(spark, own.url, tmp_path, maxOffsetsPerTrigger=f"{COUNT // 2}")
         # Everything of a batch is staged, by tasks of which one had to be done again, and the commit is refused.
         with pytest.raises(PySparkException, match="kept in memory alone"):
             query.run(fails="first")
@@ -234,7 +234,7 @@ def test_a_server_that_is_killed_three_times(
     try:
         with seawall.connect(process.url, timeout_s=60) as log:
             written = fill(log, "out")
-            copying = Copying(spark, process.url, tmp_path, maxOffsetsPerTrigger="400")
+            copying = BatchCopier(spark, process.url, tmp_path, maxOffsetsPerTrigger="400")
             query = copying.start(ends=False)
             for kill in range(3):
                 await_records(log, kill * 900 + 1, query)

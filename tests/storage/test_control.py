@@ -13,10 +13,10 @@ from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.kernels.log import epochs as epoch_kernels
 from seawall.storage.control import documents as control_documents
 from seawall.storage.control.batches import (
-    Aside,
     Compound,
     Control,
     SimpleControl,
+    UnpositionedControl,
     control_batch,
     parse_control,
     parts_of,
@@ -239,7 +239,7 @@ controls = (
     | st.builds(lambda parts: Compound(tuple(parts)), st.lists(simple_controls, min_size=1))
     | st.builds(lambda mark, parts: Compound(whole(mark, parts)), marks, st.lists(simple_controls))
     | st.builds(
-        lambda parts: Aside(tuple(parts)),
+        lambda parts: UnpositionedControl(tuple(parts)),
         st.lists(simple_controls.filter(lambda part: not isinstance(part, entries)), min_size=1),
     )
 )
@@ -348,15 +348,15 @@ def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.
         lambda: OrderSkip(1, 1, 0, 1),
         lambda: OrderSkip(1, 1, 1, 0),
         lambda: OrderSkip(1, 1, 2**62, 2),
-        lambda: Aside(()),
-        lambda: Aside((Checkpoint(1, 1, 1), OrderSkip(1, 1, 1, 1))),
+        lambda: UnpositionedControl(()),
+        lambda: UnpositionedControl((Checkpoint(1, 1, 1), OrderSkip(1, 1, 1, 1))),
         lambda: TransactionMark("", 1, 0, 0),
         lambda: TransactionMark("a" * 256, 1, 0, 0),
         lambda: TransactionMark("a", -1, 0, 0),
         lambda: TransactionMark("a", 1 << 63, 0, 0),
         lambda: TransactionMark("a", 1, 2, 1),
         lambda: TransactionMark("a", 1, limits.TRANSACTION_BATCHES_MAX + 1, 1 << 20),
-        lambda: Aside((TransactionMark("a", 1, 0, 0),)),
+        lambda: UnpositionedControl((TransactionMark("a", 1, 0, 0),)),
         lambda: Compound(()),
         lambda: Compound((Checkpoint(1, 1, 1),) * (limits.COMPOUND_PARTS_MAX + 1)),
     ],

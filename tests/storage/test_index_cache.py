@@ -13,8 +13,8 @@ from seawall.kernels.log.segments import INDEX_ENTRY
 from seawall.storage.segments import segment as segments
 from seawall.storage.segments.batch_index import BatchIndex
 from seawall.storage.segments.index_cache import IndexCache
-from seawall.storage.segments.segment import ActiveSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.segment import SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory
 
 
 class Owner:
@@ -67,10 +67,10 @@ def test_an_owner_has_one_index_or_none() -> None:
 def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = IndexCache(1)
     monkeypatch.setattr(segments, "INDEXES", cache)
-    home = TopicHome(OsFiles(), str(tmp_path), bytes(16), TopicId(1))
+    home = TopicDirectory(OsFiles(), str(tmp_path), bytes(16), TopicId(1))
     made = []
     for first_seq in (1, 101):
-        segment = ActiveSegment.create(home, Seq(first_seq), TimestampNs(1))
+        segment = SegmentWriter.create(home, Seq(first_seq), TimestampNs(1))
         at = segment.place(96)
         segment.index.append(
             base_seq=Seq(first_seq), at=at, timestamp_ns=TimestampNs(1), base_offset=0, position=9, count=100, length=96

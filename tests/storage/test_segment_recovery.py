@@ -19,8 +19,8 @@ from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes, w
 from seawall.storage.segments.names import active_name, deletes_name, index_name
 from seawall.storage.segments.recovery import TopicRecovery, recover_topic
 from seawall.storage.segments.scan import SegmentDamage
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory
 from seawall.testing import SimCrash, SimDisk
 from seawall.testing.machine.disk_file import SimFile
 from seawall.wire.format.batches import batch_header, encode_batch
@@ -59,15 +59,15 @@ def entries_of(batches: list[bytes]) -> Any:
     return np.array(rows, INDEX_ENTRY)
 
 
-def new_home(seed: int = 0, **options: Any) -> tuple[SimDisk, TopicHome]:
+def new_home(seed: int = 0, **options: Any) -> tuple[SimDisk, TopicDirectory]:
     disk = SimDisk(seed, **options)
     disk.make_directory("/t")
     disk.sync_directory("/")
-    return disk, TopicHome(disk, "/t", DIRECTORY_ID, TOPIC)
+    return disk, TopicDirectory(disk, "/t", DIRECTORY_ID, TOPIC)
 
 
-def new_active(home: TopicHome, batches: list[bytes], first_seq: int) -> ActiveSegment:
-    segment = ActiveSegment.create(home, first_seq, START_NS)
+def new_active(home: TopicDirectory, batches: list[bytes], first_seq: int) -> SegmentWriter:
+    segment = SegmentWriter.create(home, first_seq, START_NS)
     segment.index.extend(entries_of(batches))
     for batch in batches:
         segment.write_at(segment.place(len(batch)), [batch])
@@ -108,7 +108,7 @@ def report(recovery: TopicRecovery) -> Any:
     )
 
 
-def recover(home: TopicHome, expected: Any = None, **options: Any) -> TopicRecovery:
+def recover(home: TopicDirectory, expected: Any = None, **options: Any) -> TopicRecovery:
     """Recover twice: the second run changes nothing and says the same."""
     first = report(recover_topic(home, expected, **options))
     files = everything(home.files)
@@ -158,7 +158,7 @@ def test_a_sound_topic_goes_on_where_it_was(authority: bool) -> None:
 
 def test_an_active_segment_without_batches_is_kept_for_them() -> None:
     disk, home = new_home()
-    ActiveSegment.create(home, 1, START_NS)
+    SegmentWriter.create(home, 1, START_NS)
     for expected in (None, {1: entries_of([])}):
         found = recover(home, expected)
         assert found.active is not None
@@ -371,7 +371,7 @@ def test_older_active_segments_are_sealed(authority: bool) -> None:
 @pytest.mark.parametrize("authority", [True, False])
 def test_an_older_empty_segment_is_removed(authority: bool) -> None:
     disk, home = new_home()
-    ActiveSegment.create(home, 1, START_NS)
+    SegmentWriter.create(home, 1, START_NS)
     new_active(home, chain(3), 3)
     found = recover(home, {1: entries_of([]), 3: entries_of(chain(3))} if authority else None)
     assert disk.list("/t") == [active_name(3)]
@@ -577,7 +577,7 @@ def test_a_pair_that_contradicts_itself_stays(case: str) -> None:
 # --- crashes ---------------------------------------------------------------------------------------------------
 
 
-def write_topic(home: TopicHome) -> None:
+def write_topic(home: TopicDirectory) -> None:
     """A life of a topic: two segments filled and sealed, deletes replaced, a third begun; all synced on the way."""
     for first_seq in (1, 7):
         segment = new_active(home, chain(first_seq), first_seq)
@@ -589,7 +589,7 @@ def write_topic(home: TopicHome) -> None:
     new_active(home, chain(13), 13)
 
 
-def check_prefix(home: TopicHome, recovery: TopicRecovery) -> None:
+def check_prefix(home: TopicDirectory, recovery: TopicRecovery) -> None:
     """What is readable is a beginning of what was written, each segment whole up to where it ends."""
     written = chain(1) + chain(7) + chain(13)
     found = read_all(recovery)
@@ -615,7 +615,7 @@ def test_a_crash_anywhere_in_the_life_of_a_topic(keep: Any, unit_size: int) -> N
     assert calls > 50
 
 
-def broken_topic(home: TopicHome) -> dict[int, Any]:
+def broken_topic(home: TopicDirectory) -> dict[int, Any]:
     """A directory that needs every step of recovery at once; returns what must be in its active segments."""
     disk: Any = home.files
     new_active(home, chain(1), 1).seal()
@@ -625,7 +625,7 @@ def broken_topic(home: TopicHome) -> dict[int, Any]:
     new_active(home, chain(7, 2), 7)
     new_active(home, chain(13), 13)
     new_active(home, chain(19), 19)
-    ActiveSegment.create(home, 30, START_NS)
+    SegmentWriter.create(home, 30, START_NS)
     for name in (index_name(13), index_name(13) + ".replacing", deletes_name(99), "stranger"):
         overwrite(disk, home.path(name), b"?")
     write_deletes(disk, home.path(deletes_name(13)), DeletedSeqs.between(13, 13), home.preface(13))
@@ -655,9 +655,9 @@ def test_a_crash_anywhere_inside_recovery(keep: Any) -> None:
     assert calls > 30
 
 
-def is_sealed_for_good(home: TopicHome, batches: list[bytes]) -> bool:
+def is_sealed_for_good(home: TopicDirectory, batches: list[bytes]) -> bool:
     """Whether a segment that was filled, never synced and then sealed is there after the power failed."""
-    segment = ActiveSegment.create(home, 1, START_NS)
+    segment = SegmentWriter.create(home, 1, START_NS)
     segment.index.extend(entries_of(batches))
     segment.write_at(segment.place(len(b"".join(batches))), [b"".join(batches)])
     segment.seal()
@@ -670,18 +670,18 @@ def is_sealed_for_good(home: TopicHome, batches: list[bytes]) -> bool:
 def test_sealing_syncs_data_and_directory(planted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sync of the sealing is needed: without it the segment is not there after a crash, and this test sees it."""
     _, home = new_home()
-    create = ActiveSegment.create.__func__
+    create = SegmentWriter.create.__func__
     real_sync = SimFile.sync
 
-    def create_then_plant(*arguments: Any) -> ActiveSegment:
-        segment = create(ActiveSegment, *arguments)
+    def create_then_plant(*arguments: Any) -> SegmentWriter:
+        segment = create(SegmentWriter, *arguments)
         if planted == "no sync of the data":
             monkeypatch.setattr(SimFile, "sync", lambda file: file.path.endswith(".active") or real_sync(file))
         elif planted == "no sync of the directory":
             monkeypatch.setattr(SimDisk, "sync_directory", lambda *_: None)
         return segment
 
-    monkeypatch.setattr(ActiveSegment, "create", create_then_plant)
+    monkeypatch.setattr(SegmentWriter, "create", create_then_plant)
     assert is_sealed_for_good(home, chain(1)) is (planted is None)
 
 

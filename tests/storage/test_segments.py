@@ -31,8 +31,8 @@ from seawall.storage.segments.drops import drop_segments
 from seawall.storage.segments.limits import SealReason, SegmentLimits, reserve_target, seal_reason
 from seawall.storage.segments.names import SealedName, active_name, deletes_name, index_name
 from seawall.storage.segments.scan import SegmentDamage, find_damage, read_batches, scan_segment
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.testing import SimCrash, SimDisk
 from seawall.wire.format.batches import batch_header, encode_batch
 
@@ -73,11 +73,11 @@ def new_disk(seed: int = 0, **options: Any) -> SimDisk:
     return disk
 
 
-def home_on(files: Any, directory: str = "/t") -> TopicHome:
-    return TopicHome(files, directory, DIRECTORY_ID, TOPIC)
+def home_on(files: Any, directory: str = "/t") -> TopicDirectory:
+    return TopicDirectory(files, directory, DIRECTORY_ID, TOPIC)
 
 
-def add(segment: ActiveSegment, batch: bytes) -> int:
+def add(segment: SegmentWriter, batch: bytes) -> int:
     """Place, index and write one batch."""
     at = segment.place(len(batch))
     note(segment, batch, at)
@@ -85,21 +85,21 @@ def add(segment: ActiveSegment, batch: bytes) -> int:
     return at
 
 
-def note(segment: ActiveSegment, batch: bytes, at: int) -> None:
+def note(segment: SegmentWriter, batch: bytes, at: int) -> None:
     numbers = {"timestamp_ns": (20, 8), "base_offset": (72, 8), "position": (56, 8), "base_seq": (64, 8)}
     numbers["count"] = (28, 4)
     fields = {name: int.from_bytes(batch[here : here + size], "little") for name, (here, size) in numbers.items()}
     segment.index.append(at=at, length=len(batch), **fields)
 
 
-def new_active(home: TopicHome, batches: list[bytes], first_seq: int = 10) -> ActiveSegment:
-    segment = ActiveSegment.create(home, first_seq, START_NS)
+def new_active(home: TopicDirectory, batches: list[bytes], first_seq: int = 10) -> SegmentWriter:
+    segment = SegmentWriter.create(home, first_seq, START_NS)
     for batch in batches:
         add(segment, batch)
     return segment
 
 
-def new_sealed(home: TopicHome, batches: list[bytes] = BATCHES, first_seq: int = 10) -> SealedSegment:
+def new_sealed(home: TopicDirectory, batches: list[bytes] = BATCHES, first_seq: int = 10) -> SealedSegment:
     return new_active(home, batches, first_seq).seal()
 
 
@@ -160,7 +160,7 @@ def test_reserving_is_enough_and_bounded(reserved: int, needed: int) -> None:
 
 def test_a_new_segment_is_durable_with_its_preface() -> None:
     disk = new_disk()
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     assert (segment.path, segment.first_seq, segment.end, segment.size) == (PATH, 10, DATA_START, 0)
     disk.crash("none")
     data = content(disk, PATH)
@@ -172,15 +172,15 @@ def test_a_new_segment_is_durable_with_its_preface() -> None:
 
 def test_a_segment_that_is_there_is_not_made_again() -> None:
     disk = new_disk()
-    ActiveSegment.create(home_on(disk), 10, START_NS)
+    SegmentWriter.create(home_on(disk), 10, START_NS)
     with pytest.raises(FileExistsError):
-        ActiveSegment.create(home_on(disk), 10, START_NS)
+        SegmentWriter.create(home_on(disk), 10, START_NS)
 
 
 def test_a_full_disk_is_found_before_the_segment_exists() -> None:
     disk = new_disk(capacity=limits.SEGMENT_RESERVE_SIZE_MIN - 1)
     with pytest.raises(DiskFullError, match="no room"):
-        ActiveSegment.create(home_on(disk), 10, START_NS)
+        SegmentWriter.create(home_on(disk), 10, START_NS)
     assert names(disk) == []
 
 
@@ -189,21 +189,21 @@ def test_a_failed_creation_leaves_no_file(call: Any) -> None:
     disk = new_disk()
     disk.fail(call, error=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        ActiveSegment.create(home_on(disk), 10, START_NS)
+        SegmentWriter.create(home_on(disk), 10, START_NS)
     assert names(disk) == []
-    ActiveSegment.create(home_on(disk), 10, START_NS)
+    SegmentWriter.create(home_on(disk), 10, START_NS)
 
 
 def test_a_failed_sync_of_a_new_segment_is_fatal() -> None:
     disk = new_disk()
     disk.fail("sync")
     with pytest.raises(SyncError):
-        ActiveSegment.create(home_on(disk), 10, START_NS)
+        SegmentWriter.create(home_on(disk), 10, START_NS)
 
 
 def test_places_follow_each_other_and_are_reserved() -> None:
     disk = new_disk()
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     file = disk.open(PATH)
     end = DATA_START
     for length in (96, 1000, 60_000, 96, 300_000, 16_777_216, 200):
@@ -218,7 +218,7 @@ def test_places_follow_each_other_and_are_reserved() -> None:
 
 def test_room_can_be_asked_for_before_it_is_placed() -> None:
     disk = new_disk(capacity=500_000)
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     segment.reserve(1_000)
     assert disk.open(PATH).size() == limits.SEGMENT_RESERVE_SIZE_MIN
     segment.reserve(300_000)
@@ -233,14 +233,14 @@ def test_room_can_be_asked_for_before_it_is_placed() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 95])
 def test_no_place_is_smaller_than_a_batch(length: int) -> None:
-    segment = ActiveSegment.create(home_on(new_disk()), 10, START_NS)
+    segment = SegmentWriter.create(home_on(new_disk()), 10, START_NS)
     with pytest.raises(InvalidInputError, match="a batch has 96"):
         segment.place(length)
 
 
 def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
     disk = new_disk(capacity=100_000)
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     first = segment.place(90_000)
     assert first == DATA_START
     before = segment.end
@@ -253,7 +253,7 @@ def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
 
 def test_only_places_can_be_filled() -> None:
     disk = new_disk()
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     at = segment.place(100)
     for start, length in ((at - 1, 10), (at, 101), (at + 100, 1)):
         with pytest.raises(InvalidInputError, match="never placed"):
@@ -267,7 +267,7 @@ def test_batches_are_copied_from_another_file_in_as_many_steps_as_it_takes() -> 
     log = disk.open("/log", create=True)
     stored = b"".join(BATCHES)
     write_all(log, [b"epoch" + stored], 0)
-    segment = ActiveSegment.create(home_on(disk), 10, START_NS)
+    segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     at = segment.place(len(stored))
     disk.fail("copy_range", error="short")
     disk.fail("copy_range", nth=2, error="short")
@@ -337,7 +337,7 @@ def test_a_segment_is_sealed_only_whole() -> None:
 
 def test_an_empty_segment_cannot_be_sealed() -> None:
     with pytest.raises(InvalidInputError, match="neither first nor last"):
-        ActiveSegment.create(home_on(new_disk()), 10, START_NS).seal()
+        SegmentWriter.create(home_on(new_disk()), 10, START_NS).seal()
 
 
 @pytest.mark.parametrize(("call", "nth"), [("truncate", 1), ("open", 1), ("write", 1), ("rename", 1), ("rename", 2)])

@@ -25,7 +25,7 @@ from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.read_only import open_for_reading
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, write_deletes
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.verify import KnownTopic, Places, Verification
+from seawall.storage.verify import ExpectedBatches, KnownTopic, Verification
 from seawall.testing import SimClock, SimCrash, SimDisk
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)
@@ -503,7 +503,7 @@ def test_nothing_is_expected_of_a_place_without_batches(closed: Path) -> None:
     def expect(snapshot: Snapshot | None) -> Mapping[TopicId, KnownTopic]:
         known = dict(known_topics(files, directory, snapshot))
         topic = known[TopicId(1)]
-        nothing = Places(topic.segments[Seq(9)].entries[:0], frozenset())
+        nothing = ExpectedBatches(topic.segments[Seq(9)].entries[:0], frozenset())
         return {TopicId(1): KnownTopic({**topic.segments, Seq(99): nothing}, topic.live)}
 
     with open_for_reading(files, str(closed)) as directory:

@@ -27,7 +27,7 @@ from seawall.storage.preface import DATA_START, PREFACE_SIZE
 from seawall.storage.read_only import open_for_reading
 from seawall.storage.segments.batch_index import load_sidecar
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
-from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
+from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.storage.snapshots import Snapshot
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, WalAddress
 from seawall.storage.wal.files import open_wal_file
@@ -76,8 +76,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path / "data"
 
 
-def home(path: Path) -> TopicHome:
-    return TopicHome(FILES, str(path / TOPIC), directory_id(path), TopicId(1))
+def home(path: Path) -> TopicDirectory:
+    return TopicDirectory(FILES, str(path / TOPIC), directory_id(path), TopicId(1))
 
 
 def directory_id(path: Path) -> bytes:

@@ -52,11 +52,11 @@ def test_a_full_table_refuses_until_keys_expire(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "IDEMPOTENCY_KEYS_MAX", 2)
     keys = IdempotencyKeys()
     for number in range(2):
-        keys.require_room(1000, WINDOW)
+        keys.require_space(1000, WINDOW)
         keys.remember(key(number), append(number, 1000))
     with pytest.raises(FullError, match="shorter window"):
-        keys.require_room(1100, WINDOW)
-    keys.require_room(1101, WINDOW)
+        keys.require_space(1100, WINDOW)
+    keys.require_space(1101, WINDOW)
 
 
 def test_mistakes() -> None:

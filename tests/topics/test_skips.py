@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seawall.errors import CorruptionError, InvariantError
-from seawall.storage.control.batches import Aside
+from seawall.storage.control.batches import UnpositionedControl
 from seawall.storage.control.codec import Ceiling
 from seawall.storage.control.documents import TopicCreate
 from seawall.storage.control.order import OrderNop, OrderSkip
@@ -65,7 +65,7 @@ def test_skips_that_are_cut_or_of_no_topic_are_damage() -> None:
 
 def test_an_aside_takes_effect_and_no_position() -> None:
     catalog = catalog_with_topic()
-    assert catalog.apply(Aside((Ceiling(1, 50, 1),)), 1)
+    assert catalog.apply(UnpositionedControl((Ceiling(1, 50, 1),)), 1)
     assert (catalog.next_position, catalog.named("t").ceiling) == (1, 50)
-    assert not catalog.apply(Aside((Ceiling(1, 90, 50),)), 0)
+    assert not catalog.apply(UnpositionedControl((Ceiling(1, 90, 50),)), 0)
     assert catalog.named("t").ceiling == 50

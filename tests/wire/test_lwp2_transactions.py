@@ -25,7 +25,7 @@ from seawall.wire.lwp2.transactions import (
     TransactionCommit,
     TransactionRequest,
     TransactionState,
-    TransactionTold,
+    TransactionStatus,
 )
 
 PARTS = (StagedPart("a", StagedRange(1, 3)), StagedPart("b", StagedRange(9, 9)), StagedPart("a", StagedRange(4, 4)))
@@ -49,11 +49,11 @@ def test_what_is_asked_comes_back(request_: TransactionRequest) -> None:
 
 
 def test_what_is_told_comes_back() -> None:
-    for told in (TransactionTold("jöb", None), TransactionTold("jöb", COMMITTED)):
+    for told in (TransactionStatus("jöb", None), TransactionStatus("jöb", COMMITTED)):
         assert lwp2.parse_answer(Command.TRANSACTION_TOLD, told.encode()) == told
     repeated = CommittedTransaction("job", 7, 40, 99, (), is_repeated=True)
-    found = lwp2.parse_answer(0x68, TransactionTold("job", repeated).encode())
-    assert isinstance(found, TransactionTold)
+    found = lwp2.parse_answer(0x68, TransactionStatus("job", repeated).encode())
+    assert isinstance(found, TransactionStatus)
     assert found.committed is not None
     assert found.committed.is_repeated
 
@@ -63,7 +63,7 @@ def test_bytes_are_as_written_down() -> None:
     fixed = struct.pack("<QHHIII", 7, 1, 2, 1, 1, 0) + b"j" + b"\1\0a" + b"\1\0b"
     assert TransactionCommit(wanted).encode() == fixed + struct.pack("<IIQQIHHQ", 0, 0, 1, 3, 1, 1, 0, 5) + b"m"
     assert TransactionAbort((StagedRange(1, 3),)).encode() == struct.pack("<IIQQ", 1, 0, 1, 3)
-    told = TransactionTold("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
+    told = TransactionStatus("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
     span = struct.pack("<HHIQQ", 1, 0, 0, 3, 4) + b"a"
     assert told.encode() == struct.pack("<QQQBBHI", 7, 40, 99, 1, 0, 1, 1) + b"j" + span
     assert [int(request.COMMAND) for request in REQUESTS] == [0x66, 0x67, 0x67, 0x69, 0x69, 0x6A]

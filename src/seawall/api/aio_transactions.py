@@ -44,12 +44,12 @@ class AsyncStager:
         send: Send,
         abort: Callable[[Sequence[StagedRange]], Awaitable[int]],
         close: Callable[[], Awaitable[None]],
-        berth: int = 0,
+        partition: int = 0,
     ) -> None:
         self._send = send
         self._abort = abort
         self._close = close
-        self._berth = berth
+        self._partition = partition
         self._calls: list[StagedCall] = []
         self._under_way: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
@@ -66,7 +66,7 @@ class AsyncStager:
             deliveries.append(self._send(block))
             self._under_way.append((deliveries[-1], size))
             self._size += size
-        call = StagedCall(deliveries, self._berth)
+        call = StagedCall(deliveries, self._partition)
         self._calls.append(call)
         return call
 

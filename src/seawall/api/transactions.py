@@ -67,11 +67,11 @@ Send = Callable[[EncodedBlock], StagedDelivery]
 class StagedCall:
     """The batches of one call of `publish`."""
 
-    __slots__ = ("_berth", "deliveries")
+    __slots__ = ("_partition", "deliveries")
 
-    def __init__(self, deliveries: Sequence[StagedDelivery], berth: int) -> None:
+    def __init__(self, deliveries: Sequence[StagedDelivery], partition: int) -> None:
         self.deliveries = deliveries
-        self._berth = berth
+        self._partition = partition
 
     @property
     def record_count(self) -> int:
@@ -91,7 +91,7 @@ class StagedCall:
             first = delivery.first_seq
             if not first:
                 raise OutcomeUnknownError("records are staged and nobody knows where any more: stage them again")
-            first = Seq(self._berth * BERTH_SEQS + first)
+            first = Seq(self._partition * BERTH_SEQS + first)
             found.append(StagedRange(first, Seq(first + delivery.record_count - 1)))
         return joined(found)
 
@@ -100,12 +100,12 @@ class Stager:
     """Stages the records of one attempt, out of sight of every reader. Made by `stage`."""
 
     def __init__(
-        self, send: Send, abort: Callable[[Sequence[StagedRange]], int], close: Callable[[], None], berth: int = 0
+        self, send: Send, abort: Callable[[Sequence[StagedRange]], int], close: Callable[[], None], partition: int = 0
     ) -> None:
         self._send = send
         self._abort = abort
         self._close = close
-        self._berth = berth
+        self._partition = partition
         self._calls: list[StagedCall] = []
         self._under_way: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
@@ -122,7 +122,7 @@ class Stager:
             deliveries.append(self._send(block))
             self._under_way.append((deliveries[-1], size))
             self._size += size
-        call = StagedCall(deliveries, self._berth)
+        call = StagedCall(deliveries, self._partition)
         self._calls.append(call)
         return call
 

@@ -5,7 +5,7 @@
     answers    what can be said about published batches (`kernels.ordering.broker_acks`)
     lend       free bytes to an owner that publishes alone, or has all of a batch at hand: what it receives there need
                not be copied
-    has_room   for who would rather receive nothing before there is room for it
+    has_space   for who would rather receive nothing before there is room for it
     leave      an owner does not wait for room any more
 
 Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
@@ -223,7 +223,7 @@ class BrokerRing:
         is_alone = owner == self._last_owner and self._in_a_row >= _ALONE_AFTER
         if self._queue or not (is_alone or at_hand):
             return None
-        at = self._free_place(size)
+        at = self._free_space_for(size)
         if at == broker_ring.NO_ROOM:
             return None
         if owner != self._last_owner:
@@ -231,18 +231,18 @@ class BrokerRing:
         self._take_back = take_back
         return self._blog[at : at + size]
 
-    def has_room(self, owner: int, size: int) -> bool:
+    def has_space(self, owner: int, size: int) -> bool:
         """Whether a batch of so many bytes would get its room now; if not, its owner stands in the queue for it."""
         if not self._has_turn(owner):
             return False
-        if size > self._blog.size or self._free_place(size) != broker_ring.NO_ROOM:
+        if size > self._blog.size or self._free_space_for(size) != broker_ring.NO_ROOM:
             return True
-        arriving.want_place(self._state, self._tails, self._blog.size, size)
+        arriving.want_space(self._state, self._tails, self._blog.size, size)
         self._queue[owner] = None
         return False
 
-    def _free_place(self, size: int) -> int:
-        return arriving.free_place(self._state, self._completion, self._pending, self._blog.size, size)
+    def _free_space_for(self, size: int) -> int:
+        return arriving.free_space_for(self._state, self._completion, self._pending, self._blog.size, size)
 
     def _end_loan(self, owner: int) -> None:
         """Somebody is about to claim: what is lent to another comes back first."""

@@ -52,7 +52,7 @@ class Upload:
         return int(self._target.size)
 
     @property
-    def room(self) -> Bytes:
+    def space(self) -> Bytes:
         """Where the next bytes go: to be asked for again before each receive, since the batch may move meanwhile."""
         return self._target[self.arrived :]
 

@@ -200,7 +200,7 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, access: Ac
     click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
     if place.temporary is not None:
         click.echo(_welcome(node.address))
-    await _until_told(node, told)
+    await _until_notified(node, told)
     ending = asyncio.ensure_future(node.drain(config.server.drain))
     again = asyncio.ensure_future(told.get())
     patience_s = config.server.drain + _PATIENCE_S
@@ -223,7 +223,7 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, access: Ac
     return True
 
 
-async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> None:
+async def _until_notified(node: Node, told: asyncio.Queue[signal.Signals]) -> None:
     """Wait for a signal, and say meanwhile when the node becomes read-only."""
     signalled = asyncio.ensure_future(told.get())
     await asyncio.wait((signalled, node.failure), return_when=asyncio.FIRST_COMPLETED)

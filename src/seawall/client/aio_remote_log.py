@@ -45,8 +45,8 @@ from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, encode_lone, outgoing_of
-from seawall.client.read.aio_prefetch import AsyncReadAhead, read_all
+from seawall.client.publish.publisher import LONE, encode_one, outgoing_of
+from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
@@ -197,7 +197,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
         """
-        blocks = encode_lone(records)
+        blocks = encode_one(records)
         if idempotency_key is not None:
             keyed = KeyedRecords(topic, blocks, idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))
@@ -205,7 +205,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         async def send(found: TopicReply) -> Delivery:
             sender = self._sender
             if sender is None or sender.failure is not None:
-                sender = await self._lone_sender()
+                sender = await self._waiting_sender()
             return await sender.offer(topic, found.topic_id, blocks)
 
         return await self._with_topic(topic, send)
@@ -258,7 +258,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         async def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
-            ahead = AsyncReadAhead(self._requests, reader)
+            ahead = AsyncPrefetch(self._requests, reader)
             while not budget.is_spent(reader):
                 budget.take(await ahead.take(budget.fetch(reader), behind=budget.behind))
             ahead.let_go()
@@ -432,7 +432,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
             told = await self._requests.use(ask)
         return keyed.delivery(found.topic_id, told)
 
-    async def _lone_sender(self) -> AsyncSender:
+    async def _waiting_sender(self) -> AsyncSender:
         """The session of `publish`; another one if the last one failed."""
         self._requests.check_open()
         async with self._opening:

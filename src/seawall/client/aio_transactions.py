@@ -16,13 +16,13 @@ from seawall.client.connection.targets import Target
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
 from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
 from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.io.process.own_process import disown_on_fork
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
 from seawall.wire.lwp2.topics import parse_records_deleted
-from seawall.wire.lwp2.transactions import StagingFind, TransactionAbort, TransactionState, parse_transaction_told
+from seawall.wire.lwp2.transactions import StagingFind, TransactionAbort, TransactionState, parse_transaction_status
 
 
 class AsyncStagingPublisher(AsyncRemotePublisher):
@@ -63,7 +63,7 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
             self._staging = staging
         publisher = AsyncStagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
         await publisher.open()
-        return AsyncStager(publisher.stage, self._abort, publisher.close, berth_named(staging.name))
+        return AsyncStager(publisher.stage, self._abort, publisher.close, partition_named(staging.name))
 
     async def commit_staged(
         self,
@@ -95,7 +95,7 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
 
     async def transaction_state(self, owner: str) -> CommittedTransaction | None:
         """The last transaction that an owner has committed; None if none is remembered."""
-        return parse_transaction_told((await self._requests.ask(TransactionState(owner))).payload).committed
+        return parse_transaction_status((await self._requests.ask(TransactionState(owner))).payload).committed
 
     async def _abort(self, ranges: Sequence[StagedRange]) -> int:
         return await self.abort_staged(ranges)

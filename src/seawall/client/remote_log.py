@@ -48,11 +48,11 @@ from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
+from seawall.client.publish.publisher import LONE, RemotePublisher, encode_one, outgoing_of
 from seawall.client.publish.sender_pool import SenderPool
-from seawall.client.publish.waiting_sender import LoneSender
+from seawall.client.publish.waiting_sender import WaitingSender
 from seawall.client.read.position_reading import PositionReader, topics_in
-from seawall.client.read.prefetch import ReadAhead, read_all
+from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.read.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
@@ -189,7 +189,7 @@ class RemoteLog(RemoteTransactions):
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
         """
-        blocks = encode_lone(records)
+        blocks = encode_one(records)
         if idempotency_key is not None:
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
@@ -277,7 +277,7 @@ class RemoteLog(RemoteTransactions):
         def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
-            ahead = ReadAhead(self._requests, reader)
+            ahead = Prefetch(self._requests, reader)
             while not budget.is_spent(reader):
                 budget.take(ahead.take(budget.fetch(reader), behind=budget.behind))
             ahead.let_go()
@@ -438,7 +438,7 @@ class RemoteLog(RemoteTransactions):
         return keyed.delivery(found.topic_id, told)
 
     def _new_pool(self) -> SenderPool:
-        return SenderPool(lambda: LoneSender(self.target, outgoing_of(LONE)))
+        return SenderPool(lambda: WaitingSender(self.target, outgoing_of(LONE)))
 
     def _load_topics(self) -> None:
         reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)

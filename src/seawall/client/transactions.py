@@ -33,7 +33,7 @@ from seawall.core.transactions import (
     StagedPart,
     StagedRange,
     WantedTransaction,
-    berth_named,
+    partition_named,
 )
 from seawall.errors import OutcomeUnknownError, ProtocolError, RetryableError
 from seawall.io.process.own_process import disown_on_fork, random_bytes
@@ -47,7 +47,7 @@ from seawall.wire.lwp2.transactions import (
     TransactionAbort,
     TransactionCommit,
     TransactionState,
-    parse_transaction_told,
+    parse_transaction_status,
 )
 
 #: How often the patience of a target is spent on a commit that nobody knows the outcome of.
@@ -77,7 +77,7 @@ def wanted_of(
 
 def committed_in(frame: Frame) -> CommittedTransaction:
     """What the answer to a commit tells."""
-    committed = parse_transaction_told(frame.payload).committed
+    committed = parse_transaction_status(frame.payload).committed
     if committed is None:
         raise ProtocolError("a commit was answered by nothing", code=ErrorCode.INVALID_PAYLOAD, closes=False)
     return committed
@@ -95,7 +95,7 @@ class StagingPublisher(RemotePublisher):
 
     def stage(self, block: EncodedBlock) -> Delivery:
         """Send one block as a batch of its own."""
-        self._sender.wait_for_room(len(block.block), IN_FLIGHT_SIZE, may_wait=True)
+        self._sender.wait_for_space(len(block.block), IN_FLIGHT_SIZE, may_wait=True)
         return self._sender.offer(self.topic, self._topic_id, [block], None)
 
     def aborting(self, abort: Callable[[Iterable[StagedRange]], int]) -> Callable[[Iterable[StagedRange]], int]:
@@ -138,7 +138,7 @@ class RemoteTransactions(TransactionalLog):
             self._staging = staging
         publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
         return Stager(
-            publisher.stage, publisher.aborting(self.abort_staged), publisher.close, berth_named(staging.name)
+            publisher.stage, publisher.aborting(self.abort_staged), publisher.close, partition_named(staging.name)
         )
 
     def commit_staged(
@@ -171,4 +171,4 @@ class RemoteTransactions(TransactionalLog):
 
     def transaction_state(self, owner: str) -> CommittedTransaction | None:
         """The last transaction that an owner has committed; None if none is remembered."""
-        return parse_transaction_told(self._requests.ask(TransactionState(owner)).payload).committed
+        return parse_transaction_status(self._requests.ask(TransactionState(owner)).payload).committed

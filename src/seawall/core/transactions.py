@@ -90,12 +90,12 @@ class CommittedTransaction:
         return next((span for span in self.spans if span.topic == topic), None)
 
 
-def berth_name(berth: int) -> str:
+def partition_name(partition: int) -> str:
     """The name of the topic of a berth; 0 is the one that is shared."""
-    return f"{STAGING_TOPIC}.{berth}" if berth else STAGING_TOPIC
+    return f"{STAGING_TOPIC}.{partition}" if partition else STAGING_TOPIC
 
 
-def berth_named(name: str) -> int:
+def partition_named(name: str) -> int:
     """The berth that a topic of staged records is."""
     return int(name.removeprefix(STAGING_TOPIC).removeprefix(".") or 0)
 

@@ -59,10 +59,10 @@ def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
     clients, topics = _rows(checkpoint.clients), _rows(checkpoint.topics)
     size = clients.size + topics.size
     slot = arrays.checkpoints[checkpoint.generation % CHECKPOINT_SLOTS]
-    room = slot.size - CHECKPOINT_ROW_SIZE
-    if size > room:
+    space = slot.size - CHECKPOINT_ROW_SIZE
+    if size > space:
         raise LimitError(
-            f"a checkpoint of {size} bytes, a slot holds {room}; enlarge fabric.checkpoint_size to "
+            f"a checkpoint of {size} bytes, a slot holds {space}; enlarge fabric.checkpoint_size to "
             f"{CHECKPOINT_SLOTS * (size + CHECKPOINT_ROW_SIZE)}"
         )
     header = np.zeros(1, CHECKPOINT_HEADER)

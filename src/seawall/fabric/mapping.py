@@ -251,7 +251,7 @@ def _reserve(memory: SharedMemory, path: str, layout: FabricLayout) -> Mapping:
     try:
         free = memory.free_bytes(path)
         if free < layout.size:
-            raise _no_room(path, layout, f"{free} are free there")
+            raise _no_space(path, layout, f"{free} are free there")
         return memory.create(path, layout.size)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: its folder does not exist; make it, or set fabric.directory") from error
@@ -259,13 +259,13 @@ def _reserve(memory: SharedMemory, path: str, layout: FabricLayout) -> Mapping:
         raise LockedError(f"{path}: there is a fabric already; attach to it, or stop its pod and remove it") from error
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise _no_room(path, layout, "files of this process must be smaller (ulimit -f)") from error
+            raise _no_space(path, layout, "files of this process must be smaller (ulimit -f)") from error
         if error.errno in _NO_ROOM:
-            raise _no_room(path, layout, f"{memory.free_bytes(path)} are free there") from error
+            raise _no_space(path, layout, f"{memory.free_bytes(path)} are free there") from error
         raise
 
 
-def _no_room(path: str, layout: FabricLayout, there_is: str) -> DiskFullError:
+def _no_space(path: str, layout: FabricLayout, there_is: str) -> DiskFullError:
     largest = layout.largest()
     settings = " or ".join(f"fabric.{name} (now {getattr(layout.sizes, name)})" for name in largest.settings)
     return DiskFullError(

@@ -33,7 +33,14 @@ from seawall.core.identifiers import check_client_id
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.kernels.admission import client_window as kernels
-from seawall.kernels.admission.client_index import CLIENT_ID, INDEX_ROWS_MAX, Places, add_row, find_row, remove_row
+from seawall.kernels.admission.client_index import (
+    CLIENT_ID,
+    INDEX_ROWS_MAX,
+    IndexTable,
+    add_row,
+    find_row,
+    remove_row,
+)
 from seawall.kernels.admission.client_window import Rows, Words
 from seawall.kernels.runtime.memory import Bytes
 from seawall.kernels.runtime.tables import ABSENT, Values
@@ -309,18 +316,18 @@ class ClientWindow:
             if client_id in self:
                 raise ConflictError(f"the row of client {client_id:016x} is in memory already and may be newer")
         if len(self) + len(client_ids) > self._clients.shape[0]:
-            raise _no_room(self._clients.shape[0])
+            raise _no_space(self._clients.shape[0])
         for client_id, content in zip(client_ids, rows, strict=True):
             self._clients[self._new_row(client_id)] = content
         return len(client_ids)
 
     @property
-    def admission_arrays(self) -> tuple[Places, Words, Words, Words, Rows, Rows]:
+    def admission_arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows, Rows]:
         """The arrays in the order the kernels of admission take them; the last is working space."""
         return (*self.arrays, self._answers)
 
     @property
-    def arrays(self) -> tuple[Places, Words, Words, Words, Rows]:
+    def arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows]:
         """Places of rows, rows, sides, slots and results: a window as most kernels take it."""
         return (self._places, self._clients, self._sides, self._slots, self._results)
 
@@ -344,7 +351,7 @@ class ClientWindow:
             row = self._high_water
             self._high_water += 1
         else:
-            raise _no_room(self._clients.shape[0])
+            raise _no_space(self._clients.shape[0])
         self._clients[row, CLIENT_ID] = client_id
         self._seen[row] = 0
         add_row(self._places, np.uint64(client_id), row)
@@ -400,5 +407,5 @@ def _checked_rows(data: bytes | memoryview) -> Words:
     return rows
 
 
-def _no_room(clients_max: int) -> FullError:
+def _no_space(clients_max: int) -> FullError:
     return FullError(f"{clients_max} clients are in memory: export and forget the longest idle ones first")

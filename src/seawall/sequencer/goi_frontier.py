@@ -125,8 +125,13 @@ class GoiFrontier:
         self._term = Term(load_acquire_u64(fabric.control_words, records.CONTROL_TERM))
         self._counters = shared.counters.view(np.uint64)
         self._ranges = shared.ranges
-        room = limits.GOI_RANGES_WAITING_MAX
-        self._heap = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64))
+        space = limits.GOI_RANGES_WAITING_MAX
+        self._heap = (
+            np.zeros(space, np.int64),
+            np.zeros(space, np.int64),
+            np.zeros(1, np.int64),
+            np.zeros(2, np.int64),
+        )
         self._goi = fabric.goi_words
         self._side = fabric.side_words
         self._control = fabric.control_words.view(np.int64)
@@ -189,7 +194,7 @@ class GoiFrontier:
             code = kernels.commit_run(limit, wall_ns, *self._run)
             if code != kernels.RUN_CONTROL:
                 break
-            self._carry_out()
+            self._execute()
         if code == kernels.RUN_STALE_TERM:
             raise InvariantError("INV-GOI-TERM", f"position {self.committed} is not of term {self._term}")
         return FrontierStop(code)
@@ -263,7 +268,7 @@ class GoiFrontier:
                 return int(join_ranges(*self._heap, limit + found))
         return limit
 
-    def _carry_out(self) -> None:
+    def _execute(self) -> None:
         """Let the owner do what the CONTROL at the next position says."""
         position = self.committed
         self._on_control(position)

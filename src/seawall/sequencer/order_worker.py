@@ -229,7 +229,7 @@ class OrderWorker:
         if not self._is_idle():
             return None
         try:
-            if client_id not in self.window and not self.fetch(client_id) and not self.make_room():
+            if client_id not in self.window and not self.fetch(client_id) and not self.make_space():
                 return None
         except FullError:
             return None
@@ -373,12 +373,12 @@ class OrderWorker:
         row = self._rows.load(client_id)
         if row is None:
             return False
-        if not self.make_room():
+        if not self.make_space():
             raise FullError(f"no row of {self._settings.clients_max} clients can be spared for client {client_id:016x}")
         self.window.import_rows(row)
         return True
 
-    def make_room(self) -> bool:
+    def make_space(self) -> bool:
         """Whether there is a row for another client, some idle ones having left for it where needed."""
         clients_max = self._settings.clients_max
         return len(self.window) < clients_max or self.evict(max(1, clients_max // _EVICTED_AT_ONCE)) > 0
@@ -415,7 +415,7 @@ class OrderWorker:
         return 0 if start is None else self._write_at(start)
 
     def _reserve(self, least: int, most: int) -> int | None:
-        if not order_entries.has_range_room(self._range.words, self._range.counters):
+        if not order_entries.has_range_space(self._range.words, self._range.counters):
             return None
         start = order_entries.reserve_positions(
             self._shared.counters,

@@ -105,7 +105,7 @@ class Owner(Protocol):
     def save(self, rows: bytes) -> None:
         """Keep rows, 64 bytes each; nobody else has them any more."""
 
-    def carry_out(self, position: Position) -> None:
+    def execute(self, position: Position) -> None:
         """Make the change that was ordered at a position; everything before it is committed."""
 
     def raise_ceilings(self) -> None:
@@ -199,7 +199,7 @@ class PodSequencer:
             store_release_u64(fabric.control_words, word, value)
         made = GoiFrontier(
             *(fabric, shared, frontier),
-            on_control=owner.carry_out,
+            on_control=owner.execute,
             term_start=start,
             reconcile_after_ns=own.reconcile_after_ns,
         )
@@ -225,7 +225,7 @@ class PodSequencer:
         shared = _shared(fabric, own, recovery.start)
         made = GoiFrontier(
             *(fabric, shared, frontier),
-            on_control=owner.carry_out,
+            on_control=owner.execute,
             term_start=recovery.start,
             limit=recovery.start,
             reconcile_after_ns=own.reconcile_after_ns,
@@ -380,7 +380,7 @@ class PodSequencer:
                 return
             worker = self._worker_of(opened.client_id)
             if opened.client_id not in worker.window and not import_client(opened.client_id):
-                worker.make_room()
+                worker.make_space()
             # A stored row may know this session and later ones already.
             elif worker.window.state(opened.client_id).session_epoch >= opened.session_epoch:
                 return

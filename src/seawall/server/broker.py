@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 
 from seawall import limits
 from seawall.config import PastEnd
-from seawall.engine.serving.loop_view import BrokerLog
+from seawall.engine.serving.loop_view import LoopView
 from seawall.engine.serving.served_log import ServedLog
 from seawall.io.network.loops import loop_factory
 from seawall.server.connection.access import Access
@@ -151,7 +151,7 @@ async def start_beside(log: ServedLog, number: int, shared: Shared) -> Broker:
     thread.start()
 
     async def make() -> Broker:
-        return Broker(BrokerLog(log, number), number, shared)
+        return Broker(LoopView(log, number), number, shared)
 
     try:
         broker = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))

@@ -29,7 +29,7 @@ from typing import Final, Protocol
 
 from seawall import limits
 from seawall.server.publish.ingest import Ingest
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 
 #: Why batches are not taken, in words that an error begins with.
 _SHORT: Final = "the memory of the server is short"
@@ -161,7 +161,7 @@ class Pressure:
         used = f"{taken // limits.MIB} of {limit // limits.MIB} MiB ({taken * 100 // limit} %)"
         self._tell(f"memory: {used} are taken: {_WORDS[level]}")
 
-    def _stalled(self, now: float) -> list[Publishing]:
+    def _stalled(self, now: float) -> list[ProducerSession]:
         """Those that wait, of which nothing was taken or decided for a while."""
         waiting = list(self._ingest.waiting)
         before, self._waits = self._waits, {}
@@ -171,7 +171,7 @@ class Pressure:
             self._waits[each.owner] = known if known is not None and known[0] == place else (place, now)
         return [each for each in waiting if now - self._waits[each.owner][1] >= _RETRY_S]
 
-    def _advise(self, waiting: list[Publishing], now: float, cause: str, every_s: float) -> None:
+    def _advise(self, waiting: list[ProducerSession], now: float, cause: str, every_s: float) -> None:
         """Tell who waits to wait, and again after a while."""
         told, self._told = self._told, {}
         for each in waiting:

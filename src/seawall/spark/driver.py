@@ -19,7 +19,7 @@ from seawall.client.read.reading import ReceivedRows, TopicReader
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
 from seawall.errors import ConfigError, DataLossError, NotFoundError
-from seawall.spark.offsets import Places, TopicPlace
+from seawall.spark.offsets import TopicOffset, TopicOffsets
 from seawall.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Offsets, Place, Times
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange
@@ -81,18 +81,18 @@ class Driver:
 
     # --- places ----------------------------------------------------------------------------------------------------
 
-    def start_places(self, topics: dict[str, TopicInfo]) -> Places:
+    def start_offsets(self, topics: dict[str, TopicInfo]) -> TopicOffsets:
         """Where a new query begins."""
         return {name: self._start(topic) for name, topic in topics.items()}
 
-    def end_places(self, topics: dict[str, TopicInfo]) -> Places:
+    def end_offsets(self, topics: dict[str, TopicInfo]) -> TopicOffsets:
         """Where a batch query ends."""
         return {name: self._end(topic) for name, topic in topics.items()}
 
-    def _start(self, topic: TopicInfo) -> TopicPlace:
+    def _start(self, topic: TopicInfo) -> TopicOffset:
         place = self._options.start
         if isinstance(place, Offsets):
-            return TopicPlace(self._explicit(topic, place, "startingOffsets"), topic.topic_epoch)
+            return TopicOffset(self._explicit(topic, place, "startingOffsets"), topic.topic_epoch)
         moment_ms = _of_topic(place, topic, "startingOffsetsByTimestamp")
         seq = self._seq_at(topic, moment_ms)
         if seq >= topic.next_seq and not self._options.is_late_start_latest:
@@ -100,14 +100,14 @@ class Driver:
                 f"topic {topic.name!r} has no record that is as young as {_EPOCH + timedelta(milliseconds=moment_ms)}: "
                 "name an earlier time, or startingOffsetsByTimestampStrategy=latest to begin at its end"
             )
-        return TopicPlace(seq, topic.topic_epoch)
+        return TopicOffset(seq, topic.topic_epoch)
 
-    def _end(self, topic: TopicInfo) -> TopicPlace:
+    def _end(self, topic: TopicInfo) -> TopicOffset:
         place = self._options.end
         if isinstance(place, Offsets):
-            return TopicPlace(self._explicit(topic, place, "endingOffsets"), topic.topic_epoch)
+            return TopicOffset(self._explicit(topic, place, "endingOffsets"), topic.topic_epoch)
         seq = self._seq_at(topic, _of_topic(place, topic, "endingOffsetsByTimestamp"))
-        return TopicPlace(min(seq, topic.next_seq), topic.topic_epoch)
+        return TopicOffset(min(seq, topic.next_seq), topic.topic_epoch)
 
     def _explicit(self, topic: TopicInfo, place: Offsets, option: str) -> int:
         seq = _of_topic(place, topic, option)

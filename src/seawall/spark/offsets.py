@@ -18,32 +18,32 @@ from seawall.errors import CorruptionError
 from seawall.spark.option_values import EPOCH, PARTITION
 
 
-class TopicPlace(NamedTuple):
+class TopicOffset(NamedTuple):
     """The next seq of a topic, in one of its lives."""
 
     seq: int
     epoch: int
 
 
-Places: TypeAlias = dict[str, TopicPlace]
+TopicOffsets: TypeAlias = dict[str, TopicOffset]
 Offset: TypeAlias = dict[str, dict[str, int]]
 
 
-def offset_of(places: Mapping[str, TopicPlace]) -> Offset:
+def offset_of(places: Mapping[str, TopicOffset]) -> Offset:
     """What Spark keeps of some places."""
     return {topic: {PARTITION: places[topic].seq, EPOCH: places[topic].epoch} for topic in sorted(places)}
 
 
-def places_of(offset: object) -> Places:
+def offsets_of(offset: object) -> TopicOffsets:
     """The places that Spark has kept."""
     if not isinstance(offset, dict):
         raise _damaged(offset)
-    places: Places = {}
+    places: TopicOffsets = {}
     for topic, kept in offset.items():
         seq, epoch = (kept.get(PARTITION), kept.get(EPOCH)) if isinstance(kept, dict) else (None, None)
         if not isinstance(topic, str) or not isinstance(seq, int) or not isinstance(epoch, int):
             raise _damaged(offset)
-        places[topic] = TopicPlace(seq, epoch)
+        places[topic] = TopicOffset(seq, epoch)
     return places
 
 

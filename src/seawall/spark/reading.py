@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target, parse_target
-from seawall.client.read.prefetch import ReadAhead
+from seawall.client.read.prefetch import Prefetch
 from seawall.client.read.reading import ReceivedRows, TopicReader
 from seawall.core.types import Seq, TopicId
 from seawall.errors import CorruptionError, DataLossError, NotFoundError, UnsupportedError
@@ -195,7 +195,7 @@ class RangeReader:
     def _from_network(self, seq: int) -> Iterator[Item]:
         wanted = self._range
         reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, seq, until=wanted.end)
-        ahead = ReadAhead(self._requests, reader)
+        ahead = Prefetch(self._requests, reader)
         looked_at = 0
         try:
             while reader.next_seq < wanted.end:

@@ -33,7 +33,7 @@ from seawall.storage.read_only import look_at
 from seawall.storage.segments.batch_index import Entries
 from seawall.storage.segments.names import SealedName, parse_name
 from seawall.storage.segments.segment import SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.topic_directory import TopicDirectory
 from seawall.wire.format.read_buffers import READ_BUFFERS
 from seawall.wire.lwp2.files import FilesReply
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     end: int
 
 
-def open_topic(reply: FilesReply, topic_id: int, files: Files | None = None) -> TopicHome:
+def open_topic(reply: FilesReply, topic_id: int, files: Files | None = None) -> TopicDirectory:
     """The directory of a topic, if it is the one that the server means (INV-FILES-SAME)."""
     files = files or OsFiles()
     try:
@@ -67,10 +67,10 @@ def open_topic(reply: FilesReply, topic_id: int, files: Files | None = None) -> 
         raise FilesError(
             f"{reply.directory} is directory {found.hex()}, the server has {reply.directory_id.hex()}: another one"
         )
-    return TopicHome(files, home, reply.directory_id, TopicId(topic_id))
+    return TopicDirectory(files, home, reply.directory_id, TopicId(topic_id))
 
 
-def read_pieces(home: TopicHome, reply: FilesReply, first_seq: int, size_max: int) -> Iterator[Piece]:
+def read_pieces(home: TopicDirectory, reply: FilesReply, first_seq: int, size_max: int) -> Iterator[Piece]:
     """The live records from a seq to the end of the reply, in pieces of about so many bytes."""
     live: Integers = np.array(reply.live, np.int64).reshape(-1, 2)
     gathered: list[BatchBytes] = []
@@ -87,7 +87,7 @@ def read_pieces(home: TopicHome, reply: FilesReply, first_seq: int, size_max: in
 
 
 def _parts(
-    home: TopicHome, reply: FilesReply, first_seq: int, live: Integers, size_max: int
+    home: TopicDirectory, reply: FilesReply, first_seq: int, live: Integers, size_max: int
 ) -> Iterator[tuple[int, BatchBytes | None]]:
     """Verified batches of segment after segment, each with the seq up to which it holds everything."""
     for text in reply.segments:

@@ -96,7 +96,7 @@ class SeawallReader(DataSourceReader):
 
         with closing(Driver(self._options)) as driver:
             topics = driver.existing_topics()
-            starts, ends = driver.start_places(topics), driver.end_places(topics)
+            starts, ends = driver.start_offsets(topics), driver.end_offsets(topics)
             ranges = [
                 self._bounded(driver, topic, starts[name].seq, ends[name].seq)
                 for name, topic in topics.items()

@@ -30,7 +30,7 @@ from seawall.api.topic_info import TopicInfo
 from seawall.errors import DataLossError
 from seawall.io.process.clocks import OsClock
 from seawall.spark.driver import Driver, range_of
-from seawall.spark.offsets import Offset, Places, TopicPlace, offset_of, places_of
+from seawall.spark.offsets import Offset, TopicOffset, TopicOffsets, offset_of, offsets_of
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange, admit, rows_within, split
 from seawall.spark.source import read_partition
@@ -48,14 +48,14 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._driver = Driver(options)
         #: Where the topics ended when a query that ends by itself began; None for one that goes on.
-        self._target: Places | None = None
+        self._target: TopicOffsets | None = None
         self._last_batch_ns: int | None = None
 
     # --- where it is -----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
         """Where a new query begins."""
-        return offset_of(self._driver.start_places(self._driver.existing_topics()))
+        return offset_of(self._driver.start_offsets(self._driver.existing_topics()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options bound. Spark knows one kind at a time: the others are kept to by `latestOffset`."""
@@ -72,7 +72,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Where the next batch ends; `start` if there is none yet."""
-        before = places_of(start)
+        before = offsets_of(start)
         topics = self._driver.topics()
         self._require(before, topics)
         begins = {name: self._begin(before.get(name), topic) for name, topic in topics.items()}
@@ -81,7 +81,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not taken:
             return start
         self._last_batch_ns = OsClock().monotonic_ns()
-        ends = {name: TopicPlace(begins[name].seq + count, begins[name].epoch) for name, count in taken.items()}
+        ends = {name: TopicOffset(begins[name].seq + count, begins[name].epoch) for name, count in taken.items()}
         return offset_of(before | ends)
 
     def reportLatestOffset(self) -> Offset:
@@ -92,7 +92,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        before, after = places_of(start), places_of(end)
+        before, after = offsets_of(start), offsets_of(end)
         changed = {name: place for name, place in after.items() if before.get(name) != place}
         topics = self._driver.topics() if changed else {}
         ranges = [found for name, place in changed.items() if (found := self._range(before, name, place, topics))]
@@ -108,9 +108,9 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, before: TopicPlace | None, topic: TopicInfo) -> TopicPlace:
+    def _begin(self, before: TopicOffset | None, topic: TopicInfo) -> TopicOffset:
         """Where the next batch begins in a topic (INV-STREAM-LIFE)."""
-        fresh = TopicPlace(topic.floor, topic.topic_epoch)
+        fresh = TopicOffset(topic.floor, topic.topic_epoch)
         if before is None:
             # One that the pattern did not fit before: it is read from its beginning.
             return fresh
@@ -126,10 +126,10 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"topic {topic.name!r} ends at seq {topic.next_seq}, and the query has read up to {before.seq}: the "
                 "server has lost its end, or is another one. With failOnDataLoss=false the query goes on at its end"
             )
-            return TopicPlace(topic.next_seq, topic.topic_epoch)
+            return TopicOffset(topic.next_seq, topic.topic_epoch)
         return before
 
-    def _require(self, before: Places, topics: dict[str, TopicInfo]) -> None:
+    def _require(self, before: TopicOffsets, topics: dict[str, TopicInfo]) -> None:
         for name in sorted(set(before) - set(topics)):
             self._lose(
                 f"topic {name!r} is not there any more, and the query has read it up to seq {before[name].seq}. With "
@@ -180,7 +180,9 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ns = OsClock().monotonic_ns() - self._last_batch_ns
         return waited_ns >= self._options.admission.max_delay_ms * _NS_PER_MS
 
-    def _range(self, before: Places, name: str, end: TopicPlace, topics: dict[str, TopicInfo]) -> SeqRange | None:
+    def _range(
+        self, before: TopicOffsets, name: str, end: TopicOffset, topics: dict[str, TopicInfo]
+    ) -> SeqRange | None:
         """What a batch takes of a topic; None if it is of a life that is over, and that does not matter."""
         topic = topics.get(name)
         if topic is None or topic.topic_epoch != end.epoch:
@@ -194,5 +196,5 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return range_of(topic, first, end.seq)
 
 
-def _ends(topics: dict[str, TopicInfo]) -> Places:
-    return {name: TopicPlace(topic.next_seq, topic.topic_epoch) for name, topic in topics.items()}
+def _ends(topics: dict[str, TopicInfo]) -> TopicOffsets:
+    return {name: TopicOffset(topic.next_seq, topic.topic_epoch) for name, topic in topics.items()}

@@ -49,13 +49,13 @@ from seawall.storage.segments.names import (
 )
 from seawall.storage.segments.scan import SegmentDamage, find_damage, scan_segment
 from seawall.storage.segments.segment import SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
+from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal.epochs import WalAddress
 from seawall.storage.wal.files import SPARE_NAME, wal_addresses, wal_path
 from seawall.storage.wal.reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
-__all__ = ["KnownTopic", "Places", "Verification"]
+__all__ = ["ExpectedBatches", "KnownTopic", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
 _REBUILT: Final = "nothing is lost: it is made again from the segment when its topic is used next"
@@ -68,7 +68,7 @@ _NO_SNAPSHOT: Final = f"no other snapshot is whole, and the log does not reach b
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ExpectedBatches:
     """The batches that belong into a segment that is not sealed; those in `waiting` may still be in the log alone."""
 
     entries: Entries
@@ -79,7 +79,7 @@ class Places:
 class KnownTopic:
     """What snapshot and log say about a topic: its unsealed segments by first seq, and the seqs that must be there."""
 
-    segments: Mapping[Seq, Places]
+    segments: Mapping[Seq, ExpectedBatches]
     live: tuple[tuple[Seq, Seq], ...]
 
 
@@ -235,7 +235,7 @@ class Verification:
             self._note_name(path)
             return
         known = None if self._topics is None else self._topics.get(topic_id)
-        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
+        home = TopicDirectory(self._files, path, self._directory.directory_id, topic_id)
         listed = self._list_topic(home)
         if self._topics is not None and known is None:
             if listed:
@@ -257,13 +257,13 @@ class Verification:
         if known is not None:
             yield from _missing(home, known, names.sealed, places.values())
 
-    def _list_topic(self, home: TopicHome) -> list[str]:
+    def _list_topic(self, home: TopicDirectory) -> list[str]:
         """The files of a topic; one without a directory has none."""
         if not self._files.exists(home.directory):
             self.totals.notes.append(f"{home.directory}: the directory of a topic with records is missing")
         return home.names()
 
-    def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
+    def _verify_sealed(self, home: TopicDirectory, name: SealedName) -> Iterator[Finding]:
         path = home.path(index_name(name.first_seq))
         size = 0
         self._count(home.path(str(name)))
@@ -286,7 +286,7 @@ class Verification:
             segment.close()
 
     def _verify_active(
-        self, home: TopicHome, first_seq: Seq, places: Places | None, is_there: bool
+        self, home: TopicDirectory, first_seq: Seq, places: ExpectedBatches | None, is_there: bool
     ) -> Iterator[Finding]:
         path = home.path(active_name(first_seq))
         if not is_there:
@@ -301,9 +301,11 @@ class Verification:
         elif places is None:
             self.totals.notes.append(f"{path}: begun and never used; the next opening removes it")
         else:
-            yield from self._verify_places(home, path, first_seq, places)
+            yield from self._verify_expected(home, path, first_seq, places)
 
-    def _verify_places(self, home: TopicHome, path: str, first_seq: Seq, places: Places) -> Iterator[Finding]:
+    def _verify_expected(
+        self, home: TopicDirectory, path: str, first_seq: Seq, places: ExpectedBatches
+    ) -> Iterator[Finding]:
         file = self._files.open(path, read_only=True)
         try:
             if read_segment_preface(file, home, first_seq) is None and len(places.entries):
@@ -317,7 +319,7 @@ class Verification:
             file.close()
         self._count_batches(BatchIndex(places.entries))
 
-    def _scan(self, home: TopicHome, path: str, first_seq: Seq) -> Iterator[Finding]:
+    def _scan(self, home: TopicDirectory, path: str, first_seq: Seq) -> Iterator[Finding]:
         """Judge a segment by its bytes alone; zeros in it may be places that were to be filled."""
         file = self._files.open(path, read_only=True)
         try:
@@ -329,7 +331,7 @@ class Verification:
             file.close()
         self._count_batches(scan.index)
 
-    def _verify_deletes(self, home: TopicHome, first_seq: Seq) -> Iterator[Finding]:
+    def _verify_deletes(self, home: TopicDirectory, first_seq: Seq) -> Iterator[Finding]:
         path = home.path(deletes_name(first_seq))
         size = self._count(path)
         try:
@@ -361,7 +363,7 @@ class Verification:
             self.totals.notes.append(f"{path}: not a file of Seawall; it was not read")
 
 
-def _overlaps(home: TopicHome, sealed: tuple[SealedName, ...]) -> Iterator[Finding]:
+def _overlaps(home: TopicDirectory, sealed: tuple[SealedName, ...]) -> Iterator[Finding]:
     """Sealed segments that claim seqs of the one before them."""
     for before, after in pairwise(sealed):
         if after.first_seq <= before.last_seq:
@@ -372,7 +374,7 @@ def _overlaps(home: TopicHome, sealed: tuple[SealedName, ...]) -> Iterator[Findi
 
 
 def _missing(
-    home: TopicHome, known: KnownTopic, sealed: tuple[SealedName, ...], unsealed: Iterable[Places]
+    home: TopicDirectory, known: KnownTopic, sealed: tuple[SealedName, ...], unsealed: Iterable[ExpectedBatches]
 ) -> Iterator[Finding]:
     """Live seqs that no segment covers."""
     indexes = [BatchIndex(places.entries) for places in unsealed if len(places.entries)]

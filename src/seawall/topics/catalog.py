@@ -32,7 +32,7 @@ from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.kernels.log.epochs import WalRows
-from seawall.storage.control.batches import Aside, Control, SimpleControl, parts_of
+from seawall.storage.control.batches import Control, SimpleControl, UnpositionedControl, parts_of
 from seawall.storage.control.codec import Checkpoint, ClientRow, CursorCommit, Reference
 from seawall.storage.control.documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
 from seawall.storage.control.order import OrderNop, OrderSkip
@@ -192,7 +192,7 @@ class TopicCatalog:
         self._advance(Position(int(rows["position"][-1])))
         return topics
 
-    def follow_run(self, rows: WalRows, next_position: Position) -> list[tuple[TopicState, WalRows]]:
+    def apply_ordered_run(self, rows: WalRows, next_position: Position) -> list[tuple[TopicState, WalRows]]:
         """Appends of a run of the order, all of which lies below `next_position` whatever its last entries were."""
         topics = self.apply_run(rows) if len(rows) else []
         self.next_position = max(self.next_position, next_position)
@@ -206,7 +206,7 @@ class TopicCatalog:
 
     def apply(self, control: Control, position: Position) -> bool:
         """A control batch of the log; false where some part of it did nothing."""
-        if isinstance(control, Aside):
+        if isinstance(control, UnpositionedControl):
             # It takes no position: the batch that it stands before is still to come.
             if position < self.next_position:
                 return False

@@ -74,7 +74,7 @@ class IdempotencyKeys:
         found = self._appends.get(key)
         return found if found is not None and now_ms - found.at_ms <= window_ms else None
 
-    def require_room(self, now_ms: int, window_ms: int) -> None:
+    def require_space(self, now_ms: int, window_ms: int) -> None:
         """Refuse an append with a key before it is ordered, if its key could not be remembered."""
         self.expire(now_ms, window_ms)
         if len(self._appends) >= limits.IDEMPOTENCY_KEYS_MAX:

@@ -65,7 +65,7 @@ def append_figures(directory: Path) -> Iterator[Measurement]:
         "append one 1 KiB record, lone writer, p50",
         "s",
         Better.LOWER,
-        on_log(directory, _append_lone),
+        on_log(directory, _append_one),
         baseline=Baseline("bare write + sync", one_by_one),
         goal=Goal.ratio_at_most(1.5),
     )
@@ -140,7 +140,7 @@ def _written() -> int:
     return int(dict(line.split(": ") for line in lines)["write_bytes"])
 
 
-def _append_lone(log: EmbeddedLog) -> Run:
+def _append_one(log: EmbeddedLog) -> Run:
     value = os.urandom(KIB)
     return _settled(log, latency(lambda: log.publish(TOPIC, value)))
 

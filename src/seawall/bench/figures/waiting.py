@@ -81,9 +81,9 @@ class Waiting:
         client_id, epoch, next_seq = session
         self._frame = np.zeros(lone_exchange.BLOCK_AT + len(block), np.uint8)
         self._frame[lone_exchange.BLOCK_AT :] = np.frombuffer(block, np.uint8)
-        self._desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self._arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
         choices = AS_TOPIC | AckLevel.DURABLE << 8
-        self._desk[: lone_exchange.WALL_NS] = (
+        self._arguments[: lone_exchange.WALL_NS] = (
             *(descriptor, -1, _TIMEOUT_MS, client_id, epoch & 0xFFFF_FFFF, choices),
             *(len(block), 1, next_seq, topic_id),
         )
@@ -98,7 +98,7 @@ class Waiting:
     def run(self, until_ns: int) -> None:
         """Publish until a moment of the monotonic clock."""
         answers = (self._answer, self._rows, self._state)
-        self._count = publish_waiting(self._frame, self._desk, *answers, self._waited, until_ns, self._answer_size)
+        self._count = publish_waiting(self._frame, self._arguments, *answers, self._waited, until_ns, self._answer_size)
 
     @property
     def published(self) -> int:
@@ -118,7 +118,7 @@ class Ahead:
 
     def __init__(self, connected: socket.socket | Connection, version: int, topic_id: int, ahead: int) -> None:
         record = encode_raw(os.urandom(KIB))
-        self._desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self._arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
         self._version, self._ahead = version, ahead
         if isinstance(connected, Connection):
             welcome = connected.welcome
@@ -128,7 +128,7 @@ class Ahead:
         else:
             frame = encode_ingest(record, batch_id=1, topic_id=topic_id, timestamp_ns=0, record_count=1)
             session, descriptor, next_seq = (0, 0, 0), connected.fileno(), ClientSeq(1)
-        self._desk[: lone_exchange.WALL_NS] = (
+        self._arguments[: lone_exchange.WALL_NS] = (
             *(descriptor, -1, _TIMEOUT_MS, *session, len(record), 1, next_seq, topic_id),
         )
         self._frame = np.frombuffer(bytearray(frame), np.uint8)
@@ -138,7 +138,7 @@ class Ahead:
 
     def run(self, until_ns: int) -> None:
         """Publish until a moment of the monotonic clock."""
-        arrays = (self._frame, self._desk, self._answers, self._progress)
+        arrays = (self._frame, self._arguments, self._answers, self._progress)
         self._count = publish_ahead(*arrays, self._version, self._ahead, until_ns)
 
     @property

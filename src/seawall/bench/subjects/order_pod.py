@@ -1,7 +1,7 @@
 """A pod of processes under load: a sequencer, a broker, and writers, each forked from this process.
 
-What they share is memory of this process alone: a fabric, bells and boards; no file is left behind. The replica is one
-number, written by the sequencer's process: figures here are of ack level 1, which does not wait for it.
+What they share is memory of this process alone: a fabric, wakeups and boards; no file is left behind. The replica is
+one number, written by the sequencer's process: figures here are of ack level 1, which does not wait for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.io.network.sockets import OsStream, stream_pair
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.role_process import RoleProcess
-from seawall.io.process.wakeups import Bell, keep_stepping
+from seawall.io.process.wakeups import WakeUpEvent, keep_stepping
 from seawall.kernels.runtime.atomics import store_release_u64
 from seawall.kernels.runtime.warm import warm
 from seawall.limits import CLIENT_ROW_SIZE, KIB, MIB, PAGE_SIZE
@@ -56,7 +56,7 @@ class RunningPod:
 
     processes: Sequence[RoleProcess]
     boards: Sequence[WriterBoard]
-    bells: Sequence[Bell]
+    wakeups: Sequence[WakeUpEvent]
 
     @property
     def acked(self) -> int:
@@ -66,7 +66,7 @@ class RunningPod:
     @contextmanager
     def publishing(self) -> Iterator[None]:
         """Let all writers send; what is under way at the end is waited for by nobody."""
-        for board, bell in zip(self.boards, self.bells, strict=True):
+        for board, bell in zip(self.boards, self.wakeups, strict=True):
             board.forget_latencies()
             board.publishes = True
             bell.ring()
@@ -104,32 +104,32 @@ def running_pod(writings: Sequence[Writing]) -> Iterator[RunningPod]:
     memory = mmap.mmap(-1, layout.size)
     np.frombuffer(memory, np.uint8)[::PAGE_SIZE] = 0  # a fabric has all its pages
     fabric = FabricArrays(memoryview(memory), layout)
-    sequencer_bell, broker_bell = Bell(), Bell()
+    sequencer_wakeup, broker_wakeup = WakeUpEvent(), WakeUpEvent()
     with ExitStack() as opened:
         pairs = [stream_pair(f"writer {number}") for number in range(len(writings))]
         ends = [end for pair in pairs for end in pair]
         boards = [WriterBoard() for _ in writings]
-        bells = [Bell() for _ in writings]
-        step = _sequencer_step(fabric, writings, broker_bell)
-        processes = [_forked(opened, "sequencer", step, sequencer_bell, ends)]
-        broker = BrokerRole(fabric, 0, bell=broker_bell, sequencer=sequencer_bell)
+        wakeups = [WakeUpEvent() for _ in writings]
+        step = _sequencer_step(fabric, writings, broker_wakeup)
+        processes = [_forked(opened, "sequencer", step, sequencer_wakeup, ends)]
+        broker = BrokerRole(fabric, 0, wakeup=broker_wakeup, sequencer=sequencer_wakeup)
         for (_, stream), writing in zip(pairs, writings, strict=True):
             broker.connect(stream, _publisher(writing))
-        processes.append(_forked(opened, "broker", broker.step, broker_bell, [near for near, _ in pairs]))
+        processes.append(_forked(opened, "broker", broker.step, broker_wakeup, [near for near, _ in pairs]))
         for number, ((stream, _), writing) in enumerate(zip(pairs, writings, strict=True)):
-            writer = Writer(stream, boards[number], writing, bells[number])
+            writer = Writer(stream, boards[number], writing, wakeups[number])
             others = [end for end in ends if end is not stream]
-            processes.append(_forked(opened, f"writer {number}", writer.step, bells[number], others))
+            processes.append(_forked(opened, f"writer {number}", writer.step, wakeups[number], others))
         for end in ends:
             end.close()
-        yield RunningPod(processes, boards, bells)
+        yield RunningPod(processes, boards, wakeups)
     for process in processes:
         if process.exit_code != 0:
             raise InvariantError("INV-BENCH-OK", f"{process.name} has ended with {process.exit_code}")
 
 
 def _forked(
-    opened: ExitStack, name: str, step: Callable[[], int], bell: Bell, foreign: Sequence[OsStream]
+    opened: ExitStack, name: str, step: Callable[[], int], bell: WakeUpEvent, foreign: Sequence[OsStream]
 ) -> RoleProcess:
     """A role in a process of its own, which ends with the stack; `foreign` streams are not its own."""
 
@@ -148,7 +148,7 @@ def _publisher(writing: Writing) -> Publisher:
     return Publisher(SessionEpoch(writing.session_epoch), ClientSeq(0), TopicDefaults(order, AckLevel.ORDERED))
 
 
-def _sequencer_step(fabric: FabricArrays, writings: Sequence[Writing], broker: Bell) -> Callable[[], int]:
+def _sequencer_step(fabric: FabricArrays, writings: Sequence[Writing], broker: WakeUpEvent) -> Callable[[], int]:
     """The sequencer's role, and what stands for the replica: all that is committed is durable at once."""
     frontier = CommitFrontier()
     frontier.add_topic(TopicNumbers(WEAK, ceiling=CEILING))

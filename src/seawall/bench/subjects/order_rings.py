@@ -58,7 +58,7 @@ class NoOwner:
     def save(self, _rows: bytes, /) -> None:
         """Rows that leave are not asked for again."""
 
-    def carry_out(self, _position: Position, /) -> None:
+    def execute(self, _position: Position, /) -> None:
         """A change of nothing."""
         self.frontier.number_control(0)
 

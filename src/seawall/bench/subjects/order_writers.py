@@ -19,7 +19,7 @@ import numpy.typing as npt
 from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
 from seawall.errors import InvariantError
 from seawall.io.network.sockets import OsStream
-from seawall.io.process.wakeups import Bell
+from seawall.io.process.wakeups import WakeUpEvent
 from seawall.kernels.codec import frames
 from seawall.kernels.codec.renumbering import renumber_batches
 from seawall.limits import FRAME_HEADER_SIZE, MIB, PAYLOAD_SIZE_MIN
@@ -94,11 +94,11 @@ class WriterBoard:
 class Writer:
     """One writer: `step` sends and receives what can be sent and received now."""
 
-    def __init__(self, stream: OsStream, board: WriterBoard, writing: Writing, bell: Bell) -> None:
+    def __init__(self, stream: OsStream, board: WriterBoard, writing: Writing, bell: WakeUpEvent) -> None:
         self._stream: Final = stream
         self._bell: Final = bell
         bell.watch(stream.fileno())
-        self._waits_for_room = False
+        self._waits_for_space = False
         self._board: Final = board
         self._writing: Final = writing
         block = encode_raw(os.urandom(writing.value_size))
@@ -129,19 +129,19 @@ class Writer:
         begun = self._begin() if self._board.publishes and not self._unsent else 0
         while self._unsent and (sent := self._stream.send(self._unsent)):
             self._unsent = self._unsent[sent:]
-        if bool(self._unsent) != self._waits_for_room:
-            self._waits_for_room = bool(self._unsent)
-            self._bell.watch(self._stream.fileno(), has_room=self._waits_for_room)
+        if bool(self._unsent) != self._waits_for_space:
+            self._waits_for_space = bool(self._unsent)
+            self._bell.watch(self._stream.fileno(), has_space=self._waits_for_space)
         return acked + begun
 
     def _begin(self) -> int:
         """Number the next batches."""
         writing = self._writing
-        room = writing.window - self._under_way
+        space = writing.window - self._under_way
         # A few at a time cost as much as many: they are sent when there is room for half of what fits.
-        if room < min(writing.window, writing.batches_at_once) // 2 + 1:
+        if space < min(writing.window, writing.batches_at_once) // 2 + 1:
             return 0
-        count = min(room, writing.batches_at_once)
+        count = min(space, writing.batches_at_once)
         renumber_batches(self._batches, self.batch_size, count, self._next_seq)
         self._sent_ns[(self._next_seq + np.arange(count)) % SAMPLES] = monotonic_ns()
         if not writing.leaves_gap:

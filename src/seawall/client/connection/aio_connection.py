@@ -33,7 +33,7 @@ from seawall.wire.lwp2.session import Goodbye, Hello, Welcome, parse_goodbye, pa
 _MS: Final = 1e-3
 
 
-class Asked:
+class PendingRequest:
     """A question whose answer is under way; made by `AsyncConnection.ask`."""
 
     __slots__ = ("_beginning", "_begun", "answer", "request_id")
@@ -70,7 +70,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(max_payload)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PendingRequest] = {}
         self._next_id = 0
         self._heard = self._spoke = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self.goodbye: Goodbye | None = None
         #: Who gets frames that answer no question, who is told of room, and who of the end.
         self.on_frame: Callable[[AsyncConnection, Frame], None] | None = None
-        self.on_room: Callable[[], None] | None = None
+        self.on_space: Callable[[], None] | None = None
         self.on_lost: Callable[[AsyncConnection, Exception], None] | None = None
         disown_on_fork(self)
 
@@ -176,14 +176,14 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
         return await self.answer(self.ask(payload), timeout_s=timeout_s)
 
-    def ask(self, payload: ControlPayload) -> Asked:
+    def ask(self, payload: ControlPayload) -> PendingRequest:
         """Ask something; `answer` waits for the answer, `forget` does without it."""
-        asked = Asked(self.new_id(), self._loop.create_future())
+        asked = PendingRequest(self.new_id(), self._loop.create_future())
         self.send(encode_control(payload, request_id=asked.request_id, timestamp_ns=OsClock().wall_ns()))
         self._asked[asked.request_id] = asked
         return asked
 
-    async def answer(self, asked: Asked, *, timeout_s: float) -> Frame:
+    async def answer(self, asked: PendingRequest, *, timeout_s: float) -> Frame:
         """The answer to a question; raises what the server refuses, `TimeoutError` if it is not there."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -195,7 +195,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             raise refusal
         return frame
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         """Pass the answer over when it comes."""
         self._asked.pop(asked.request_id, None)
         asked.answer.cancel()
@@ -239,8 +239,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The transport has room again."""
         self.is_clogged = False
-        if self.on_room is not None:
-            self.on_room()
+        if self.on_space is not None:
+            self.on_space()
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from seawall.client.connection.aio_connection import Asked, AsyncConnection
+from seawall.client.connection.aio_connection import AsyncConnection, PendingRequest
 from seawall.client.connection.requests import asking_hello
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.connection.targets import Target
@@ -63,7 +63,7 @@ class AsyncRequests:
 
         return await self.use(ask)
 
-    async def answer(self, connection: AsyncConnection, asked: Asked, fetch: Fetch, timeout_s: float) -> Frame:
+    async def answer(self, connection: AsyncConnection, asked: PendingRequest, fetch: Fetch, timeout_s: float) -> Frame:
         """The answer to a read that was asked for; less is asked for after it is lost."""
         try:
             frame = await connection.answer(asked, timeout_s=timeout_s)

@@ -22,7 +22,7 @@ import numpy as np
 from seawall.api.publishable import HeldValues
 from seawall.client.connection.refusals import error_of
 from seawall.client.connection.retry import seconds
-from seawall.client.publish.values_out import PART_SIZE, ValuesOut
+from seawall.client.publish.values_out import PART_SIZE, StreamedBatch
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
 from seawall.io.network.waitable_streams import WaitingStream, await_streams, open_stream
@@ -57,7 +57,7 @@ class Connection:
         self._clock = clock
         self._decoder = FrameDecoder(max_payload)
         #: What waits for the socket: values first, with the memory that all values of the connection go through.
-        self._values: ValuesOut | None = None
+        self._values: StreamedBatch | None = None
         self._part: Bytes | None = None
         self._outbox: deque[memoryview] = deque()
         self._next_id = 0
@@ -164,7 +164,7 @@ class Connection:
         assert not self.is_clogged, "what waits would come behind it"
         if self._part is None:
             self._part = np.empty(PART_SIZE, np.uint8)
-        self._values = ValuesOut(header, frame_id, held, self._part)
+        self._values = StreamedBatch(header, frame_id, held, self._part)
         self.flush()
 
     def send_control(self, payload: ControlPayload, request_id: int) -> None:
@@ -185,16 +185,16 @@ class Connection:
                 taken -= len(outbox.popleft())
             if taken:
                 outbox[0] = outbox[0][taken:]
-        self.stream.wants_room = bool(outbox)
+        self.stream.wants_space = bool(outbox)
 
-    def _flush_values(self, values: ValuesOut) -> bool:
+    def _flush_values(self, values: StreamedBatch) -> bool:
         """Whether the socket has all of the values that waited."""
         assert isinstance(self.stream, WaitingStream), "others do not take values"
         if self.stream.send_by(values.send):
             self._spoke_ns = self._clock.monotonic_ns()
         if values.is_out:
             self._values = None
-        self.stream.wants_room = not values.is_out
+        self.stream.wants_space = not values.is_out
         return values.is_out
 
     def exchanged(self, now_ns: int) -> None:

@@ -78,7 +78,7 @@ class AsyncRemotePublisher:
             if joined is not None:
                 return joined
         blocks, size = self._encoded(records, client_seq)
-        if not self._sender.has_room(size, self._options.max_in_flight):
+        if not self._sender.has_space(size, self._options.max_in_flight):
             raise FullError(
                 f"{self.in_flight} bytes are on their way to {self.topic!r}, at most {self._options.max_in_flight}; "
                 "wait for some of them, or use `await put`"
@@ -92,8 +92,8 @@ class AsyncRemotePublisher:
                 return self.publish(records, client_seq=client_seq)
         # Encoded once: an iterator cannot be read a second time.
         blocks, size = self._encoded(records, client_seq)
-        if not self._sender.has_room(size, self._options.max_in_flight):
-            await self._sender.room(size, self._options.max_in_flight)
+        if not self._sender.has_space(size, self._options.max_in_flight):
+            await self._sender.space(size, self._options.max_in_flight)
         return self._offer(blocks, client_seq)
 
     async def flush(self, timeout_s: float | None = None) -> None:

@@ -118,13 +118,13 @@ class AsyncSender:
         """The client seq that the next batch gets."""
         return self._outgoing.next_number
 
-    def has_room(self, size: int, size_max: int) -> bool:
+    def has_space(self, size: int, size_max: int) -> bool:
         """Whether so many more bytes may be under way; one alone may always."""
         return not self._outgoing.size or self._outgoing.size + size <= size_max
 
-    async def room(self, size: int, size_max: int) -> None:
+    async def space(self, size: int, size_max: int) -> None:
         """Wait until so many more bytes may be under way."""
-        await self._wait_until(lambda: self.has_room(size, size_max))
+        await self._wait_until(lambda: self.has_space(size, size_max))
 
     async def flush(self) -> None:
         """Wait until everything is decided."""
@@ -287,7 +287,7 @@ class AsyncSender:
         except FencedError as error:
             connection.close()
             return error
-        connection.on_frame, connection.on_room, connection.on_lost = self._heard, self._push_soon, self._drop
+        connection.on_frame, connection.on_space, connection.on_lost = self._heard, self._push_soon, self._drop
         self._connections.append(connection)
         if self._outgoing.is_empty:
             self._alone_since = 0.0

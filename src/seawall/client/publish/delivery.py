@@ -301,12 +301,12 @@ def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
     return Delivery(waiting, (batch,), 0, delivery.record_count)
 
 
-def told_delivery(topic: str, topic_id: TopicId, record_count: int, told: PublishedKeyed) -> Delivery:
-    """Records of which the server has told all there is to say."""
+def keyed_delivery(topic: str, topic_id: TopicId, record_count: int, reply: PublishedKeyed) -> Delivery:
+    """The delivery of keyed records, from the reply that decided them."""
     batch = Batch(topic, topic_id, 0)
     batch.record_count = record_count
-    batch.base_seq, batch.position, batch.timestamp_ns = told.first_seq, told.position, told.timestamp_ns
-    batch.is_duplicate = told.is_repeated
+    batch.base_seq, batch.position, batch.timestamp_ns = reply.first_seq, reply.position, reply.timestamp_ns
+    batch.is_duplicate = reply.is_repeated
     batch.is_done = True
     return Delivery(_Nobody(), (batch,), 0, record_count)
 

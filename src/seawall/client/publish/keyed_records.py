@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from seawall.api.publishable import more_than_one_batch
-from seawall.client.publish.delivery import Delivery, told_delivery
+from seawall.client.publish.delivery import Delivery, keyed_delivery
 from seawall.core.types import TopicId
 from seawall.errors import OutcomeUnknownError, RetryableError, UnsupportedError
 from seawall.wire.format.arrow import EncodedBlock
@@ -67,6 +67,6 @@ class KeyedRecords:
                 f"records for {self._topic!r} may be stored or not ({error}): publish them again under the same key"
             ) from error
 
-    def delivery(self, topic_id: TopicId, told: Frame) -> Delivery:
-        """The fate of the records, decided."""
-        return told_delivery(self._topic, topic_id, self._block.record_count, parse_published_keyed(told.payload))
+    def delivery(self, topic_id: TopicId, reply: Frame) -> Delivery:
+        """The delivery that the reply decided."""
+        return keyed_delivery(self._topic, topic_id, self._block.record_count, parse_published_keyed(reply.payload))

@@ -164,7 +164,7 @@ class Outgoing:
         batch.record_count = count
         return batch
 
-    def begin_lone(self, topic: str, topic_id: TopicId, block: EncodedBlock, now_ns: int) -> Batch | None:
+    def begin_one(self, topic: str, topic_id: TopicId, block: EncodedBlock, now_ns: int) -> Batch | None:
         """Number a batch that is sent at once as it is; None where others come first, or it would be packed."""
         if self._sealed_size or self._gathering is not None or self._free or now_ns < self.paused_until_ns:
             return None
@@ -181,11 +181,11 @@ class Outgoing:
         return batch
 
     @property
-    def lone_session(self) -> tuple[int, int, int]:
+    def waiting_session(self) -> tuple[int, int, int]:
         """What the headers of all such batches say: client, low half of the session epoch, and choices."""
         return self.client_id, self.session_epoch & 0xFFFF_FFFF, AS_TOPIC | self._ack << 8
 
-    def end_lone(self, batch: Batch, base_seq: int, position: int, timestamp_ns: int, now_ns: int) -> None:
+    def end_one(self, batch: Batch, base_seq: int, position: int, timestamp_ns: int, now_ns: int) -> None:
         """It is stored. Nobody has it yet who could be told, so it is not among the `decided`."""
         del self._numbered[batch.client_seq]
         self._sealed_size -= batch.size

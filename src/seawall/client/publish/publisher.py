@@ -38,7 +38,7 @@ from seawall.wire.format.codes import AckLevel
 LONE: Final = PublisherOptions()
 
 
-def encode_lone(records: Publishable) -> list[EncodedBlock]:
+def encode_one(records: Publishable) -> list[EncodedBlock]:
     """The records of such a call as blocks."""
     blocks = encode(records)
     _require_some(blocks)
@@ -166,6 +166,6 @@ class RemotePublisher:
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
         blocks, size = held(self._options, records, client_seq)
-        self._sender.wait_for_room(size, self._options.max_in_flight, may_wait=may_wait)
+        self._sender.wait_for_space(size, self._options.max_in_flight, may_wait=may_wait)
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
         return delivery if self._options.ack else decided_delivery(self._sender, delivery)

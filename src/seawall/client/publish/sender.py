@@ -163,7 +163,7 @@ class Sender:
         with self._change:
             return self._outgoing.next_number
 
-    def wait_for_room(self, size: int, size_max: int, *, may_wait: bool) -> None:
+    def wait_for_space(self, size: int, size_max: int, *, may_wait: bool) -> None:
         """Wait until so many more bytes may be under way, or raise `FullError`; one alone may always."""
         under_way = self._outgoing.size
         if not under_way or under_way + size <= size_max:

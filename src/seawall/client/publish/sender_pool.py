@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from seawall.client.publish.delivery import Delivery
-from seawall.client.publish.waiting_sender import LoneSender
+from seawall.client.publish.waiting_sender import WaitingSender
 from seawall.core.types import TopicId
 from seawall.errors import WrongStateError
 from seawall.wire.format.arrow import EncodedBlock
@@ -30,12 +30,12 @@ _MEETINGS: Final = 64
 class SenderPool:
     """Opens senders as they are needed."""
 
-    def __init__(self, make: Callable[[], LoneSender]) -> None:
+    def __init__(self, make: Callable[[], WaitingSender]) -> None:
         """`make` makes a sender; it is opened here."""
         self._make = make
         self._lock = threading.Lock()
         #: Replaced as a whole, so that it can be read without the lock.
-        self._senders: tuple[LoneSender, ...] = ()
+        self._senders: tuple[WaitingSender, ...] = ()
         self._meetings = 0
         self._is_closed = False
 
@@ -51,7 +51,7 @@ class SenderPool:
         for sender in senders:
             sender.close()
 
-    def _pick(self) -> LoneSender:
+    def _pick(self) -> WaitingSender:
         senders = self._senders
         for sender in senders:
             if sender.is_free:
@@ -62,7 +62,7 @@ class SenderPool:
             return self._open_one()
         return senders[0]
 
-    def _open_one(self) -> LoneSender:
+    def _open_one(self) -> WaitingSender:
         """A new sender, in the place of one that has failed if there is one."""
         with self._lock:
             if self._is_closed:

@@ -18,13 +18,13 @@ from seawall.kernels.codec.values import CURSOR_SIZE, FILLED, FRAME_ID, HEAD, IS
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB
 
-__all__ = ["PART_SIZE", "ValuesOut"]
+__all__ = ["PART_SIZE", "StreamedBatch"]
 
 #: Bytes of a part: few calls of the system, and half of a small cache.
 PART_SIZE: Final = 256 * KIB
 
 
-class ValuesOut:
+class StreamedBatch:
     """One such batch. Those of one connection share the memory for parts: one is under way at a time."""
 
     __slots__ = ("_cursor", "_header", "_part", "_values")

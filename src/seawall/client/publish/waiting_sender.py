@@ -2,8 +2,8 @@
 
     sender.publish(topic, topic_id, blocks)     stored when this returns
 
-What is small goes by `LoneExchange`, past the queue of what is under way; it has its number there all the same, so that
-it is sent again if anything else came of it than its ack. The rest, and everything that meets others, goes as the
+What is small goes by `WaitingExchange`, past the queue of what is under way; it has its number there all the same, so
+that it is sent again if anything else came of it than its ack. The rest, and everything that meets others, goes as the
 records of any publisher do.
 
 Whoever is in an exchange leads.
@@ -15,18 +15,18 @@ from typing import Final
 
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.sender import LOOK_NS, Sender
-from seawall.client.publish.waiting_exchange import BLOCK_SIZE_MAX, LoneExchange
+from seawall.client.publish.waiting_exchange import BLOCK_SIZE_MAX, WaitingExchange
 from seawall.core.types import TopicId
 from seawall.wire.format.arrow import EncodedBlock
 
 _LOOK_MS: Final = LOOK_NS // 1_000_000
 
 
-class LoneSender(Sender):
+class WaitingSender(Sender):
     """A sender whose callers wait for what they publish. Threads may share it (`sender_pool`)."""
 
     #: Over the one connection that is wanted, once it was needed.
-    _exchange: LoneExchange | None = None
+    _exchange: WaitingExchange | None = None
 
     @property
     def is_free(self) -> bool:
@@ -38,10 +38,10 @@ class LoneSender(Sender):
         delivery = None
         # Whoever meets another thread need not look closer.
         if not self._leads and len(blocks) == 1 and len(blocks[0].block) <= BLOCK_SIZE_MAX:
-            delivery = self._exchange_lone(topic, topic_id, blocks[0])
+            delivery = self._exchange_one(topic, topic_id, blocks[0])
         return (delivery or self.offer(topic, topic_id, blocks)).result()
 
-    def _exchange_lone(self, topic: str, topic_id: TopicId, block: EncodedBlock) -> Delivery | None:
+    def _exchange_one(self, topic: str, topic_id: TopicId, block: EncodedBlock) -> Delivery | None:
         """Send one batch and wait for its ack in one call, where nothing else is under way; None if something is."""
         outgoing, clock, lock = self._outgoing, self._clock, self._lock
         lock.acquire()
@@ -51,7 +51,7 @@ class LoneSender(Sender):
                 exchange = self._new_exchange()
             if exchange is None or self._leads or self._is_closed:
                 return None
-            batch = outgoing.begin_lone(topic, topic_id, block, clock.monotonic_ns())
+            batch = outgoing.begin_one(topic, topic_id, block, clock.monotonic_ns())
             if batch is None:
                 return None
             batch.connection = exchange.connection
@@ -59,7 +59,7 @@ class LoneSender(Sender):
                 self._leads = True
                 lock.release()
                 try:
-                    stored = exchange.carry_out(
+                    stored = exchange.execute(
                         block.block, block.record_count, batch.client_seq, topic_id, clock.wall_ns()
                     )
                 finally:
@@ -73,7 +73,7 @@ class LoneSender(Sender):
                     base_seq, position, timestamp_ns, *window = stored
                     now_ns = clock.monotonic_ns()
                     exchange.connection.exchanged(now_ns)
-                    outgoing.end_lone(batch, base_seq, position, timestamp_ns, now_ns)
+                    outgoing.end_one(batch, base_seq, position, timestamp_ns, now_ns)
                     outgoing.allow(*window)
                     self._has_heard()
                     self._verdicts.stored()
@@ -81,15 +81,15 @@ class LoneSender(Sender):
             lock.release()
         return Delivery(self, (batch,), 0, block.record_count)
 
-    def _new_exchange(self) -> LoneExchange | None:
+    def _new_exchange(self) -> WaitingExchange | None:
         """One over the one connection that is wanted; None if there is none that is at rest."""
         self._exchange = None
         if len(self._connections) == self._wanted == 1 and self._connections[0].is_at_rest:
-            session = self._outgoing.lone_session
-            self._exchange = LoneExchange(self._connections[0], self._waker, _LOOK_MS, session)
+            session = self._outgoing.waiting_session
+            self._exchange = WaitingExchange(self._connections[0], self._waker, _LOOK_MS, session)
         return self._exchange
 
-    def _settle(self, exchange: LoneExchange) -> None:
+    def _settle(self, exchange: WaitingExchange) -> None:
         """Go on the usual way where an exchange has brought no ack."""
         try:
             exchange.settle()

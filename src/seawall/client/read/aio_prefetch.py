@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from seawall.api.received import Item, ReceivedBatch
-from seawall.client.connection.aio_connection import Asked, AsyncConnection
+from seawall.client.connection.aio_connection import AsyncConnection, PendingRequest
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.read.reading import TopicReader
 from seawall.core.types import Seq
@@ -20,21 +20,21 @@ from seawall.wire.lwp2.reading import Fetch
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Prefetched:
     """A request whose answer is under way."""
 
     connection: AsyncConnection
-    asked: Asked
+    asked: PendingRequest
     fetch: Fetch
 
 
-class AsyncReadAhead:
+class AsyncPrefetch:
     """What one reader asks a server, one answer ahead. For one task at a time."""
 
     def __init__(self, requests: AsyncRequests, reader: TopicReader) -> None:
         self._requests = requests
         self._reader = reader
-        self._ahead: _Ahead | None = None
+        self._ahead: _Prefetched | None = None
 
     async def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
         """The answer to a request of the reader; of what follows it up to `behind` bytes are asked for."""
@@ -51,12 +51,12 @@ class AsyncReadAhead:
             used, before = before, None
             if used is None or used.connection is not connection:
                 allowed = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
-                used = _Ahead(connection, connection.ask(allowed), allowed)
+                used = _Prefetched(connection, connection.ask(allowed), allowed)
 
             def begun(header: FrameHeader, start: memoryview) -> None:
                 following = self._reader.fetch_behind(header, start, size.at_most(behind))
                 if following is not None and connection.is_open:
-                    self._ahead = _Ahead(connection, connection.ask(following), following)
+                    self._ahead = _Prefetched(connection, connection.ask(following), following)
 
             used.asked.when_begun(begun)
             return await self._requests.answer(connection, used.asked, used.fetch, timeout_s)
@@ -72,7 +72,7 @@ class AsyncReadAhead:
 
 async def read_all(requests: AsyncRequests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
     """All batches up to a seq."""
-    ahead = AsyncReadAhead(requests, reader)
+    ahead = AsyncPrefetch(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
         items = await ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)

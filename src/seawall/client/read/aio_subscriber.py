@@ -16,7 +16,7 @@ from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection.aio_connection import AsyncConnection
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.connection.retry import Backoff, seconds
-from seawall.client.read.aio_prefetch import AsyncReadAhead
+from seawall.client.read.aio_prefetch import AsyncPrefetch
 from seawall.client.read.answer_size import AnswerSize
 from seawall.client.read.position_reading import PositionReader
 from seawall.client.read.pushed import FRAME_SIZE, Pushed
@@ -44,7 +44,7 @@ class AsyncRemoteSubscriber:
         self._begin = begin
         self._owner = owner
         self._reader: TopicReader | None = None
-        self._ahead: AsyncReadAhead | None = None
+        self._ahead: AsyncPrefetch | None = None
         self._next_seq = Seq(0)
         self._topic_epoch = TopicEpoch(0)
         self._process = OwnProcess("subscriber")
@@ -59,7 +59,7 @@ class AsyncRemoteSubscriber:
         """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
         reader = await self._begun()
         if self._ahead is None:
-            self._ahead = AsyncReadAhead(self._requests, reader)
+            self._ahead = AsyncPrefetch(self._requests, reader)
         patience = Patience(timeout_s, _CLOCK.monotonic_ns())
         while True:
             wait_ms = patience.wait_ms(_CLOCK.monotonic_ns())

@@ -1,6 +1,6 @@
 """Reading ahead, for threads: the next answer is asked for when one begins to arrive, so no side waits for the other.
 
-    ahead = ReadAhead(requests, reader)
+    ahead = Prefetch(requests, reader)
     items = ahead.take(reader.fetch(max_bytes=…), behind=FETCH_SIZE_MAX)
 
 Where the next answer begins stands at the front of the one before. So the server looks it up and sends it while this
@@ -25,7 +25,7 @@ from seawall.wire.lwp2.reading import Fetch
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRequest:
     """A request whose answer is under way."""
 
     connection: Connection
@@ -33,13 +33,13 @@ class _Asked:
     fetch: Fetch
 
 
-class ReadAhead:
+class Prefetch:
     """What one reader asks a server, one answer ahead. For one thread at a time."""
 
     def __init__(self, requests: Requests, reader: TopicReader) -> None:
         self._requests = requests
         self._reader = reader
-        self._asked: _Asked | None = None
+        self._asked: _PendingRequest | None = None
 
     def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
         """What the answer to a request of the reader holds; of what follows it up to `behind` bytes are asked for.
@@ -75,7 +75,7 @@ class ReadAhead:
                 has_begun = True
                 following = self._reader.fetch_behind(header, start, size.at_most(behind))
                 if following is not None and connection.goodbye is None:
-                    self._asked = _Asked(connection, connection.ask(following), following)
+                    self._asked = _PendingRequest(connection, connection.ask(following), following)
 
             with self._requests.sizing(sent.max_bytes):
                 frame = connection.answer(request_id, timeout_s=timeout_s, begun=begun)
@@ -102,7 +102,7 @@ class ReadAhead:
 
 def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
     """All batches up to a seq."""
-    ahead = ReadAhead(requests, reader)
+    ahead = Prefetch(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
         items = ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)

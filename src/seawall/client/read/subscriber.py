@@ -18,7 +18,7 @@ from seawall.client.connection.connection import Connection
 from seawall.client.connection.requests import Requests
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.read.position_reading import PositionReader
-from seawall.client.read.prefetch import ReadAhead
+from seawall.client.read.prefetch import Prefetch
 from seawall.client.read.pushed import FRAME_SIZE, Pushed
 from seawall.client.read.reading import NO_LIMIT, TopicReader
 from seawall.client.read.waiting import Patience
@@ -37,7 +37,7 @@ class RemoteSubscriber:
     def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
         self._requests = requests
         self._reader = reader
-        self._ahead = ReadAhead(requests, reader)
+        self._ahead = Prefetch(requests, reader)
         self._topic_epoch = topic_epoch
         self._owner = owner
         self._next_seq = reader.next_seq

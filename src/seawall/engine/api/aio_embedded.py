@@ -32,7 +32,7 @@ from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.api.subscriber import PositionStart
-from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.engine.commit.delivery import Delivery, PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError, SeawallError, WrongStateError
@@ -144,7 +144,7 @@ class AsyncLog(AsyncTransactions):
             await asyncio.to_thread(log.close)
             if self._readers_waiting:
                 # Whoever waits for records is refused.
-                self._tell_readers()
+                self._notify_readers()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -244,17 +244,17 @@ class AsyncLog(AsyncTransactions):
             delivery = self._join(topic, records)
             if delivery is not None:
                 return delivery
-        return self.offer(self._opened().bundle_of(topic, records, idempotency_key))
+        return self.offer(self._opened().pending_batch_of(topic, records, idempotency_key))
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
         return self.publish(topic, table)
 
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Have records committed, in the order of calls; await what is returned."""
         self._opened()
         assert self._driver is not None
-        return self._driver.offer(bundle)
+        return self._driver.offer(pending_batch)
 
     async def publisher(
         self,
@@ -400,7 +400,7 @@ class AsyncLog(AsyncTransactions):
         self._readers_waiting += 1
         try:
             while True:
-                news = self._coming_news()
+                news = self._coming_change()
                 # Looked at with the event in hand: what comes from here on sets it.
                 if await is_there():
                     return True
@@ -426,16 +426,16 @@ class AsyncLog(AsyncTransactions):
     def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
         """Something new can be read; called by whoever committed it."""
         if self._readers_waiting:
-            loop.call_soon_threadsafe(self._tell_readers)
+            loop.call_soon_threadsafe(self._notify_readers)
 
-    def _coming_news(self) -> asyncio.Event:
+    def _coming_change(self) -> asyncio.Event:
         """What is set by whatever can be read from now on."""
         if self._news is None:
             self._news = asyncio.Event()
-        self._opened().queue.expect_news()
+        self._opened().queue.expect_change()
         return self._news
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         news, self._news = self._news, None
         if news is not None:
             news.set()

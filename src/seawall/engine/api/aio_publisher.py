@@ -68,9 +68,9 @@ class AsyncPublisher:
 
     async def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Like `publish`, but waits where more than `max_in_flight` bytes are under way."""
-        bundle = self._log.bundle_of(self.topic, records)
-        await self._wait_until(lambda: self._publisher.has_space(bundle.size))
-        return self._publisher.send(bundle, client_seq, may_wait=False)
+        pending_batch = self._log.pending_batch_of(self.topic, records)
+        await self._wait_until(lambda: self._publisher.has_space(pending_batch.size))
+        return self._publisher.send(pending_batch, client_seq, may_wait=False)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""

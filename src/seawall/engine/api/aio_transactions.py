@@ -13,9 +13,9 @@ from typing import ParamSpec, TypeVar
 from seawall.api.aio_transactions import AsyncStager, AsyncTransactionalLog
 from seawall.api.publisher_options import Compression, codec_of
 from seawall.api.transactions import OwnKeys
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
-from seawall.engine.api.log_transactions import EmbeddedTransactions, StagedBundles
-from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
+from seawall.engine.api.log_transactions import AttemptBatches, EmbeddedTransactions
+from seawall.engine.commit.delivery import Delivery, PendingBatch
 from seawall.io.process.own_process import random_bytes
 from seawall.topics.state import TopicState
 
@@ -37,7 +37,7 @@ class AsyncTransactions(AsyncTransactionalLog):
     def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> Awaitable[R]: ...
 
     @abstractmethod
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Have records committed, in the order of calls; await what is returned."""
 
     async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
@@ -47,8 +47,8 @@ class AsyncTransactions(AsyncTransactionalLog):
         """
         codec_of(compression)
         topic = await self.staging(is_apart=is_apart)
-        batches, berth = StagedBundles(topic), berth_named(topic.name)
-        return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, berth)
+        batches, partition = AttemptBatches(topic), partition_named(topic.name)
+        return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, partition)
 
     async def staging(self, *, is_apart: bool = False) -> TopicState:
         """The topic that records are staged in, or much is."""

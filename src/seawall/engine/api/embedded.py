@@ -30,11 +30,11 @@ from seawall.engine.api.log_sessions import EmbeddedSessions
 from seawall.engine.api.publisher import Publisher, Session
 from seawall.engine.api.read_results import Item, PositionItem, Publishable, encode, seq_after, told
 from seawall.engine.api.subscriber import PositionStart, PositionSubscriber, Subscriber
-from seawall.engine.api.topic_creations import Creation, Creations
+from seawall.engine.api.topic_creations import Creation, TopicCreations
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.committer import Pump
-from seawall.engine.commit.delivery import Bundle, Delivery
-from seawall.engine.maintenance.flush_thread import Placer
+from seawall.engine.commit.delivery import Delivery, PendingBatch
+from seawall.engine.commit.worker_thread import WorkerThread
+from seawall.engine.maintenance.flush_thread import FlushThread
 from seawall.engine.ordering.orderer import WantedSession
 from seawall.engine.read.arrow_reading import read_table
 from seawall.engine.read.reading import ReadPlan
@@ -75,11 +75,11 @@ class EmbeddedLog(EmbeddedSessions):
         #: A topic, for who needs no look at what it holds.
         self.topic_named = store.topic_named
         self.queue = CommitQueue(store, state)
-        self._creations = Creations(self.changing)
-        self.queue.listeners.append(self._tell_readers)
-        self._pump = Pump(self.queue.lead_all)
-        self.placer = Placer(self.queue, store)
-        store.upkeep.on_the_side(self.placer.wake)
+        self._creations = TopicCreations(self.changing)
+        self.queue.listeners.append(self._notify_readers)
+        self._pump = WorkerThread(self.queue.lead_all)
+        self.flush_thread = FlushThread(self.queue, store)
+        store.checkpoint_schedule.on_the_side(self.flush_thread.wake)
         disown_on_fork(self)
         store.sessions.live_clients.append(self._open_sessions)
         #: Notified when there is something new to read.
@@ -103,7 +103,7 @@ class EmbeddedLog(EmbeddedSessions):
     def create_each(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[TopicInfo | SeawallError]:
         """Create topics, each with its own settings. Concurrent calls share their commits."""
         creations = [Creation.of(name, settings) for name, settings in wanted]
-        self._creations.carry_out(creations)
+        self._creations.execute(creations)
         return [info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
 
     def topics(self) -> list[str]:
@@ -139,7 +139,7 @@ class EmbeddedLog(EmbeddedSessions):
             delivery = queue.join(topic, records)
             if delivery is not None:
                 return delivery.result()
-        return queue.publish(self.bundle_of(topic, records, idempotency_key))
+        return queue.publish(self.pending_batch_of(topic, records, idempotency_key))
 
     def publisher(
         self,
@@ -177,26 +177,28 @@ class EmbeddedLog(EmbeddedSessions):
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
         return self.publish(topic, table)
 
-    def bundle_of(self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None) -> Bundle:
+    def pending_batch_of(
+        self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None
+    ) -> PendingBatch:
         """Records for a topic, encoded, not queued yet."""
         if self._refusal is not None:
             self._check_usable()
         state = self.topic_named(topic)
         if type(records) is bytes:
             block = encode_raw(records)
-            bundle = Bundle(state, [block], len(block), 1)
+            pending_batch = PendingBatch(state, [block], len(block), 1)
         else:
-            bundle = Bundle.of(state, encode(records))
-            if not bundle.pieces:
+            pending_batch = PendingBatch.of(state, encode(records))
+            if not pending_batch.pieces:
                 raise InvalidInputError("nothing to publish: give at least one record")
         if idempotency_key is not None:
-            bundle.give_key(idempotency_key)
-        return bundle
+            pending_batch.give_key(idempotency_key)
+        return pending_batch
 
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue records and return; a thread of the log's own commits them."""
-        bundle.driver = self._pump.wake
-        return self.queue.offer(bundle)
+        pending_batch.driver = self._pump.wake
+        return self.queue.offer(pending_batch)
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
@@ -219,7 +221,7 @@ class EmbeddedLog(EmbeddedSessions):
         """Look up the tags of some records ahead of a delete by tag, while nobody else changes anything; false when
         none are left. Others have their turn in between."""
         with self.changing() as store:
-            return store.removal.look_up_tags(topic)
+            return store.cleaner.look_up_tags(topic)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
@@ -253,12 +255,12 @@ class EmbeddedLog(EmbeddedSessions):
         mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
         """
         plan = self._plan(topic, from_seq, max_bytes, limit, mode)
-        return told(topic, plan.carry_out(), limit)
+        return told(topic, plan.execute(), limit)
 
     def read_on(self, topic: str, from_seq: int) -> tuple[list[Item], Seq]:
         """`read`, and where reading goes on: behind what is returned, and behind deleted records that follow it."""
         plan = self._plan(topic, from_seq, READ_SIZE, None)
-        return told(topic, plan.carry_out(), None), plan.end_seq
+        return told(topic, plan.execute(), None), plan.end_seq
 
     def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
@@ -274,7 +276,7 @@ class EmbeddedLog(EmbeddedSessions):
         while True:
             with self.looking() as store:
                 plan = store.queries.plan_positions(position, size_max=max_bytes, records_max=limit)
-            items = plan.carry_out()
+            items = plan.execute()
             if items or plan.is_last:
                 return items
             # All that lay there was deleted.
@@ -351,7 +353,7 @@ class EmbeddedLog(EmbeddedSessions):
             self._readers_waiting += 1
             try:
                 while True:
-                    self.queue.expect_news()
+                    self.queue.expect_change()
                     if is_there():
                         break
                     left_s = None if deadline is None else (deadline - OsClock().monotonic_ns()) / 1e9
@@ -399,13 +401,13 @@ class EmbeddedLog(EmbeddedSessions):
         if self._refusal is not None:
             return
         self._pump.stop()
-        self.placer.stop()
+        self.flush_thread.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
                 self._refusal = "this log is closed"
                 store.close()
         # Whoever waits for records is refused.
-        self._tell_readers()
+        self._notify_readers()
 
     def disown(self) -> None:
         """This is a forked child: files, locks and threads belong to the parent."""
@@ -451,7 +453,7 @@ class EmbeddedLog(EmbeddedSessions):
             plan = self._store.queries.plan_ordered if mode == "ordered" else self._store.queries.plan_read
             return plan(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         if self._readers_waiting:
             with self._news:
                 self._news.notify_all()

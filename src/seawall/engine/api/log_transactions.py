@@ -23,11 +23,11 @@ from seawall.core.transactions import (
     StagedPart,
     StagedRange,
     WantedTransaction,
-    berth_named,
+    partition_named,
 )
 from seawall.core.types import ClientId, ClientSeq
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.delivery import Bundle, Delivery, Identity
+from seawall.engine.commit.delivery import Delivery, Identity, PendingBatch
 from seawall.engine.store.store import Store
 from seawall.io.process.own_process import random_bytes
 from seawall.topics.state import TopicState
@@ -51,7 +51,7 @@ class EmbeddedTransactions(TransactionalLog):
         """The store for a question."""
 
     @abstractmethod
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue records and return."""
 
     def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
@@ -61,8 +61,8 @@ class EmbeddedTransactions(TransactionalLog):
         """
         codec_of(compression)
         topic = self.staging(is_apart=is_apart)
-        batches, berth = StagedBundles(topic), berth_named(topic.name)
-        return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, berth)
+        batches, partition = AttemptBatches(topic), partition_named(topic.name)
+        return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, partition)
 
     def staging(self, *, is_apart: bool = False) -> TopicState:
         """The topic that records are staged in, or much is."""
@@ -93,7 +93,7 @@ class EmbeddedTransactions(TransactionalLog):
             return store.catalog.transactions.last(owner)
 
 
-class StagedBundles:
+class AttemptBatches:
     """Makes the bundles of one attempt, none of which is joined with another."""
 
     def __init__(self, topic: TopicState) -> None:
@@ -101,11 +101,11 @@ class StagedBundles:
         self._client_id: ClientId = synthetic_client_id(client_id_from(random_bytes(CLIENT_ID_SIZE)))
         self._seqs = count(1)
 
-    def next(self, block: EncodedBlock) -> Bundle:
+    def next(self, block: EncodedBlock) -> PendingBatch:
         """The bundle of one block."""
-        bundle = Bundle(self._topic, [block.block], len(block.block), block.record_count)
-        bundle.identity = Identity(self._client_id, ClientSeq(next(self._seqs)))
-        return bundle
+        pending_batch = PendingBatch(self._topic, [block.block], len(block.block), block.record_count)
+        pending_batch.identity = Identity(self._client_id, ClientSeq(next(self._seqs)))
+        return pending_batch
 
 
 @contextmanager

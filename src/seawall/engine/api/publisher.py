@@ -29,7 +29,7 @@ from seawall.api.publisher_options import PublisherOptions
 from seawall.core.latency import LatencyHistogram, LatencySummary
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.api.read_results import Publishable
-from seawall.engine.commit.delivery import Bundle, Delivery, Identity
+from seawall.engine.commit.delivery import Delivery, Identity, PendingBatch
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit
@@ -129,18 +129,18 @@ class Publisher:
         Where more than `max_in_flight` bytes are under way it waits, or with `when_full="raise"` raises `FullError`.
         `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
         """
-        bundle = self._log.bundle_of(self.topic, records)
-        return self.send(bundle, client_seq, may_wait=self._options.when_full == "wait")
+        pending_batch = self._log.pending_batch_of(self.topic, records)
+        return self.send(pending_batch, client_seq, may_wait=self._options.when_full == "wait")
 
     def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Like `publish`, but always waits where more than `max_in_flight` bytes are under way."""
-        return self.send(self._log.bundle_of(self.topic, records), client_seq, may_wait=True)
+        return self.send(self._log.pending_batch_of(self.topic, records), client_seq, may_wait=True)
 
-    def send(self, bundle: Bundle, client_seq: int | None, *, may_wait: bool) -> Delivery:
+    def send(self, pending_batch: PendingBatch, client_seq: int | None, *, may_wait: bool) -> Delivery:
         """Queue encoded records, when there is space for them."""
         self._options.check_client_seq(client_seq)
-        bundle.ack = self._ack
-        size, batch_count = bundle.size, len(bundle.pieces)
+        pending_batch.ack = self._ack
+        size, batch_count = pending_batch.size, len(pending_batch.pieces)
         begun_ns = _CLOCK.monotonic_ns()
         with self._change:
             if self._is_closed:
@@ -148,13 +148,15 @@ class Publisher:
             if not self.has_space(size):
                 self._make_space(size, may_wait)
             self._in_flight += size
-            self._record_count += bundle.record_count
+            self._record_count += pending_batch.record_count
             if self._session is not None:
                 first = self._session.take(batch_count, client_seq)
-                bundle.identity = Identity(self._session.client_id, first, self._session.epoch)
-            bundle.ends = [partial(self._arrived, size, bundle.record_count, batch_count, bundle.identity, begun_ns)]
+                pending_batch.identity = Identity(self._session.client_id, first, self._session.epoch)
+            pending_batch.ends = [
+                partial(self._arrived, size, pending_batch.record_count, batch_count, pending_batch.identity, begun_ns)
+            ]
             # Queued under the lock: client seqs reach the log in their order.
-            delivery = self._log.offer(bundle)
+            delivery = self._log.offer(pending_batch)
         return delivery if self._ack else delivery.decided()
 
     def has_space(self, size: int) -> bool:

@@ -3,7 +3,7 @@
 Whoever creates topics puts them down and takes a turn to change the store. Who has a turn creates everything that was
 put down until then, with one durable write for each group; the others find theirs created when their turn comes.
 
-A creation has its topic or its error when `carry_out` returns, and is carried out once. This module must not know how a
+A creation has its topic or its error when `execute` returns, and is carried out once. This module must not know how a
 topic is created.
 """
 
@@ -48,7 +48,7 @@ class Creation:
         return self.outcome
 
 
-class Creations:
+class TopicCreations:
     """The creations of one log that are not decided."""
 
     def __init__(self, changing: Callable[[], AbstractContextManager[Store]]) -> None:
@@ -56,7 +56,7 @@ class Creations:
         self._lock = threading.Lock()
         self._waiting: deque[Creation] = deque()
 
-    def carry_out(self, creations: Iterable[Creation]) -> None:
+    def execute(self, creations: Iterable[Creation]) -> None:
         """Have topics created; each has its outcome then. What is wrong with all of them is raised."""
         wanted = [each for each in creations if each.outcome is None]
         with self._lock:

@@ -16,7 +16,7 @@ from seawall.io.interfaces import Files
 from seawall.storage.directory import DataDirectory
 from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.verify import KnownTopic, Places, Verification
+from seawall.storage.verify import ExpectedBatches, KnownTopic, Verification
 from seawall.topics.config import Durability
 
 __all__ = ["known_topics", "verification", "verify_directory"]
@@ -39,7 +39,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
     return {
         topic.topic_id: KnownTopic(
             {
-                first_seq: Places(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
+                first_seq: ExpectedBatches(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
                 for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
             # What was only ever in memory is in no file, and missed by nobody: it went with the process that had it.

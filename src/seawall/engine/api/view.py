@@ -41,7 +41,7 @@ from seawall.engine.maintenance.retention import still_needed
 from seawall.engine.read.position_reading import plan_positions
 from seawall.engine.read.reading import ReadItem, plan_read
 from seawall.engine.store.replay import Replayed, ReplayedSegment, replay
-from seawall.engine.store.topic_log import Filling, TopicLog, topic_home
+from seawall.engine.store.topic_log import ActiveSegment, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import File, Files
@@ -52,7 +52,7 @@ from seawall.storage.preface import DATA_START
 from seawall.storage.read_only import look_at
 from seawall.storage.segments.batch_index import BatchIndex
 from seawall.storage.segments.names import active_name, sort_names
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, WalAddress, parse_epoch_header
 from seawall.storage.wal.files import open_wal_file, wal_addresses, wal_path
@@ -249,14 +249,14 @@ class _Picture:
         if topic.config.durability is Durability.EPHEMERAL:
             raise UnsupportedError(f"topic {name!r} is kept in the memory of the process that writes it alone")
         log = self.log(topic.topic_id)
-        return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).carry_out()
+        return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).execute()
 
     def read_positions(self, position: Position, size_max: int, records_max: int | None) -> list[PositionItem]:
         """What lies at a position and behind it, of all topics that have files."""
         kept = [topic for topic in self.catalog.shown() if topic.config.durability is not Durability.EPHEMERAL]
         while True:
             plan = plan_positions(kept, self.log, position, size_max=size_max, records_max=records_max)
-            items = plan.carry_out()
+            items = plan.execute()
             if items or plan.is_last:
                 return items
             position = plan.end_position
@@ -312,8 +312,8 @@ class _Picture:
                 path = home.path(active_name(first_seq)) if is_placed else self._directory.format_path
                 file = self._open_files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
-                active = ActiveSegment(home, home.preface(first_seq), file, index, read_only=True)
-                log.filling.append(Filling(active, segment.waiting.copy()))
+                active = SegmentWriter(home, home.preface(first_seq), file, index, read_only=True)
+                log.filling.append(ActiveSegment(active, segment.waiting.copy()))
         except BaseException:
             log.close()
             raise

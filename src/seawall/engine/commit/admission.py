@@ -44,7 +44,7 @@ class Admission:
         self._catalog = parts.catalog
         self._frontier = parts.writer.frontier
         self._controls = parts.controls
-        self._removal = parts.removal
+        self._cleaner = parts.cleaner
         self._window = parts.sessions.window
         self._ceiling_step = parts.settings.ceiling_step
 
@@ -64,7 +64,7 @@ class Admission:
     def takes(self, topic: TopicState, need: Need, now_ns: TimestampNs) -> bool:
         """Whether a topic takes so much more, as far as its caps are concerned."""
         try:
-            self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+            self._cleaner.check_space(topic, need.records, need.plain_size, now_ns)
         except (CallerError, RetryableError):
             return False
         return True
@@ -94,7 +94,7 @@ class Admission:
     def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
         """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
         topic, need = self.topic(group[0].topic_id), need_of(group)
-        self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+        self._cleaner.check_space(topic, need.records, need.plain_size, now_ns)
         self._raise_ceiling(topic, need.records)
 
     def topic(self, topic_id: TopicId) -> TopicState:
@@ -152,7 +152,7 @@ class Admission:
                 append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
             return True
         try:
-            topic.keys.require_room(now // _NS_PER_MS, topic.config.idempotency_window_ms)
+            topic.keys.require_space(now // _NS_PER_MS, topic.config.idempotency_window_ms)
         except FullError as error:
             append.error = error
             return True

@@ -110,7 +110,7 @@ class Append:
 
 
 @dataclass(slots=True)
-class PlaceWrite:
+class SegmentWrite:
     """Large batches that go to their places at once: `buffers` to position `at` of a segment's file."""
 
     shared: SharedFile
@@ -142,7 +142,7 @@ class PlaceWrite:
                 size += len(part)
         return [*found, (at, piece)]
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Write it durably, on this thread."""
         pieces = self.pieces()
         is_one = len(pieces) == 1 and not self.is_uncached
@@ -172,7 +172,7 @@ class Commit:
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
-        self.places: list[PlaceWrite] = []
+        self.places: list[SegmentWrite] = []
         #: Files that places are written to: they keep their descriptors until the commit is written.
         self.pins = FilePins()
         #: Topics with caps or ages that were appended to.
@@ -180,14 +180,16 @@ class Commit:
         #: Appends with keys, so that a key counts within its own commit.
         self.keyed: dict[tuple[TopicId, bytes], Append] = {}
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Write all of it, on this thread."""
         for place in self.places:
-            place.carry_out()
+            place.execute()
         if self.epoch is not None:
-            self.epoch.carry_out(durable=self.durable)
+            self.epoch.execute(durable=self.durable)
 
-    def add_place(self, shared: SharedFile, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool) -> None:
+    def add_segment_write(
+        self, shared: SharedFile, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool
+    ) -> None:
         """Write a batch at its place, in a file that is pinned; places that follow one another are one write."""
         size = sum(map(len, buffers))
         last = self.places[-1] if self.places else None
@@ -196,4 +198,4 @@ class Commit:
             last.size += size
         else:
             check(shared in self.pins, "INV-LOG-ROOM", shared.path)
-            self.places.append(PlaceWrite(shared, at, size, [*buffers], is_uncached))
+            self.places.append(SegmentWrite(shared, at, size, [*buffers], is_uncached))

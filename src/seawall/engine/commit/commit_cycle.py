@@ -31,7 +31,7 @@ from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.commit.admission import is_admitted
 from seawall.engine.commit.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, Append, Commit
-from seawall.engine.commit.reservations import Room
+from seawall.engine.commit.reservations import Reservation
 from seawall.engine.store.control_log import HEADROOM
 from seawall.engine.store.parts import StoreParts
 from seawall.errors import InvariantError
@@ -67,7 +67,7 @@ _ANSWER_SIZE: Final = records.RECEIVED_ROW.itemsize
 _STATUSES: Final = {int(status): status for status in AckStatus}
 
 #: The reservation of a topic for so many bytes and records of small batches, and for so many bytes in the log, now.
-Reserve: TypeAlias = Callable[[TopicId, int, int, int, int], Room | None]
+Reserve: TypeAlias = Callable[[TopicId, int, int, int, int], Reservation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class CommitCycle:
         self._drafts_bytes = self._drafts.view(np.uint8).data
         self._rows_bytes = self.received.rows.view(np.uint8).data
         #: Reservations of which something is granted, by their row in `needs`; and when they were valid.
-        self._granted: dict[int, Room] = {}
+        self._granted: dict[int, Reservation] = {}
         self._forgotten = parts.reservations.forgotten
         self._first_ring, self._ring_count = 0, 1 if sequencer is None else sequencer.ring_count
         #: Whether the last cycle has taken slots of rings.
@@ -309,10 +309,15 @@ class CommitCycle:
             if is_reserved or not count:
                 continue
             self._account(index)
-            room = self._reserve(TopicId(topic_id), size, count, logged, now)
-            if room is not None:
-                self._granted[index] = room
-                grant = (room.records_left, room.bytes_left, min(room.until_ns, _NEVER), room.is_durable)
+            reservation = self._reserve(TopicId(topic_id), size, count, logged, now)
+            if reservation is not None:
+                self._granted[index] = reservation
+                grant = (
+                    reservation.records_left,
+                    reservation.bytes_left,
+                    min(reservation.until_ns, _NEVER),
+                    reservation.is_durable,
+                )
                 _set_grant(self._needs_bytes, index * records.NEED_ROW.itemsize + _GRANT_AT, *grant)
         self.cycles["is_granted"] = 1
 
@@ -323,8 +328,8 @@ class CommitCycle:
         self.cycles["needed"] = 0
 
     def _account(self, index: int) -> None:
-        room, need = self._granted.pop(index, None), self._needs[index]
-        if room is not None:
-            room.records_left -= int(need["taken_records"])
-            room.bytes_left -= int(need["taken_size"])
+        reservation, need = self._granted.pop(index, None), self._needs[index]
+        if reservation is not None:
+            reservation.records_left -= int(need["taken_records"])
+            reservation.bytes_left -= int(need["taken_size"])
         need["taken_records"] = need["taken_size"] = need["records_left"] = need["bytes_left"] = 0

@@ -30,9 +30,9 @@ from typing import Final
 import numpy as np
 
 from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, Append, Commit
-from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.engine.commit.delivery import Delivery, PendingBatch
 from seawall.engine.commit.pending_batches import Group, error_of
-from seawall.engine.commit.tickets import HELP_AFTER_S, Turn
+from seawall.engine.commit.tickets import HELP_AFTER_S, Ticket
 from seawall.engine.store.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.process.clocks import OsClock
@@ -55,9 +55,9 @@ class CommitQueue:
         self._store = store
         self._mutex = Lock()
         self.process = OwnProcess("log")
-        self._queue: deque[Bundle | Turn] = deque()
+        self._queue: deque[PendingBatch | Ticket] = deque()
         #: The last queued bundle of a topic, by its name, where more records may become part of its batch.
-        self.joinable: dict[str, Bundle] = {}
+        self.joinable: dict[str, PendingBatch] = {}
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
@@ -82,85 +82,89 @@ class CommitQueue:
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
-    def publish(self, bundle: Bundle) -> Delivery:
+    def publish(self, pending_batch: PendingBatch) -> Delivery:
         """Queue records and wait until they are decided; raises what went wrong.
 
         Commits them, and what is queued with them, if nobody else does.
         """
-        record_count, offset = bundle.record_count, 0
+        record_count, offset = pending_batch.record_count, 0
         with self._mutex:
             is_alone = not self._is_led and not self._queue
             if is_alone:
                 self._is_led = True
             else:
-                bundle, offset = self._put(bundle)
-                waiter = bundle.block_thread()
-                self._want_lead()
+                pending_batch, offset = self._put(pending_batch)
+                waiter = pending_batch.block_thread()
+                self._wants_leadership()
         if is_alone:
-            if bundle.counts is not None or bundle.identity is not None or not self._commit_lone(bundle):
-                self._commit(Group((bundle,)))
-        elif waiter.acquire(timeout=HELP_AFTER_S) and bundle.is_done:
-            bundle.wake_one()
+            if (
+                pending_batch.counts is not None
+                or pending_batch.identity is not None
+                or not self._commit_one(pending_batch)
+            ):
+                self._commit(Group((pending_batch,)))
+        elif waiter.acquire(timeout=HELP_AFTER_S) and pending_batch.is_done:
+            pending_batch.wake_one()
         else:
-            self.wait(bundle, None, waiter)
-        if bundle.error is not None:
-            raise bundle.error
-        return Delivery(self, bundle, offset, record_count)
+            self.wait(pending_batch, None, waiter)
+        if pending_batch.error is not None:
+            raise pending_batch.error
+        return Delivery(self, pending_batch, offset, record_count)
 
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue records that their driver commits; does not wait."""
-        record_count = bundle.record_count
+        record_count = pending_batch.record_count
         with self._mutex:
-            bundle, offset = self._put(bundle)
+            pending_batch, offset = self._put(pending_batch)
             is_led = self._is_led
-            self._want_lead()
-        if not is_led and bundle.driver is not None:
-            bundle.driver()
-        return Delivery(self, bundle, offset, record_count)
+            self._wants_leadership()
+        if not is_led and pending_batch.driver is not None:
+            pending_batch.driver()
+        return Delivery(self, pending_batch, offset, record_count)
 
-    def put(self, bundles: Iterable[Bundle]) -> None:
+    def put(self, pending_batches: Iterable[PendingBatch]) -> None:
         """Queue bundles that are on their way already, as they are."""
         with self._mutex:
-            for bundle in bundles:
-                self._queue.append(bundle)
-                self.joinable[bundle.topic.name] = bundle
+            for pending_batch in pending_batches:
+                self._queue.append(pending_batch)
+                self.joinable[pending_batch.topic.name] = pending_batch
 
     def join(self, topic: str, value: bytes) -> Delivery | None:
         """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it."""
         with self._mutex:
-            bundle = self.joinable.get(topic)
-            if bundle is None:
+            pending_batch = self.joinable.get(topic)
+            if pending_batch is None:
                 return None
-            offset = bundle.record_count
-            size = bundle.size + RECORD_HEADER_SIZE + len(value)
-            if offset >= self.enough or size >= LARGE_BLOCK_SIZE or bundle.ack != _DURABLE:
+            offset = pending_batch.record_count
+            size = pending_batch.size + RECORD_HEADER_SIZE + len(value)
+            if offset >= self.enough or size >= LARGE_BLOCK_SIZE or pending_batch.ack != _DURABLE:
                 return None
-            bundle.pieces += (raw_head(len(value)), value)
-            bundle.size = size
-            bundle.record_count = offset + 1
-        return Delivery(self, bundle, offset, 1)
+            pending_batch.pieces += (raw_head(len(value)), value)
+            pending_batch.size = size
+            pending_batch.record_count = offset + 1
+        return Delivery(self, pending_batch, offset, 1)
 
-    def _put(self, bundle: Bundle) -> tuple[Bundle, int]:
+    def _put(self, pending_batch: PendingBatch) -> tuple[PendingBatch, int]:
         """Queue a bundle, or make it part of the one before it of its topic: the bundle, and where it begins there."""
-        name = bundle.topic.name
-        if not bundle.is_plain:
+        name = pending_batch.topic.name
+        if not pending_batch.is_plain:
             # What follows must not get into a batch before this one.
             self.joinable.pop(name, None)
         else:
             before = self.joinable.get(name)
             if (
                 before is not None
-                and before.topic is bundle.topic
-                and before.has_room(bundle.size, bundle.record_count, bundle.ack)
+                and before.topic is pending_batch.topic
+                and before.has_space(pending_batch.size, pending_batch.record_count, pending_batch.ack)
             ):
                 offset = before.record_count
-                before.take(bundle)
+                before.take(pending_batch)
                 return before, offset
-            self.joinable[name] = bundle
-        self._queue.append(bundle)
-        return bundle, 0
+            self.joinable[name] = pending_batch
+        self._queue.append(pending_batch)
+        return pending_batch, 0
 
-    def wait(self, bundle: Bundle, timeout_s: float | None, waiter: Lock | None = None) -> bool:
+    def wait(self, pending_batch: PendingBatch, timeout_s: float | None, waiter: Lock | None = None) -> bool:
         """Wait until a queued bundle is decided, committing where nobody else does; false if it takes too long.
 
         `waiter` is the lock of this thread that has been waited for before, if there is one.
@@ -169,14 +173,14 @@ class CommitQueue:
         while True:
             with self._mutex:
                 if waiter is not None:
-                    bundle.leave(waiter)
-                if bundle.is_done:
-                    bundle.wake_one()
+                    pending_batch.leave(waiter)
+                if pending_batch.is_done:
+                    pending_batch.wake_one()
                     return True
-                leads = self._may_lead()
-                waiter = None if leads else bundle.block_thread()
+                leads = self._may_acquire_leadership()
+                waiter = None if leads else pending_batch.block_thread()
                 self._is_led |= leads
-                self._want_lead()
+                self._wants_leadership()
             if waiter is None:
                 self._commit(self._take())
                 continue
@@ -188,14 +192,14 @@ class CommitQueue:
                 waiter.acquire(timeout=wait_s)
                 continue
             with self._mutex:
-                bundle.leave(waiter)
-                return bundle.is_done
+                pending_batch.leave(waiter)
+                return pending_batch.is_done
 
-    def add_callback(self, bundle: Bundle, callback: Callable[[], object]) -> bool:
+    def add_callback(self, pending_batch: PendingBatch, callback: Callable[[], object]) -> bool:
         """Keep a callback of a bundle that is under way; false if it is decided."""
         with self._mutex:
-            if not bundle.is_done:
-                bundle.callbacks = [*(bundle.callbacks or ()), callback]
+            if not pending_batch.is_done:
+                pending_batch.callbacks = [*(pending_batch.callbacks or ()), callback]
                 return True
         return False
 
@@ -204,10 +208,10 @@ class CommitQueue:
         """The store, for changes that are no appends; what was queued before is committed first."""
         self._lead()
         try:
-            with self._store.upkeep.placing, self.state:
+            with self._store.checkpoint_schedule.placing, self.state:
                 yield self._store
         finally:
-            self.hand_on()
+            self.release_leadership()
             self.notify()
 
     def commit_arrivals(self, commit: Callable[[], None], interrupt: Callable[[], None]) -> None:
@@ -225,19 +229,19 @@ class CommitQueue:
             with self._mutex:
                 self._interrupt = None
             # What is not eligible for a cycle: who commits it otherwise would seldom find leadership free.
-            is_led = not self.hand_on(keeps_for_arrivals=True)
+            is_led = not self.release_leadership(keeps_for_arrivals=True)
             if is_led:
                 self.commit_led()
         finally:
             self._interrupt = None
             if is_led:
-                self.hand_on()
+                self.release_leadership()
 
     def commit_led(self) -> None:
         """Commit what has arrived, for who leads. Errors are reported to everybody whom they concern."""
         self._commit_led(self._arrivals)
 
-    def expect_news(self) -> None:
+    def expect_change(self) -> None:
         """Have listeners called after the next commit, also if a kernel makes it: somebody is about to wait for it."""
         self._signals[LISTENING] = 1
 
@@ -247,7 +251,7 @@ class CommitQueue:
         for listener in self.listeners:
             listener()
 
-    def _want_lead(self) -> None:
+    def _wants_leadership(self) -> None:
         """Have a kernel that leads come to an end soon."""
         if self._interrupt is not None and not self._signals[WANTED]:
             self._signals[WANTED] = 1
@@ -259,9 +263,9 @@ class CommitQueue:
             if not self._is_led and not self._queue:
                 self._is_led = True
                 return
-            turn = Turn()
+            turn = Ticket()
             self._queue.append(turn)
-            self._want_lead()
+            self._wants_leadership()
             # What comes later is committed later.
             self.joinable.clear()
         try:
@@ -272,7 +276,7 @@ class CommitQueue:
             self._give_turn_up(turn)
             raise
 
-    def _take_turn(self, turn: Turn) -> bool:
+    def _take_turn(self, turn: Ticket) -> bool:
         """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""
         with self._mutex:
             if self._is_led:
@@ -282,30 +286,30 @@ class CommitQueue:
                 self._queue.popleft()
                 turn.is_taken = True
                 return True
-            is_bundle = isinstance(self._queue[0], Bundle)
+            is_bundle = isinstance(self._queue[0], PendingBatch)
         if is_bundle:
             self._commit(self._take())
         else:
-            self.hand_on()
+            self.release_leadership()
         return False
 
-    def _give_turn_up(self, turn: Turn) -> None:
+    def _give_turn_up(self, turn: Ticket) -> None:
         """A thread that was interrupted must not stand in the way of the others."""
         with self._mutex:
             if turn in self._queue:
                 self._queue.remove(turn)
             is_idle = turn.is_taken or not self._is_led
         if is_idle:
-            self.hand_on()
+            self.release_leadership()
 
     # --- leading -------------------------------------------------------------------------------------------------
 
-    def take_lead(self) -> Group | None:
+    def acquire_leadership(self) -> Group | None:
         """What a driver has to commit now; None if there is nothing, or somebody else leads."""
         with self._mutex:
-            if not self._may_lead():
+            if not self._may_acquire_leadership():
                 if self._queue:
-                    self._want_lead()
+                    self._wants_leadership()
                 return None
             self._is_led = True
         return self._take()
@@ -316,20 +320,20 @@ class CommitQueue:
             if self.has_arrivals is None or not self.has_arrivals():
                 return None
             if self._is_led or self._queue:
-                self._want_lead()
+                self._wants_leadership()
                 return None
             self._is_led = True
         return self._arrivals
 
     def take_more(self) -> Group | None:
         """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
-        return self._take() if self._queue and isinstance(self._queue[0], Bundle) else None
+        return self._take() if self._queue and isinstance(self._queue[0], PendingBatch) else None
 
-    def begin_ahead(self, group: Group) -> None:
+    def begin_next(self, group: Group) -> None:
         """`begin` while the leader's commit before this one is under way, if that can be."""
         try:
             with self.state:
-                commit = self._store.begin_ahead(group.appends)
+                commit = self._store.begin_next(group.appends)
         except BaseException as error:
             self._give_up(group, error)
             raise
@@ -351,9 +355,9 @@ class CommitQueue:
         group.commit = commit
         if self.on_begun is not None:
             self.on_begun()
-        for bundle, appends in group.parts:
-            if bundle.ack == _ORDERED:
-                self._settle(bundle, appends, error_of(appends))
+        for pending_batch, appends in group.parts:
+            if pending_batch.ack == _ORDERED:
+                self._settle(pending_batch, appends, error_of(appends))
 
     def finish(self, group: Group) -> bool:
         """The commit of a group is written, and takes effect; whether `tidy_up` is due before `tell`."""
@@ -377,12 +381,12 @@ class CommitQueue:
 
     def tell(self, group: Group) -> None:
         """Tell everybody what became of a group."""
-        for bundle, appends in group.parts:
+        for pending_batch, appends in group.parts:
             error = error_of(appends)
-            if not bundle.is_done:
-                self._settle(bundle, appends, error)
-            if bundle.ends is not None:
-                bundle.end(error)
+            if not pending_batch.is_done:
+                self._settle(pending_batch, appends, error)
+            if pending_batch.ends is not None:
+                pending_batch.end(error)
         self.notify()
 
     def fail(self, group: Group, error: BaseException) -> None:
@@ -391,7 +395,7 @@ class CommitQueue:
             self._store.fail(error)
         self._give_up(group, error)
 
-    def hand_on(self, *, keeps_for_arrivals: bool = False) -> bool:
+    def release_leadership(self, *, keeps_for_arrivals: bool = False) -> bool:
         """Release leadership, and wake whoever is first in the queue to acquire it, or commits what has arrived.
 
         False, and nothing is released, if nobody waits, something has arrived, and the leader commits that itself.
@@ -414,31 +418,31 @@ class CommitQueue:
     @property
     def record_count(self) -> int:
         """Records that are queued."""
-        return sum(entry.record_count for entry in self._queue if isinstance(entry, Bundle))
+        return sum(entry.record_count for entry in self._queue if isinstance(entry, PendingBatch))
 
-    def bundles_of(self, driver: Callable[[], None]) -> list[Bundle]:
+    def pending_batches_of(self, driver: Callable[[], None]) -> list[PendingBatch]:
         """Records that are queued for a driver."""
-        return [entry for entry in self._queue if isinstance(entry, Bundle) and entry.driver == driver]
+        return [entry for entry in self._queue if isinstance(entry, PendingBatch) and entry.driver == driver]
 
     def lead_all(self) -> None:
         """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""
-        while (group := self.take_lead()) is not None:
+        while (group := self.acquire_leadership()) is not None:
             self._commit(group)
 
-    def _may_lead(self) -> bool:
-        return not self._is_led and bool(self._queue) and isinstance(self._queue[0], Bundle)
+    def _may_acquire_leadership(self) -> bool:
+        return not self._is_led and bool(self._queue) and isinstance(self._queue[0], PendingBatch)
 
     def _commit(self, group: Group) -> None:
         try:
             self._commit_led(group)
         finally:
-            self.hand_on()
+            self.release_leadership()
 
     def _commit_led(self, group: Group) -> None:
         try:
             commit = self.begin(group)
             try:
-                commit.carry_out()
+                commit.execute()
             except BaseException as error:
                 self.fail(group, error)
                 raise
@@ -449,25 +453,27 @@ class CommitQueue:
             # Everybody in the group was told, this thread's own delivery too.
             pass
 
-    def _commit_lone(self, bundle: Bundle) -> bool:
+    def _commit_one(self, pending_batch: PendingBatch) -> bool:
         """Commit a bundle of one block that nobody else has seen, by one call; false if it has to be done by steps."""
         store = self._store
         try:
-            numbered = store.commit_lone(bundle.topic.topic_id, bundle.pieces[0], bundle.record_count, self.state)
+            numbered = store.commit_one(
+                pending_batch.topic.topic_id, pending_batch.pieces[0], pending_batch.record_count, self.state
+            )
             if numbered is None:
                 return False
-            bundle.first = bundle.last = numbered
+            pending_batch.first = pending_batch.last = numbered
             if store.is_tidy_up_due:
                 with self.state:
                     store.tidy_up()
             self.notify()
         except (SeawallError, OSError) as error:
-            bundle.error = error
+            pending_batch.error = error
         except BaseException:
-            self.hand_on()
+            self.release_leadership()
             raise
-        bundle.is_done = True
-        self.hand_on()
+        pending_batch.is_done = True
+        self.release_leadership()
         return True
 
     def _look_after(self) -> None:
@@ -478,11 +484,11 @@ class CommitQueue:
 
     def _take(self) -> Group:
         """Bundles from the front of the queue, as much as one commit holds."""
-        taken: list[Bundle] = []
+        taken: list[PendingBatch] = []
         size = count = 0
         with self._mutex:
             queue, size_max = self._queue, self._store.commit_size_max
-            while queue and isinstance(first := queue[0], Bundle) and count < self.enough:
+            while queue and isinstance(first := queue[0], PendingBatch) and count < self.enough:
                 size += first.logged_size
                 if taken and size > size_max:
                     break
@@ -493,21 +499,21 @@ class CommitQueue:
                     del self.joinable[first.topic.name]
         return Group(taken)
 
-    def _settle(self, bundle: Bundle, appends: Sequence[Append], error: Exception | None) -> None:
+    def _settle(self, pending_batch: PendingBatch, appends: Sequence[Append], error: Exception | None) -> None:
         """Decide a bundle by what became of its appends, and tell whoever waits."""
         with self._mutex:
-            bundle.settle(appends[0].numbered, appends[-1].numbered, error)
-        bundle.announce()
+            pending_batch.settle(appends[0].numbered, appends[-1].numbered, error)
+        pending_batch.announce()
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
-        for bundle, _ in group.parts:
+        for pending_batch, _ in group.parts:
             with self._mutex:
-                is_done = bundle.is_done
+                is_done = pending_batch.is_done
                 if not is_done:
-                    bundle.settle(None, None, error)
+                    pending_batch.settle(None, None, error)
             if not is_done:
-                bundle.announce()
-            bundle.end(error)
+                pending_batch.announce()
+            pending_batch.end(error)

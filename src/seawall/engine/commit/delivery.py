@@ -61,7 +61,7 @@ class Identity(NamedTuple):
         return not self.client_id >> 63
 
 
-class Bundle:
+class PendingBatch:
     """Records of one topic that are decided together. `pieces` become one batch, or with `counts` one batch each."""
 
     identity: Identity | None = None
@@ -93,14 +93,14 @@ class Bundle:
         self.futures: list[asyncio.Future[None]] = []
 
     @classmethod
-    def of(cls, topic: TopicState, blocks: list[EncodedBlock]) -> Bundle:
+    def of(cls, topic: TopicState, blocks: list[EncodedBlock]) -> PendingBatch:
         """Blocks of one call."""
         pieces: list[ReadableBuffer] = [block.block for block in blocks]
         counts = [block.record_count for block in blocks]
-        bundle = cls(topic, pieces, sum(map(len, pieces)), sum(counts))
+        pending_batch = cls(topic, pieces, sum(map(len, pieces)), sum(counts))
         if len(pieces) > 1:
-            bundle.counts = counts
-        return bundle
+            pending_batch.counts = counts
+        return pending_batch
 
     def give_key(self, key: str | bytes) -> None:
         """Have it stored once under an idempotency key; `LimitError` if it is more than the one batch that can be."""
@@ -119,7 +119,7 @@ class Bundle:
         """Whether it is one small batch, which nothing tells from others."""
         return self.identity is None and self.counts is None and self.size < LARGE_BLOCK_SIZE
 
-    def has_room(self, size: int, record_count: int, ack: int) -> bool:
+    def has_space(self, size: int, record_count: int, ack: int) -> bool:
         """Whether so many records may become part of its batch, and leave it plain."""
         return (
             self.size + size < LARGE_BLOCK_SIZE
@@ -127,7 +127,7 @@ class Bundle:
             and self.ack == ack
         )
 
-    def take(self, other: Bundle) -> None:
+    def take(self, other: PendingBatch) -> None:
         """Make the records of another bundle part of this one, behind its own."""
         self.pieces += other.pieces
         self.size += other.size
@@ -213,34 +213,34 @@ class Bundle:
 class Delivery:
     """The fate of the records of one call. Made by `publish`."""
 
-    __slots__ = ("_bundle", "_offset", "_queue", "record_count")
+    __slots__ = ("_offset", "_pending_batch", "_queue", "record_count")
 
-    def __init__(self, queue: CommitQueue, bundle: Bundle, offset: int, record_count: int) -> None:
+    def __init__(self, queue: CommitQueue, pending_batch: PendingBatch, offset: int, record_count: int) -> None:
         self._queue = queue
-        self._bundle = bundle
+        self._pending_batch = pending_batch
         self._offset = offset
         self.record_count = record_count
 
     def __repr__(self) -> str:
         state = "under way"
-        if self._bundle.is_done:
+        if self._pending_batch.is_done:
             state = f"failed: {self.error}" if self.error else f"from seq {self.first_seq}"
         return f"<Delivery of {self.record_count} to {self.topic!r}, {state}>"
 
     @property
     def topic(self) -> str:
         """The name of the topic."""
-        return self._bundle.topic.name
+        return self._pending_batch.topic.name
 
     @property
     def done(self) -> bool:
         """Whether it is decided."""
-        return self._bundle.is_done
+        return self._pending_batch.is_done
 
     @property
     def error(self) -> Exception | None:
         """What went wrong, if it is decided and something did."""
-        return self._bundle.error
+        return self._pending_batch.error
 
     @property
     def first_seq(self) -> Seq:
@@ -274,47 +274,47 @@ class Delivery:
 
     def result(self, timeout_s: float | None = None) -> Delivery:
         """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""
-        bundle = self._bundle
-        if not bundle.is_done:
+        pending_batch = self._pending_batch
+        if not pending_batch.is_done:
             self._queue.process.check()
-            if not self._queue.wait(bundle, timeout_s):
+            if not self._queue.wait(pending_batch, timeout_s):
                 raise TimeoutError(f"{self!r} after {timeout_s} s")
-        if bundle.error is not None:
-            raise bundle.error
+        if pending_batch.error is not None:
+            raise pending_batch.error
         return self
 
     def decided(self) -> Delivery:
         """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
-        settled = Bundle(self._bundle.topic, [], 0, 0)
+        settled = PendingBatch(self._pending_batch.topic, [], 0, 0)
         settled.settle(None, None, None)
         return Delivery(self._queue, settled, 0, self.record_count)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Have it called with the delivery once it is decided; at once if it is. It must be quick and not raise."""
         self._queue.process.check()
-        if not self._queue.add_callback(self._bundle, partial(callback, self)):
+        if not self._queue.add_callback(self._pending_batch, partial(callback, self)):
             callback(self)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
-        bundle = self._bundle
-        if not bundle.is_done:
+        pending_batch = self._pending_batch
+        if not pending_batch.is_done:
             self._queue.process.check()
-            loop = bundle.loop
-            if loop is None or bundle.loop_thread != get_ident():
+            loop = pending_batch.loop
+            if loop is None or pending_batch.loop_thread != get_ident():
                 loop = asyncio.get_running_loop()
             future = loop.create_future()
-            bundle.futures.append(future)
+            pending_batch.futures.append(future)
             # Either whoever decides it sees the future, or we see that it is decided.
-            if not bundle.is_done:
+            if not pending_batch.is_done:
                 yield from future
-        if bundle.error is not None:
-            raise bundle.error
+        if pending_batch.error is not None:
+            raise pending_batch.error
         return self
 
-    def _decided(self) -> Bundle:
-        if not self._bundle.is_done:
+    def _decided(self) -> PendingBatch:
+        if not self._pending_batch.is_done:
             raise WrongStateError("the delivery is under way: wait for its result first")
-        return self._bundle
+        return self._pending_batch
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -31,11 +31,11 @@ from seawall.kernels.admission.frontier import Rows
 from seawall.kernels.runtime.memory import Bytes
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
-from seawall.storage.control.batches import Aside, Compound, Control, SimpleControl, control_batch
+from seawall.storage.control.batches import Compound, Control, SimpleControl, UnpositionedControl, control_batch
 from seawall.storage.control.codec import Reference
 from seawall.storage.wal.epoch_write import EpochWrite
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, WalAddress
-from seawall.storage.wal.lane_staging import LaneRoom
+from seawall.storage.wal.lane_staging import LaneSpace
 from seawall.storage.wal.lanes import Lane
 from seawall.storage.wal.writer import WalWriter
 from seawall.wire.format.batches import BatchSource, parse_batch_header
@@ -102,7 +102,7 @@ class LogWriter:
         With `small` a new file of the log is the smallest there is. `DiskFullError` if there is no space,
         `LimitError` if so much never fits; both leave everything as it was.
         """
-        if self.has_room(length):
+        if self.has_space(length):
             return
         if length > limits.LANE_BUFFER_SIZE:
             raise LimitError(
@@ -112,7 +112,7 @@ class LogWriter:
             self.flush(durable=False)
         self._wal.reserve(length, now_ns, small=small)
 
-    def has_room(self, length: int) -> bool:
+    def has_space(self, length: int) -> bool:
         """Whether `length` more bytes of batches fit the lane and the present file of the log."""
         needed = self.staged + length
         return needed <= _LANE_SIZE and self._wal.fits(needed)
@@ -122,10 +122,10 @@ class LogWriter:
     ) -> tuple[Numbered, WalAddress]:
         """Number a small batch and stage it; where it will lie in the log. One that is not admitted is not staged."""
         size = limits.BATCH_HEADER_SIZE + len(block)
-        room = self._lane.room(self._owner, size)
-        if room is None:
+        space = self._lane.space(self._owner, size)
+        if space is None:
             raise FatalError(f"the lane has no room for {size} bytes that were reserved (INV-LOG-ROOM)")
-        array, start = room
+        array, start = space
         at = start + limits.BATCH_HEADER_SIZE
         array.data[at : start + size] = block
         numbered = self.frontier.number(draft, array, start, array, at, start + size, self._term, wall_ns, window)
@@ -135,15 +135,15 @@ class LogWriter:
             self._count_in(size, 1, numbered.position, numbered.timestamp_ns)
         return numbered, address
 
-    def room_for_run(self, length: int) -> tuple[LaneRoom, WalAddress]:
+    def space_for_run(self, length: int) -> tuple[LaneSpace, WalAddress]:
         """Where batches of `length` bytes in all may be written in place, and the address of the first in the log."""
-        room = self._lane.room(self._owner, length)
-        if room is None:
+        space = self._lane.space(self._owner, length)
+        if space is None:
             raise FatalError(f"the lane has no room for {length} bytes that were reserved (INV-LOG-ROOM)")
-        return room, self._next_address()
+        return space, self._next_address()
 
     def stage_run(self, size: int, count: int, first_position: Position, timestamp_ns: TimestampNs) -> None:
-        """Stage batches with dense positions that were written, back to back, into the last `room_for_run`."""
+        """Stage batches with dense positions that were written, back to back, into the last `space_for_run`."""
         self._lane.take(self._owner, size, self._ticket, count)
         self._count_in(size, count, first_position, timestamp_ns)
 
@@ -164,12 +164,12 @@ class LogWriter:
     def control_of(self, parts: Sequence[SimpleControl]) -> Control:
         """Changes as one control: aside where positions are given elsewhere."""
         if self.follows and not self.is_granted:
-            return Aside(tuple(parts))
+            return UnpositionedControl(tuple(parts))
         return parts[0] if len(parts) == 1 else Compound(tuple(parts))
 
     def stage_control(self, control: Control, wall_ns: int, *, at: Position | None = None) -> Position:
         """Number a control and stage it; an aside has the position of what comes next (`at`), and leaves it to that."""
-        if isinstance(control, Aside):
+        if isinstance(control, UnpositionedControl):
             position = self.next_position if at is None else at
             timestamp_ns = self.frontier.last_timestamp_ns
         else:
@@ -191,7 +191,7 @@ class LogWriter:
         batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
         self._lane.append(self._owner, batch, self._ticket)
         self._count_in(len(batch), 1, position, timestamp_ns)
-        if isinstance(control, Aside):
+        if isinstance(control, UnpositionedControl):
             self._aside_count += 1
             self._next_position = position
 
@@ -213,7 +213,7 @@ class LogWriter:
         """Write what is staged, and with `durable` make it and everything before it durable."""
         write = self.begin_flush()
         if write is not None:
-            write.carry_out(durable=durable)
+            write.execute(durable=durable)
             self.finish_flush(write, durable=durable)
         elif durable:
             self._wal.sync()

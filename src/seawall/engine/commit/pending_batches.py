@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seawall.engine.commit.appends import Append, Commit
-from seawall.engine.commit.delivery import Bundle
+from seawall.engine.commit.delivery import PendingBatch
 from seawall.errors import OutcomeUnknownError
 
 
@@ -14,16 +14,16 @@ class Group:
 
     __slots__ = ("appends", "commit", "parts", "record_count")
 
-    def __init__(self, bundles: Sequence[Bundle]) -> None:
+    def __init__(self, pending_batches: Sequence[PendingBatch]) -> None:
         self.commit: Commit | None = None
         #: Each bundle with its appends.
-        self.parts = [(bundle, bundle.appends()) for bundle in bundles]
-        if len(bundles) == 1:
+        self.parts = [(pending_batch, pending_batch.appends()) for pending_batch in pending_batches]
+        if len(pending_batches) == 1:
             self.appends = self.parts[0][1]
-            self.record_count = bundles[0].record_count
+            self.record_count = pending_batches[0].record_count
         else:
             self.appends = [each for _, part in self.parts for each in part]
-            self.record_count = sum(bundle.record_count for bundle in bundles)
+            self.record_count = sum(pending_batch.record_count for pending_batch in pending_batches)
 
 
 def error_of(appends: Sequence[Append]) -> Exception | None:

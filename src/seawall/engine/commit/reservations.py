@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from seawall.core.types import TopicId
-from seawall.engine.store.topic_log import Filling
+from seawall.engine.store.topic_log import ActiveSegment
 from seawall.limits import GIB
 from seawall.storage.control.codec import SegmentRoll
 from seawall.storage.control.documents import FloorRaise
@@ -20,11 +20,11 @@ _UNREAD_CACHED_SIZE: Final = GIB
 
 
 @dataclass(slots=True)
-class Room:
+class Reservation:
     """Where the batches of one topic go, and how much more may go there before somebody has to look again."""
 
     topic: TopicState
-    filling: Filling
+    filling: ActiveSegment
     #: To be logged before the first batch.
     ahead: list[SegmentRoll | FloorRaise]
     is_limited: bool
@@ -61,7 +61,7 @@ class Reservations:
     __slots__ = ("by_topic", "forgotten")
 
     def __init__(self) -> None:
-        self.by_topic: dict[TopicId, Room] = {}
+        self.by_topic: dict[TopicId, Reservation] = {}
         #: How often they were forgotten: whoever keeps reservations of its own compares.
         self.forgotten = 0
 

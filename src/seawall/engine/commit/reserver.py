@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from seawall.core.types import TimestampNs
 from seawall.engine.commit.log_writer import LogWriter
-from seawall.engine.commit.reservations import Room
-from seawall.engine.maintenance.due_work import Upkeep
-from seawall.engine.maintenance.retention import Removal
+from seawall.engine.commit.reservations import Reservation
+from seawall.engine.maintenance.checkpoint_schedule import CheckpointSchedule
+from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.store.topic_log import TopicLog
 from seawall.errors import CallerError, DiskFullError, RetryableError
 from seawall.limits import SEGMENT_RESERVE_SIZE_MIN
@@ -45,23 +45,27 @@ class Need(NamedTuple):
     size: int
 
 
-class RoomMaker:
+class Reserver:
     """Rooms of one store."""
 
     def __init__(
-        self, writer: LogWriter, removal: Removal, log_of: Callable[[TopicState], TopicLog], upkeep: Upkeep
+        self,
+        writer: LogWriter,
+        cleaner: LogCleaner,
+        log_of: Callable[[TopicState], TopicLog],
+        checkpoint_schedule: CheckpointSchedule,
     ) -> None:
         self._writer = writer
-        self._removal = removal
+        self._cleaner = cleaner
         self._log_of = log_of
-        self._upkeep = upkeep
+        self._checkpoint_schedule = checkpoint_schedule
 
-    def make(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Room:
+    def make(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Reservation:
         """Room for batches of a topic, counted in, and for `logged` bytes in the log.
 
         Where there is none a segment that was begun for them is taken back: no roll in the log tells of it.
         """
-        raised = self._removal.evict_ahead(topic, need.records, need.plain_size, now_ns)
+        raised = self._cleaner.evict_ahead(topic, need.records, need.plain_size, now_ns)
         log = self._log_of(topic)
         before = log.writing
         bounds = self._bounds(topic)
@@ -76,25 +80,25 @@ class RoomMaker:
             if begins:
                 log.take_back()
             if isinstance(error, DiskFullError):
-                self._upkeep.found_no_room(self._writer.log_end)
+                self._checkpoint_schedule.found_no_space(self._writer.log_end)
             raise
         if not log.is_kept:
             # No checkpoint has to bring anything to its place, and memory is given back by the segment.
             log.seal_rolled()
         elif begins and before is not None:
-            self._upkeep.rolled(before.filled)
+            self._checkpoint_schedule.rolled(before.filled)
         ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
         if begins and before is not None and log.is_kept:
             ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
         index, segment = filling.segment.index, filling.segment
-        is_limited = self._removal.is_limited(topic)
+        is_limited = self._cleaner.is_limited(topic)
         records = bounds.records - index.record_count if bounds.records else _UNBOUNDED
         free = segment.reserved - segment.end
         if bounds.size:
             free = min(free, bounds.size - segment.size)
         is_written = topic.config.durability in (Durability.DISK, Durability.FSYNC)
         began_ns = index.first_timestamp_ns if len(index) else now_ns
-        return Room(
+        return Reservation(
             topic,
             filling,
             ahead,
@@ -113,11 +117,11 @@ class RoomMaker:
         config, size = topic.config, topic.config.segment_max_bytes
         if config.durability is Durability.EPHEMERAL:
             # Its memory is given back segment by segment: they are small beside what it may hold.
-            part = max(SEGMENT_RESERVE_SIZE_MIN, self._removal.bytes_max(topic) // _SEGMENTS_IN_MEMORY)
+            part = max(SEGMENT_RESERVE_SIZE_MIN, self._cleaner.bytes_max(topic) // _SEGMENTS_IN_MEMORY)
             size = min(size or part, part)
         return SegmentLimits(config.segment_max_records, size, config.segment_max_age_ms)
 
-    def take_back(self, room: Room) -> None:
+    def take_back(self, reservation: Reservation) -> None:
         """Undo `make` of a room in which nothing was placed, where a roll still has to tell of its segment."""
-        if any(isinstance(control, SegmentRoll) for control in room.ahead):
-            self._log_of(room.topic).take_back()
+        if any(isinstance(control, SegmentRoll) for control in reservation.ahead):
+            self._log_of(reservation.topic).take_back()

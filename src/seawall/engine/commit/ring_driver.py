@@ -24,9 +24,9 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Final
 
-from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, Commit, PlaceWrite
+from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, Commit, SegmentWrite
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.engine.commit.delivery import Delivery, PendingBatch
 from seawall.engine.commit.pending_batches import Group
 from seawall.errors import FatalError, SeawallError, SyncError
 from seawall.io.disk.disk_ring import DiskRing
@@ -69,7 +69,7 @@ class RingDriver:
         self._is_woken = False
         self._is_closed = False
         #: Records of the loop that are not queued yet, by the name of their topic: only the loop's thread has them.
-        self._gathering: dict[str, Bundle] = {}
+        self._gathering: dict[str, PendingBatch] = {}
         #: Records that are on their way at once, as far as is known.
         self._crowd = 0
         self.loop.add_reader(ring.completed.wait_fd, self._signalled)
@@ -81,37 +81,37 @@ class RingDriver:
 
         No lock is needed for that on the loop's thread, and nobody else may.
         """
-        bundle = self._gathering.get(topic)
-        if bundle is None or get_ident() != self._thread:
+        pending_batch = self._gathering.get(topic)
+        if pending_batch is None or get_ident() != self._thread:
             return None
-        offset, enough = bundle.record_count, self._queue.enough
-        size = bundle.size + RECORD_HEADER_SIZE + len(value)
+        offset, enough = pending_batch.record_count, self._queue.enough
+        size = pending_batch.size + RECORD_HEADER_SIZE + len(value)
         if offset >= enough or size >= LARGE_BLOCK_SIZE:
             return None
-        bundle.pieces += (raw_head(len(value)), value)
-        bundle.size = size
-        bundle.record_count = offset = offset + 1
+        pending_batch.pieces += (raw_head(len(value)), value)
+        pending_batch.size = size
+        pending_batch.record_count = offset = offset + 1
         if offset == enough:
             if self._flights:
                 self._prepare()
             else:
                 self._start()
-        return Delivery(self._queue, bundle, offset - 1, 1)
+        return Delivery(self._queue, pending_batch, offset - 1, 1)
 
-    def offer(self, bundle: Bundle) -> Delivery:
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Have records committed soon; from any thread. Plain ones of the loop are gathered until a commit begins."""
-        bundle.driver = self.wake
+        pending_batch.driver = self.wake
         if get_ident() != self._thread or self._is_closed:
-            return self._queue.offer(bundle)
-        name = bundle.topic.name
-        if not bundle.is_plain or name in self._gathering:
+            return self._queue.offer(pending_batch)
+        name = pending_batch.topic.name
+        if not pending_batch.is_plain or name in self._gathering:
             self.hand_in()
-        if not bundle.is_plain:
-            return self._queue.offer(bundle)
-        self._gathering[name] = bundle
-        bundle.loop, bundle.loop_thread = self.loop, self._thread
+        if not pending_batch.is_plain:
+            return self._queue.offer(pending_batch)
+        self._gathering[name] = pending_batch
+        pending_batch.loop, pending_batch.loop_thread = self.loop, self._thread
         self.wake()
-        return Delivery(self._queue, bundle, 0, bundle.record_count)
+        return Delivery(self._queue, pending_batch, 0, pending_batch.record_count)
 
     @property
     def has_gathered(self) -> bool:
@@ -122,8 +122,8 @@ class RingDriver:
     def record_count(self) -> int:
         """Records that were handed in on the loop and are not decided."""
         groups = [flight.group for flight in self._flights] + [each for each in [self._next] if each is not None]
-        bundles = [*self._gathering.values(), *self._queue.bundles_of(self.wake)]
-        return sum(each.record_count for each in groups) + sum(each.record_count for each in bundles)
+        pending_batches = [*self._gathering.values(), *self._queue.pending_batches_of(self.wake)]
+        return sum(each.record_count for each in groups) + sum(each.record_count for each in pending_batches)
 
     def hand_in(self) -> None:
         """Queue what is gathered, for whoever commits next; on the loop's thread."""
@@ -171,7 +171,7 @@ class RingDriver:
         if self._flights or self._is_closed:
             return
         self.hand_in()
-        group = self._queue.take_lead() or self._queue.take_arrivals()
+        group = self._queue.acquire_leadership() or self._queue.take_arrivals()
         if group is None:
             return
         self._gauge(told_soon + group.record_count)
@@ -183,7 +183,7 @@ class RingDriver:
         try:
             self._queue.begin(group)
         except BaseException as error:
-            self._queue.hand_on()
+            self._queue.release_leadership()
             # Others may be gathered, and will be told the same.
             self.wake()
             if isinstance(error, (SeawallError, OSError)):
@@ -204,7 +204,7 @@ class RingDriver:
             self._next = group
             try:
                 # If it cannot be, it begins when its turn has come.
-                self._queue.begin_ahead(group)
+                self._queue.begin_next(group)
             except BaseException as error:
                 # Everybody in the group was told.
                 self._next = None
@@ -270,7 +270,7 @@ class RingDriver:
             if syncs:
                 self._sync(flight, epoch.file, link=False)
 
-    def _place(self, flight: _Flight, place: PlaceWrite, *, link: bool) -> None:
+    def _place(self, flight: _Flight, place: SegmentWrite, *, link: bool) -> None:
         pieces = place.pieces()
         is_one = len(pieces) == 1
         for at, piece in pieces:
@@ -346,10 +346,10 @@ class RingDriver:
                 raise flight.error
             if flight.is_short:
                 # Rare: a signal came in between. Writing the same bytes to the same places again does no harm.
-                flight.commit.carry_out()
+                flight.commit.execute()
         except (SeawallError, OSError) as error:
             self._queue.fail(flight.group, error)
-            self._fail_following(error)
+            self._fail_applying(error)
             return
         self._finish(flight.group)
 
@@ -363,7 +363,7 @@ class RingDriver:
             is_untidy = self._queue.finish(group)
         except BaseException as error:
             # Everybody in the group was told.
-            self._fail_following(error)
+            self._fail_applying(error)
             if not isinstance(error, (SeawallError, OSError)):
                 raise
             return
@@ -380,7 +380,7 @@ class RingDriver:
                 self._follow(following)
         self._queue.tell(group)
 
-    def _fail_following(self, error: BaseException) -> None:
+    def _fail_applying(self, error: BaseException) -> None:
         """One commit has failed: so have those behind it, and nobody leads any more."""
         with self._lock:
             failed = [flight.group for flight in self._flights]
@@ -394,7 +394,7 @@ class RingDriver:
 
     def _hand_on(self, told_soon: int = 0) -> None:
         """Give the lead back, and take it again for what is queued or gathered meanwhile."""
-        self._queue.hand_on()
+        self._queue.release_leadership()
         if get_ident() == self._thread:
             self._start(told_soon)
         else:

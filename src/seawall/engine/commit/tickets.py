@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 HELP_AFTER_S: Final = 0.05
 
 
-class Turn:
+class Ticket:
     """A thread that wants the store for itself."""
 
     __slots__ = ("_woken", "is_taken")

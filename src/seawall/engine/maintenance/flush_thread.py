@@ -14,7 +14,7 @@ import threading
 from typing import Final
 
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.committer import Pump
+from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.store.store import Store
 from seawall.engine.store.write_guard import refusal_of
 from seawall.errors import RetryableError, SeawallError
@@ -28,14 +28,14 @@ _REST_SIZE: Final = 4 * MIB
 _PASSES_MAX: Final = 8
 
 
-class Placer:
+class FlushThread:
     """Places what waits in the log of one store, on a thread that begins when it is first needed."""
 
     def __init__(self, queue: CommitQueue, store: Store) -> None:
         self._queue = queue
         self._store = store
         self._maintenance = store.maintenance
-        self._pump = Pump(self._work)
+        self._pump = WorkerThread(self._work)
         self._hurry = threading.Event()
         self._is_checkpoint_wanted = False
         self._is_stopping = False
@@ -60,17 +60,17 @@ class Placer:
     def place(self) -> None:
         """Bring what waits in the log to its places, and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
-        with store.upkeep.placing:
+        with store.checkpoint_schedule.placing:
             if store.guard.is_failed:
                 return  # INV-STORE-FAILED: nothing is written any more
             try:
                 self._recover()
                 for _ in range(_PASSES_MAX):
-                    if self._place_once() <= _REST_SIZE:
+                    if self._flush_once() <= _REST_SIZE:
                         break
                 self._seal()
                 with state:
-                    store.upkeep.placed()
+                    store.checkpoint_schedule.placed()
             except (SeawallError, OSError) as error:
                 if isinstance(error, RetryableError) or refusal_of(error) is not None:
                     # No room for an index, say, or no descriptor: what was not done is done once there is one, by the
@@ -99,12 +99,12 @@ class Placer:
                 return True
         return False
 
-    def _place_once(self) -> int:
+    def _flush_once(self) -> int:
         """Place what waits now; how many bytes of the log that was."""
         with self._queue.state:
-            jobs = self._maintenance.plan_places()
+            jobs = self._maintenance.plan_flushes()
         for job in jobs:
-            job.carry_out()
+            job.execute()
         with self._queue.state:
             for job in jobs:
                 job.settle()
@@ -122,6 +122,6 @@ class Placer:
         with self._queue.state:
             seals = self._maintenance.plan_seals()
         for seal in seals:
-            seal.carry_out()
+            seal.execute()
             with self._queue.state:
                 seal.settle()

@@ -1,7 +1,7 @@
 """Batches that wait in the log are brought to their places in segments, in long stretches, and made durable there.
 
-    plan_places     what waits, as one job for each segment; who holds the store's memory calls it
-    carry_out       copies and syncs; others may go on: the places are reserved, and that part of the log is not changed
+    plan_flushes     what waits, as one job for each segment; who holds the store's memory calls it
+    execute       copies and syncs; others may go on: the places are reserved, and that part of the log is not changed
     settle          readers find the batches at their places from now on; who holds the store's memory calls it
 
 Segments that nothing waits for and nothing is added to are sealed in the same three steps.
@@ -32,11 +32,11 @@ from seawall.io.interfaces import File
 from seawall.kernels.log.flushing import join_pieces
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB, MIB
-from seawall.storage.segments.segment import ActiveSegment
+from seawall.storage.segments.segment import SegmentWriter
 from seawall.storage.wal.epochs import WalAddress
 
 if TYPE_CHECKING:
-    from seawall.engine.store.topic_log import Filling, TopicLog
+    from seawall.engine.store.topic_log import ActiveSegment, TopicLog
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ class Stretch:
         """Bytes of the log from the first to the end of the last."""
         return int(self.starts[-1] + self.lengths[-1])
 
-    def carry_out(self, segment: ActiveSegment, room: Bytes) -> None:
+    def execute(self, segment: SegmentWriter, reservation: Bytes) -> None:
         """Fill the places, not durably yet; in `room` there is room for twice the span."""
         size, span = int(self.lengths.sum()), self.span
         if size == span >= _WHOLE_SIZE:
@@ -75,7 +75,7 @@ class Stretch:
             with suppress(CorruptionError):
                 segment.copy_from(self.source, self.source_at, self.at, size)
                 return
-        read, joined = room[:span], room[span : span + size]
+        read, joined = reservation[:span], reservation[span : span + size]
         got = self.source.read_into([read.data], self.source_at)
         # Somebody has cut the log off. What is gone has a place without its batch, and readers are told a gap: no
         # other batch, and no other topic, waits for it.
@@ -85,10 +85,10 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceJob:
+class FlushJob:
     """What waits for one segment."""
 
-    filling: Filling
+    filling: ActiveSegment
     entries: Integers
     stretches: Sequence[Stretch]
 
@@ -97,11 +97,11 @@ class PlaceJob:
         """Bytes of the log that it goes through."""
         return sum(stretch.span for stretch in self.stretches)
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Bring it to its places, durably."""
-        room = np.empty(2 * max((stretch.span for stretch in self.stretches), default=0), np.uint8)
+        reservation = np.empty(2 * max((stretch.span for stretch in self.stretches), default=0), np.uint8)
         for stretch in self.stretches:
-            stretch.carry_out(self.filling.segment, room)
+            stretch.execute(self.filling.segment, reservation)
         self.filling.segment.sync()
 
     def settle(self) -> None:
@@ -114,9 +114,9 @@ class SealJob:
     """A segment that is not written on any more, with all its batches in their places."""
 
     log: TopicLog
-    filling: Filling
+    filling: ActiveSegment
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Make its file a sealed one, durably; others read on."""
         self.filling.segment.finish()
 
@@ -126,14 +126,14 @@ class SealJob:
         self.log.sealed_oldest(self.filling.segment.finished())
 
 
-def plan_place(filling: Filling, locate: LocateFile, below: WalAddress) -> PlaceJob:
+def plan_flush(filling: ActiveSegment, locate: LocateFile, below: WalAddress) -> FlushJob:
     """The job for what waits for a segment in the log below an address."""
     addresses = filling.waiting.addresses
     addresses = addresses[addresses < below]
     entries = filling.waiting.entries[: addresses.size]
     index = filling.segment.index.entries
     ats, lengths = index["at"][entries].astype(np.int64), index["length"][entries].astype(np.int64)
-    return PlaceJob(filling, entries, list(_stretches(entries, addresses, ats, lengths, locate)))
+    return FlushJob(filling, entries, list(_stretches(entries, addresses, ats, lengths, locate)))
 
 
 def _stretches(

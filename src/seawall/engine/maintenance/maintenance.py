@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from seawall.core.types import TimestampNs
 from seawall.engine.commit.appends import Commit
-from seawall.engine.maintenance.flushing import PlaceJob, SealJob
+from seawall.engine.maintenance.flushing import FlushJob, SealJob
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.replay import store_sections
 from seawall.errors import RetryableError, SeawallError
@@ -31,7 +31,7 @@ class Maintenance:
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._wal, self._writer, self._logs = parts.wal, parts.writer, parts.logs
-        self._guard, self._removal, self._upkeep = parts.guard, parts.removal, parts.upkeep
+        self._guard, self._cleaner, self._checkpoint_schedule = parts.guard, parts.cleaner, parts.checkpoint_schedule
         self._clock = parts.machine.clock
 
     # --- retention and checkpoints -------------------------------------------------------------------------------
@@ -40,13 +40,13 @@ class Maintenance:
         """Evict what is too old or too much, of some topics or of all of them."""
         self._guard.require_usable()
         self._parts.pending.apply()
-        self._removal.retain(TimestampNs(self._clock.wall_ns()), topics)
+        self._cleaner.retain(TimestampNs(self._clock.wall_ns()), topics)
         self.drop_dead()
 
     def drop_dead(self) -> None:
         """Give back the space of segments in which nothing is left."""
         with self._guard.preparing():
-            self._removal.drop_dead()
+            self._cleaner.drop_dead()
             self._parts.directory.restore_ballast()
 
     def checkpoint(self) -> None:
@@ -71,22 +71,22 @@ class Maintenance:
             position = max(catalog.next_position, wal.next_position)
             parts.snapshots.write(Snapshot(position, wal.at, self._clock.wall_ns(), sections))
             wal.drop_before(WalAddress(min(parts.snapshots.wal_needed_from, wal.synced_through)))
-            self._upkeep.checkpointed(wal.at)
-        self._removal.look_everywhere()
+            self._checkpoint_schedule.checkpointed(wal.at)
+        self._cleaner.look_everywhere()
         self.drop_dead()
         with self._guard.preparing():
-            self._removal.store_deletes()
+            self._cleaner.store_deletes()
 
     @property
     def is_tidy_up_due(self) -> bool:
         """Whether `tidy_up` has something to do."""
-        return self._wal.at + self._writer.staged >= self._upkeep.look_at or self._removal.has_dead()
+        return self._wal.at + self._writer.staged >= self._checkpoint_schedule.look_at or self._cleaner.has_dead()
 
     def is_due_behind(self, commit: Commit) -> bool:
         """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
         if commit.limited:
             now = TimestampNs(self._clock.wall_ns())
-            if any(self._removal.is_due(topic, now) for topic in commit.limited):
+            if any(self._cleaner.is_due(topic, now) for topic in commit.limited):
                 return True
         return self.is_tidy_up_due
 
@@ -97,17 +97,17 @@ class Maintenance:
         """
         try:
             now = TimestampNs(self._clock.wall_ns())
-            due = [topic for topic in limited if self._removal.is_due(topic, now)]
+            due = [topic for topic in limited if self._cleaner.is_due(topic, now)]
             if due:
                 self.retain(due)
-            elif self._removal.loose:
+            elif self._cleaner.loose:
                 self.drop_dead()
             at = self._wal.at + self._writer.staged
-            if at >= self._upkeep.look_at:
-                self._upkeep.look_after(at, self.checkpoint)
+            if at >= self._checkpoint_schedule.look_at:
+                self._checkpoint_schedule.look_after(at, self.checkpoint)
         except RetryableError:
             # No space, or no descriptor: the log stays longer than it should, the next try is after another stretch.
-            self._upkeep.checkpointed(self._wal.at)
+            self._checkpoint_schedule.checkpointed(self._wal.at)
         except (SeawallError, OSError):
             # Whoever changes something next gets it: INV-STORE-FAILED.
             if not self._guard.is_failed:
@@ -115,10 +115,10 @@ class Maintenance:
 
     # --- flushes on the side -------------------------------------------------------------------------------------
 
-    def plan_places(self) -> list[PlaceJob]:
+    def plan_flushes(self) -> list[FlushJob]:
         """What waits in the log for its segment; may be carried out without the store (`placing.py`)."""
         self._parts.pending.apply()
-        jobs = [job for log in self._logs for job in log.plan_places(self._wal.locate, self._wal.at)]
+        jobs = [job for log in self._logs for job in log.plan_flushes(self._wal.locate, self._wal.at)]
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
 
@@ -137,7 +137,7 @@ class Maintenance:
             if not self._guard.is_failed:
                 with self._guard.changing():
                     self._writer.flush(durable=True)
-                if self._upkeep.is_long(self._wal.at):
+                if self._checkpoint_schedule.is_long(self._wal.at):
                     # So that the next opening is short.
                     with suppress(RetryableError):
                         self.checkpoint()

@@ -8,7 +8,7 @@ the control in the log.
     age         records older than `ttl_ms`, by the time of their batch: whole batches
     caps        the oldest records until both caps are kept, exactly, to the record in class fsync, up to a 64th more in
                 others; with `discard` "reject" nothing is evicted, and an append that would not fit is refused before
-                it gets a number (`check_room`)
+                it gets a number (`check_space`)
 
 Evictions raise the floor and are told to readers as a gap. They come ahead of appends (`evict_ahead`), behind them and
 at checkpoints (`retain`), so records that are too old stay readable until then.
@@ -72,7 +72,7 @@ _EVICTED_MORE: Final = 64
 _MUCH: Final = limits.MIB
 
 
-class Removal:
+class LogCleaner:
     """What removes records from the topics of one store. One owner at a time."""
 
     def __init__(self, catalog: TopicCatalog, logs: TopicLogs, controls: ControlLog, ephemeral_size: int) -> None:
@@ -150,7 +150,7 @@ class Removal:
 
     # --- retention -----------------------------------------------------------------------------------------------
 
-    def check_room(
+    def check_space(
         self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs, *, evicts: bool = True
     ) -> None:
         """Refuse what would overfill a topic that rejects: `FullError`, or `LimitError` where it could never fit.
@@ -223,7 +223,7 @@ class Removal:
     def retain(self, now_ns: TimestampNs, topics: Iterable[TopicState] | None = None) -> int:
         """Evict what is due, of some topics or of all; how many evictions that took. Durable when it returns."""
         chosen = list(self._recovered() if topics is None else topics)
-        return self._evict(self._expire(chosen, now_ns)) + self._evict(self._make_room(chosen))
+        return self._evict(self._expire(chosen, now_ns)) + self._evict(self._make_space(chosen))
 
     def _recovered(self) -> Iterator[TopicState]:
         """All topics, but of those that nobody has used since the opening only some that may have something to go."""
@@ -252,7 +252,7 @@ class Removal:
                 keep = self._sizes_of(topic).first_since(since) or topic.next_seq
                 yield self._eviction(topic, GapReason.TTL, keep)
 
-    def _make_room(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
+    def _make_space(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
         """Evictions of the oldest records of topics that hold too many."""
         return (self._shrunk(topic) for topic in topics if self._is_overfull(topic))
 

@@ -42,11 +42,11 @@ from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
 from seawall.engine.commit.appends import Commit
-from seawall.engine.commit.reservations import Room
+from seawall.engine.commit.reservations import Reservation
 from seawall.engine.commit.reserver import Need
 from seawall.engine.maintenance.maintenance import Maintenance
-from seawall.engine.ordering.applier_reservations import FollowRooms
-from seawall.engine.ordering.entry_scan import ENTRIES_MAX, Look, Records, Share, look_at
+from seawall.engine.ordering.applier_reservations import ApplierReservations
+from seawall.engine.ordering.entry_scan import ENTRIES_MAX, EntryScan, Records, Share, look_at
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.replay import remember_keys
 from seawall.errors import CallerError, FatalError, InvalidInputError, RetryableError
@@ -55,7 +55,7 @@ from seawall.kernels.codec.batch_header import RAW_LENGTH_AT
 from seawall.kernels.log.epochs import WAL_ROW, WalRows
 from seawall.kernels.ordering import applying as kernels
 from seawall.kernels.runtime.memory import Bytes
-from seawall.storage.control.batches import Aside, parse_control
+from seawall.storage.control.batches import UnpositionedControl, parse_control
 from seawall.storage.control.codec import Ceiling
 from seawall.storage.control.documents import FloorRaise, TermStart
 from seawall.storage.control.order import OrderNop, OrderSkip
@@ -71,7 +71,7 @@ _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), 
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class Applied:
     """What one call has followed: `count` entries, so that everything below `next_position` has come as far as its
     class promises: `fsync` synced, `disk` written, `memory` and `ephemeral` in the memory of this process."""
 
@@ -79,20 +79,20 @@ class Following:
     next_position: Position
 
 
-class FollowCommit(Commit):
+class ApplyCommit(Commit):
     """Entries that are staged, and what has to be written before they take effect."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: EntryScan) -> None:
         super().__init__()
         self.look = look
         #: Rows of all that takes effect, in order.
         self.rows: list[WalRows] = []
-        self.asides: list[tuple[Aside, Position]] = []
+        self.asides: list[tuple[UnpositionedControl, Position]] = []
         #: NOPs that decide and SKIPs, by their position.
         self.marks: dict[Position, OrderNop | OrderSkip] = {}
 
 
-class Follower:
+class Applier:
     """Applies the order to one store, from where its frontier is now; the store gives no position any more."""
 
     def __init__(self, parts: StoreParts, maintenance: Maintenance, *, goi_entries: int, blog_size: int) -> None:
@@ -110,7 +110,7 @@ class Follower:
         self._blog_size = blog_size
         #: The newest term of any entry that may come.
         self.term = parts.term
-        self._rooms = FollowRooms(parts.reservations, parts.writer, parts.maker)
+        self._reservations = ApplierReservations(parts.reservations, parts.writer, parts.maker)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
@@ -135,7 +135,7 @@ class Follower:
 
     # --- entries -------------------------------------------------------------------------------------------------
 
-    def follow(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Following:
+    def follow(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Applied:
         """Bring committed entries to the log: as many as one commit holds, at the most `count`.
 
         `entries` and `sides` are the whole rings, `blogs` is all BLogs one after the other. Raises `DiskFullError`
@@ -143,7 +143,7 @@ class Follower:
         """
         commit = self.begin(entries, sides, first_position, count, blogs)
         if commit is None:
-            return Following(0, self.next_position)
+            return Applied(0, self.next_position)
         self.write(commit)
         done = self.finish(commit)
         self._maintenance.tidy_up(commit.limited)
@@ -151,13 +151,13 @@ class Follower:
 
     def begin(
         self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes
-    ) -> FollowCommit | None:
+    ) -> ApplyCommit | None:
         """Stage entries; None if there are none. The commit has to be carried out, then finished."""
         self._check_run(first_position, count, entries, sides)
         if not count:
             return None
         self._parts.controls.begin_change()
-        self._rooms.drop_old()
+        self._reservations.drop_old()
         with self._guard.preparing():
             now = self._clock.wall_ns()
             order = (entries, sides, self._mask, first_position, count)
@@ -166,21 +166,21 @@ class Follower:
                 (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
                 for share in look.shares
             ]
-            commit = FollowCommit(look)
-            rooms = self._rooms.make(needs, look.logged_from(0), now, commit.pins)
+            commit = ApplyCommit(look)
+            reservations = self._reservations.make(needs, look.logged_from(0), now, commit.pins)
         with self._guard.changing():
-            return self._stage(commit, rooms, entries, sides, blogs, now)
+            return self._stage(commit, reservations, entries, sides, blogs, now)
 
-    def write(self, commit: FollowCommit) -> None:
+    def write(self, commit: ApplyCommit) -> None:
         """Write a commit, on this thread."""
         try:
-            commit.carry_out()
+            commit.execute()
         except BaseException as error:
             self._guard.refuse(error)
             self._parts.writer.fail_flush(error)
             raise
 
-    def finish(self, commit: FollowCommit) -> Following:
+    def finish(self, commit: ApplyCommit) -> Applied:
         """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
         parts, next_position = self._parts, Position(commit.look.first + commit.look.count)
         commit.pins.unpin_all()
@@ -191,13 +191,13 @@ class Follower:
                 self._apply_aside(aside, position)
             self._publish(commit, next_position)
         self.next_position = next_position
-        return Following(commit.look.count, next_position)
+        return Applied(commit.look.count, next_position)
 
-    def _apply_aside(self, aside: Aside, position: Position) -> None:
+    def _apply_aside(self, aside: UnpositionedControl, position: Position) -> None:
         """What was logged ahead of batches takes effect."""
         self._parts.catalog.apply(aside, position)
         for part in (each for each in aside.parts if isinstance(each, FloorRaise)):
-            self._parts.removal.evicted(part)
+            self._parts.cleaner.evicted(part)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
         if not 0 <= count <= self._mask + 1 or not entries.size == sides.size == self._mask + 1:
@@ -215,9 +215,9 @@ class Follower:
         Raises `DiskFullError` where there is none. Follow what was ordered, then call `let_go`, before anything else.
         """
         self._parts.controls.begin_change()
-        self._rooms.drop_old()
+        self._reservations.drop_old()
         with self._guard.preparing():
-            self._rooms.make_ahead(needs, logged, self._clock.wall_ns())
+            self._reservations.prepare(needs, logged, self._clock.wall_ns())
 
     @property
     def is_even(self) -> bool:
@@ -225,31 +225,31 @@ class Follower:
         writer = self._parts.writer
         return not writer.staged and self.next_position == writer.next_position
 
-    def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+    def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Reservation | None:
         """The reservation for small batches that are the next entries, and for `logged` bytes in the log; made if there
         is none. None where something has to be logged before such batches, and where there is no space.
 
         Only while it `is_even`.
         """
-        found = self._rooms.reservation_for(topic_id, size, count, logged, now)
+        found = self._reservations.reservation_for(topic_id, size, count, logged, now)
         if found is not None:
             return found
         topic = self._parts.catalog.find(topic_id)
-        if topic is None or self._parts.removal.is_limited(topic):
+        if topic is None or self._parts.cleaner.is_limited(topic):
             return None
         try:
             self.reserve([(topic, Need(count, size, size))], logged)
         except (CallerError, RetryableError):
             return None
-        return self._rooms.reservation_for(topic_id, size, count, logged, now)
+        return self._reservations.reservation_for(topic_id, size, count, logged, now)
 
     def let_go(self) -> None:
         """Give up room and descriptors that were reserved for batches which were not ordered after all."""
-        self._rooms.let_go()
+        self._reservations.let_go()
 
-    def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
+    def _plain_size(self, look: EntryScan, share: Share, blogs: Bytes) -> int:
         """How long the plain blocks of a topic are, which matters where it has caps; elsewhere about that."""
-        if not self._parts.removal.is_limited(share.topic):
+        if not self._parts.cleaner.is_limited(share.topic):
             return share.size
         chosen = look.entries[look.is_admitted & (look.entries["topic_id"] == share.topic.topic_id)]
         at = chosen["broker"].astype(np.int64) * self._blog_size
@@ -259,42 +259,50 @@ class Follower:
     # --- staging -------------------------------------------------------------------------------------------------
 
     def _stage(
-        self, commit: FollowCommit, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
-    ) -> FollowCommit:
+        self,
+        commit: ApplyCommit,
+        reservations: list[Reservation],
+        entries: Records,
+        sides: Records,
+        blogs: Bytes,
+        now: int,
+    ) -> ApplyCommit:
         """Stage everything, in order, and give every batch its place."""
         writer, look = self._parts.writer, commit.look
         if look.first != writer.next_position:
             writer.flush(durable=False)
-        self._stage_ahead(rooms, commit, look.first, now)
-        by_topic_id = {room.topic.topic_id: room for room in rooms}
+        self._stage_next(reservations, commit, look.first, now)
+        by_topic_id = {reservation.topic.topic_id: reservation for reservation in reservations}
         taken = 0
         while taken < look.count:
             stage = self._stage_apart if look.is_apart[taken] else self._stage_run
             taken += stage(commit, by_topic_id, taken, entries, sides, blogs)
         has_controls = not look.is_admitted.all()
         # Readers and publishers are told of marks: they must not come undone.
-        commit.durable |= any(room.is_durable for room in rooms) or bool(commit.marks)
-        if commit.durable or has_controls or any(room.is_written for room in rooms):
+        commit.durable |= any(reservation.is_durable for reservation in reservations) or bool(commit.marks)
+        if commit.durable or has_controls or any(reservation.is_written for reservation in reservations):
             commit.epoch = writer.begin_flush()
         return commit
 
-    def _stage_ahead(self, rooms: list[Room], commit: FollowCommit, first: Position, now: int) -> None:
+    def _stage_next(self, reservations: list[Reservation], commit: ApplyCommit, first: Position, now: int) -> None:
         """What has to be in the log before the first batches of rooms."""
-        for room in rooms:
-            if room.ahead:
-                aside = Aside(tuple(room.ahead))
+        for reservation in reservations:
+            if reservation.ahead:
+                aside = UnpositionedControl(tuple(reservation.ahead))
                 commit.asides.append((aside, self._parts.writer.stage_control(aside, now, at=first)))
                 # What readers were told to be gone must not come back with a crash, in no class.
-                commit.durable |= room.is_kept and any(isinstance(control, FloorRaise) for control in room.ahead)
-                room.ahead = []
-                room.allows_cycles = room.is_written and not self._parts.writer.is_observed
-            if room.is_limited:
-                commit.limited.append(room.topic)
+                commit.durable |= reservation.is_kept and any(
+                    isinstance(control, FloorRaise) for control in reservation.ahead
+                )
+                reservation.ahead = []
+                reservation.allows_cycles = reservation.is_written and not self._parts.writer.is_observed
+            if reservation.is_limited:
+                commit.limited.append(reservation.topic)
 
     def _stage_run(
         self,
-        commit: FollowCommit,
-        rooms: dict[TopicId, Room],
+        commit: ApplyCommit,
+        reservations: dict[TopicId, Reservation],
         taken: int,
         entries: Records,
         sides: Records,
@@ -303,8 +311,8 @@ class Follower:
         """Entries up to the next that goes apart, by one call; how many."""
         look, writer, progress = commit.look, self._parts.writer, self._progress
         first = Position(look.first + taken)
-        (lane, start), address = writer.room_for_run(look.logged_from(taken))
-        code = kernels.follow_run(
+        (lane, start), address = writer.space_for_run(look.logged_from(taken))
+        code = kernels.apply_run(
             entries.view(np.uint8),
             sides.view(np.uint8),
             self._mask,
@@ -334,13 +342,13 @@ class Follower:
                 assert isinstance(mark, (OrderNop, OrderSkip))
                 commit.marks[position] = mark
             commit.rows.append(rows)
-            _place(rows[rows["command"] == 0] if commit.marks else rows, rooms)
+            _place(rows[rows["command"] == 0] if commit.marks else rows, reservations)
         return count
 
     def _stage_apart(
         self,
-        commit: FollowCommit,
-        rooms: dict[TopicId, Room],
+        commit: ApplyCommit,
+        reservations: dict[TopicId, Reservation],
         taken: int,
         entries: Records,
         sides: Records,
@@ -350,12 +358,12 @@ class Follower:
         look, writer, progress = commit.look, self._parts.writer, self._progress
         first, count = Position(look.first + taken), look.apart_from(taken)
         sizes = look.entries["size"][taken : taken + count].astype(np.int64)
-        room = rooms[TopicId(int(look.entries["topic_id"][taken]))]
-        segment = room.filling.segment
+        reservation = reservations[TopicId(int(look.entries["topic_id"][taken]))]
+        segment = reservation.filling.segment
         at = segment.place(int(sizes.sum()))
         headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
-        (lane, start), _ = writer.room_for_run(count * kernels.REFERENCE_SIZE)
-        code = kernels.follow_apart(
+        (lane, start), _ = writer.space_for_run(count * kernels.REFERENCE_SIZE)
+        code = kernels.apply_apart(
             entries.view(np.uint8),
             sides.view(np.uint8),
             self._mask,
@@ -367,7 +375,7 @@ class Follower:
             sources,
             lane,
             start,
-            *((segment.first_seq, at) if room.is_kept else (0, 0)),
+            *((segment.first_seq, at) if reservation.is_kept else (0, 0)),
             self.term,
             self._parts.term,
             self._rows,
@@ -379,8 +387,8 @@ class Follower:
         heads, blocks = headers.data, blogs.data
         for head, (source, size) in enumerate(zip(sources.tolist(), sizes.tolist(), strict=True)):
             buffers += (heads[head * _HEADER : (head + 1) * _HEADER], blocks[source + _HEADER : source + size])
-        if room.is_kept:
-            commit.add_place(segment.shared, at, buffers, is_uncached=room.is_uncached)
+        if reservation.is_kept:
+            commit.add_segment_write(segment.shared, at, buffers, is_uncached=reservation.is_uncached)
         else:
             # Memory needs nobody to write it; readers see it when it is published.
             segment.write_at(at, buffers)
@@ -394,7 +402,7 @@ class Follower:
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
-    def _publish(self, commit: FollowCommit, next_position: Position) -> None:
+    def _publish(self, commit: ApplyCommit, next_position: Position) -> None:
         """Let everything take effect, in order; sessions learn of it here."""
         catalog, sessions = self._parts.catalog, self._parts.sessions
         rows = np.concatenate(commit.rows) if len(commit.rows) > 1 else commit.rows[0]
@@ -411,7 +419,7 @@ class Follower:
                 else:
                     sessions.refuse(mark, position)
         appended = rows[rows["command"] == 0] if commit.marks else rows
-        for topic, run in catalog.follow_run(appended, next_position):
+        for topic, run in catalog.apply_ordered_run(appended, next_position):
             remember_keys(topic, run)
 
     # --- beside the entries --------------------------------------------------------------------------------------
@@ -450,10 +458,10 @@ class Follower:
         return len(needs)
 
 
-def _place(rows: WalRows, rooms: dict[TopicId, Room]) -> None:
+def _place(rows: WalRows, reservations: dict[TopicId, Reservation]) -> None:
     """Give batches that wait in the log their places."""
     for run in by_topic(rows) if len(rows) else ():
-        filling = rooms[TopicId(int(run["topic_id"][0]))].filling
+        filling = reservations[TopicId(int(run["topic_id"][0]))].filling
         index = filling.segment.index
         before = len(index)
         filling.segment.place(int(run["size"].sum(dtype=np.int64)))

@@ -27,7 +27,7 @@ from seawall.kernels.runtime.rings import Words
 from seawall.limits import LARGE_BATCH_SIZE
 from seawall.topics.state import TopicState
 
-Places: TypeAlias = npt.NDArray[np.intp]
+Indexes: TypeAlias = npt.NDArray[np.intp]
 
 
 class Arrivals:
@@ -75,7 +75,7 @@ class Arrivals:
         return self._tails.item(broker * collecting.TAIL_WORDS + collecting.TAIL_CLAIMED)
 
 
-def _by_topic(topic_ids: npt.NDArray[np.uint32]) -> Iterator[tuple[int, slice | Places]]:
+def _by_topic(topic_ids: npt.NDArray[np.uint32]) -> Iterator[tuple[int, slice | Indexes]]:
     """Each topic with the places of its slots."""
     if (topic_ids == topic_ids[0]).all():
         yield int(topic_ids[0]), slice(None)

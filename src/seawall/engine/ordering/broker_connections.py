@@ -54,7 +54,7 @@ class WaitableStream(Stream, Protocol):
 class Watches(Protocol):
     """The bell of a role that bytes wake, too."""
 
-    def watch(self, descriptor: int, /, *, bytes_come: bool = True, has_room: bool = False) -> None:
+    def watch(self, descriptor: int, /, *, bytes_come: bool = True, has_space: bool = False) -> None:
         """Wake when bytes arrive here, or when there is room to send."""
         ...
 
@@ -105,11 +105,11 @@ class Connection:
 class BrokerConnections:
     """The connections of one broker."""
 
-    __slots__ = ("_bell", "_connections", "_has_made_way", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns")
+    __slots__ = ("_connections", "_has_made_way", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns", "_wakeup")
 
-    def __init__(self, ring: BrokerRing, pbr: Records, bell: Watches) -> None:
+    def __init__(self, ring: BrokerRing, pbr: Records, wakeup: Watches) -> None:
         """`pbr` is the broker's ring of pending batches, which says what an answer is about."""
-        self._bell: Final = bell
+        self._wakeup: Final = wakeup
         self._owners = 0
         self._turns = 0
         #: Whether a connection has gone that others waited behind.
@@ -127,7 +127,7 @@ class BrokerConnections:
         """Take a connection whose session is open."""
         self._owners += 1
         self._connections[self._owners] = Connection(stream, self._owners, publisher)
-        self._bell.watch(stream.fileno())
+        self._wakeup.watch(stream.fileno())
 
     def receive(self) -> int:
         """Publish what has come; how many batches."""
@@ -167,7 +167,7 @@ class BrokerConnections:
             for _ in range(RECEIVES_MAX):
                 if connection.is_blocked():
                     break
-                self._make_room(connection)
+                self._make_space(connection)
                 received = connection.stream.receive_into(connection.buffer.data[connection.end :])
                 if not received:
                     break
@@ -185,9 +185,9 @@ class BrokerConnections:
         wanted = (not connection.is_blocked(), bool(connection.outbox))
         if wanted != connection.watched:
             connection.watched = wanted
-            self._bell.watch(connection.stream.fileno(), bytes_come=wanted[0], has_room=wanted[1])
+            self._wakeup.watch(connection.stream.fileno(), bytes_come=wanted[0], has_space=wanted[1])
 
-    def _make_room(self, connection: Connection) -> None:
+    def _make_space(self, connection: Connection) -> None:
         """Bring the beginning of a batch that is still arriving to the front, if the rest would not fit behind it."""
         rest = connection.end - connection.start
         wanted = max(connection.needed, limits.RECEIVE_SIZE)
@@ -247,7 +247,7 @@ class BrokerConnections:
         if self._connections.pop(connection.owner, None) is not None:
             self._has_made_way |= self._ring.leave(connection.owner)
             if connection.stream.fileno() >= 0:
-                self._bell.unwatch(connection.stream.fileno())
+                self._wakeup.unwatch(connection.stream.fileno())
             connection.stream.close()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DECIDED: Final = (WindowCode.DUPLICATE, WindowCode.MISMATCH, WindowCode.REFUSED, WindowCode.SKIPPED)
 
 
-class ClientTurns:
+class ClientGates:
     """The turns of one commit."""
 
     def __init__(self, sessions: Sessions) -> None:

@@ -12,7 +12,7 @@ from seawall.engine.store.sessions import Sessions
 from seawall.limits import CLIENT_ROW_SIZE
 
 
-class PodRows:
+class StoredClientRows:
     """Rows by their clients."""
 
     __slots__ = ("_away", "_sessions", "retired")

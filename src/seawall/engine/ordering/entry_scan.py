@@ -43,7 +43,7 @@ class Share(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Look:
+class EntryScan:
     """The entries of one commit, as they are looked at before anything is staged."""
 
     first: Position
@@ -69,7 +69,7 @@ class Look:
 
 def look_at(
     catalog: TopicCatalog, entries: Records, sides: Records, mask: int, first: Position, count: int, size_max: int
-) -> Look:
+) -> EntryScan:
     """As many entries from position `first` on as one commit of `size_max` bytes takes, at least one."""
     places = (first + np.arange(min(count, ENTRIES_MAX))) & mask
     found, beside = entries.take(places), sides.take(places)
@@ -87,7 +87,7 @@ def look_at(
     logged = np.where(is_apart, _APART_SIZE, np.where(is_admitted, sizes, _CONTROL_SIZE)).cumsum()
     taken = max(1, int(np.searchsorted(logged, size_max, "right")))
     found, beside, is_admitted = found[:taken], beside[:taken], is_admitted[:taken]
-    return Look(
+    return EntryScan(
         first,
         found.size,
         is_admitted,

@@ -30,7 +30,7 @@ from seawall.core.types import ClientId, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.engine.commit.admission import Admission, is_admitted, need_of, refuse
 from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.commit.commit_cycle import CommitCycle
-from seawall.engine.commit.reservations import Room
+from seawall.engine.commit.reservations import Reservation
 from seawall.engine.commit.reserver import CONTROL_ROOM
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Opened, WantedSession
@@ -57,12 +57,12 @@ class LocalOrderer:
     def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
         self._catalog = parts.catalog
         self._writer = parts.writer
-        self._removal = parts.removal
+        self._cleaner = parts.cleaner
         self._window = parts.sessions.window
         self._clock = parts.machine.clock
         self._maker = parts.maker
         self._ceiling_step = parts.settings.ceiling_step
-        self._rooms = parts.reservations.by_topic
+        self._reservations = parts.reservations.by_topic
         self._pending = parts.pending
         self._admission = Admission(parts)
         self._maintenance = maintenance
@@ -83,32 +83,32 @@ class LocalOrderer:
         appends = self._without_known_batches(self._admission.without_known_keys(appends, now), now)
         if not self._fits(appends, now):
             self._pending.apply()
-            self._make_rooms(appends, TimestampNs(now))
+            self._make_reservations(appends, TimestampNs(now))
         self._pending.apply()
         commit = Commit()
         is_written = False
-        self._pin_places(appends, commit)
+        self._pin_segments(appends, commit)
         for append in appends:
             if append.error is None:
-                room = self._rooms[append.topic_id]
-                if room.ahead or room.is_limited:
-                    self._stage_ahead(room, commit, now)
-                self._number(append, room, commit, now)
-                commit.durable |= room.is_durable
-                is_written |= room.is_written
+                reservation = self._reservations[append.topic_id]
+                if reservation.ahead or reservation.is_limited:
+                    self._stage_next(reservation, commit, now)
+                self._number(append, reservation, commit, now)
+                commit.durable |= reservation.is_durable
+                is_written |= reservation.is_written
         if is_written or commit.durable:
             commit.epoch = self._writer.begin_flush()
         return commit
 
-    def _pin_places(self, appends: Sequence[Append], commit: Commit) -> None:
+    def _pin_segments(self, appends: Sequence[Append], commit: Commit) -> None:
         """Have the files open that large batches go to; those that find no descriptor are refused."""
         for append in appends:
             if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
-                room = self._rooms[append.topic_id]
-                if room.is_kept:
-                    self._admission.prepare((append,), partial(commit.pins.pin, room.filling.segment.shared))
+                reservation = self._reservations[append.topic_id]
+                if reservation.is_kept:
+                    self._admission.prepare((append,), partial(commit.pins.pin, reservation.filling.segment.shared))
 
-    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+    def begin_next(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` before the commit under way is finished; None if that cannot be: only a cycle can be ahead, and only
         of another. What belongs to sessions is not: whether it is known depends on the commit under way."""
         if self._maintenance.is_tidy_up_due or not self._pending.has_commit or self._writer.staged:
@@ -117,7 +117,7 @@ class LocalOrderer:
             return None
         return self._cycle.begin_appends(appends, self._clock.wall_ns())
 
-    def commit_lone(
+    def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""
@@ -128,7 +128,7 @@ class LocalOrderer:
             commit = self._cycle.begin_appends((append,), self._clock.wall_ns())
         if commit is None:
             return None
-        commit.carry_out()
+        commit.execute()
         with state:
             self._cycle.finish(commit)
         return append.numbered
@@ -150,7 +150,7 @@ class LocalOrderer:
             else:
                 self._catalog.apply(*effect)
                 if isinstance(effect[0], FloorRaise):
-                    self._removal.evicted(effect[0])
+                    self._cleaner.evicted(effect[0])
 
     # --- changes that are no appends -----------------------------------------------------------------------------
 
@@ -178,12 +178,12 @@ class LocalOrderer:
 
     # --- reservations --------------------------------------------------------------------------------------------
 
-    def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+    def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Reservation | None:
         """The reservation of a topic that a cycle may use; None if one has to be made."""
-        room = self._rooms.get(topic_id)
-        if room is None or not room.allows_cycles or not room.holds(count, size, now):
+        reservation = self._reservations.get(topic_id)
+        if reservation is None or not reservation.allows_cycles or not reservation.holds(count, size, now):
             return None
-        return room if self._writer.has_room(HEADROOM + logged) else None
+        return reservation if self._writer.has_space(HEADROOM + logged) else None
 
     def _without_known_batches(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
         """Appends but those that the window of their session knows or refuses: these are answered, and nothing is
@@ -203,50 +203,52 @@ class LocalOrderer:
         logged = HEADROOM
         for append in appends:
             length = len(append.block)
-            room = self._rooms.get(append.topic_id)
-            if room is None or not room.take(append.record_count, _BATCH_HEADER + length, now):
+            reservation = self._reservations.get(append.topic_id)
+            if reservation is None or not reservation.take(append.record_count, _BATCH_HEADER + length, now):
                 return False
             logged += logged_size(length)
-        return self._writer.has_room(logged)
+        return self._writer.has_space(logged)
 
-    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+    def _make_reservations(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
         """For each topic the segment that takes its batches, with room for them there and in the log."""
         # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
         ready = self._admission.admit_all(appends, now_ns)
         logged = HEADROOM
         for group in ready:
             needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
-            if self._admission.prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
+            if self._admission.prepare(group, partial(self._make_space, group, logged + needed, now_ns)):
                 logged += needed
 
-    def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
+    def _make_space(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
         """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
         topic = self._admission.topic(group[0].topic_id)
-        room = self._maker.make(topic, need_of(group), logged, now_ns)
+        reservation = self._maker.make(topic, need_of(group), logged, now_ns)
         seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
-        room.records_left = min(room.records_left, seqs_left - sum(append.record_count for append in group))
-        self._rooms[topic.topic_id] = room
+        reservation.records_left = min(
+            reservation.records_left, seqs_left - sum(append.record_count for append in group)
+        )
+        self._reservations[topic.topic_id] = reservation
 
     # --- numbers and places --------------------------------------------------------------------------------------
 
-    def _stage_ahead(self, room: Room, commit: Commit, now: int) -> None:
+    def _stage_next(self, reservation: Reservation, commit: Commit, now: int) -> None:
         """What has to be in the log before the first batch of a room."""
-        for control in room.ahead:
+        for control in reservation.ahead:
             commit.effects.append((control, self._writer.stage_control(control, now)))
             # What readers were told to be gone must not come back with a crash, in no class.
-            commit.durable |= room.is_kept and isinstance(control, FloorRaise)
-        room.ahead = []
-        room.allows_cycles = room.is_written and not self._writer.is_observed
-        if room.is_limited and room.topic not in commit.limited:
-            commit.limited.append(room.topic)
+            commit.durable |= reservation.is_kept and isinstance(control, FloorRaise)
+        reservation.ahead = []
+        reservation.allows_cycles = reservation.is_written and not self._writer.is_observed
+        if reservation.is_limited and reservation.topic not in commit.limited:
+            commit.limited.append(reservation.topic)
 
-    def _number(self, append: Append, room: Room, commit: Commit, now: int) -> None:
+    def _number(self, append: Append, reservation: Reservation, commit: Commit, now: int) -> None:
         """Give one batch its numbers and its place, and stage it."""
-        if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, room.topic, commit, now):
+        if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, reservation.topic, commit, now):
             return
-        filling, segment, draft = room.filling, room.filling.segment, append.draft()
+        filling, segment, draft = reservation.filling, reservation.filling.segment, append.draft()
         window = self._window if append.has_session else None
-        if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
+        if reservation.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
             if not is_admitted(append, numbered):
                 return
@@ -257,8 +259,10 @@ class LocalOrderer:
             if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
-            if room.is_kept:
-                commit.add_place(segment.shared, at, [header, append.block], is_uncached=room.is_uncached)
+            if reservation.is_kept:
+                commit.add_segment_write(
+                    segment.shared, at, [header, append.block], is_uncached=reservation.is_uncached
+                )
                 self._writer.stage_reference(header, segment.first_seq, at)
             else:
                 # Memory needs nobody to write it; readers see it when it is published.

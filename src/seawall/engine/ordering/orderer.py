@@ -48,10 +48,10 @@ class Orderer(Protocol):
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage appends; each has its numbers or its error. Without any, what has arrived by itself."""
 
-    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+    def begin_next(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` while one commit is under way; None if that cannot be."""
 
-    def commit_lone(
+    def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""

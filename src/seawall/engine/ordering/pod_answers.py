@@ -38,7 +38,7 @@ def ack_rows(answers: Records, pending: Records) -> Rows:
     return rows
 
 
-class Remembered(NamedTuple):
+class KnownOutcome(NamedTuple):
     """What can be said of a batch that came again."""
 
     status: int
@@ -50,15 +50,15 @@ class Remembered(NamedTuple):
 
 def remembered(
     sessions: Sessions, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int, position: int
-) -> Remembered:
+) -> KnownOutcome:
     """What the store knows of a batch that was stored before, where its worker had no more than its row."""
     verdict = sessions.window.check(client_id, SessionEpoch(session_epoch), client_seq, block_crc)
     if verdict.code is WindowCode.MISMATCH:
-        return Remembered(AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0)
+        return KnownOutcome(AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0)
     found = verdict.original
     if found is None:
-        return Remembered(AckStatus.DUPLICATE, 0, position, 0, 0)
-    return Remembered(AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns)
+        return KnownOutcome(AckStatus.DUPLICATE, 0, position, 0, 0)
+    return KnownOutcome(AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns)
 
 
 def arrived(append: Append) -> Numbered:

@@ -70,10 +70,10 @@ class BrokerRole:
 
     __slots__ = ("_connections", "_sequencer")
 
-    def __init__(self, fabric: FabricArrays, broker: int, *, bell: Watches, sequencer: Rings) -> None:
+    def __init__(self, fabric: FabricArrays, broker: int, *, wakeup: Watches, sequencer: Rings) -> None:
         """`bell` is its own."""
         self._sequencer: Final = sequencer
-        self._connections: Final = BrokerConnections(BrokerRing(fabric, broker), fabric.pbr[broker], bell)
+        self._connections: Final = BrokerConnections(BrokerRing(fabric, broker), fabric.pbr[broker], wakeup)
 
     @property
     def connections(self) -> int:

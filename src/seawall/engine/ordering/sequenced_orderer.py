@@ -39,10 +39,10 @@ from seawall.engine.commit.admission import Admission, is_admitted, need_of
 from seawall.engine.commit.appends import Append, Commit, logged_size
 from seawall.engine.commit.commit_cycle import CommitCycle, SequencerArrays
 from seawall.engine.maintenance.maintenance import Maintenance
-from seawall.engine.ordering.applier import FollowCommit, Follower
+from seawall.engine.ordering.applier import Applier, ApplyCommit
 from seawall.engine.ordering.arrivals import Arrivals
-from seawall.engine.ordering.client_gates import ClientTurns
-from seawall.engine.ordering.client_rows import PodRows
+from seawall.engine.ordering.client_gates import ClientGates
+from seawall.engine.ordering.client_rows import StoredClientRows
 from seawall.engine.ordering.ordered_batches import ordered_batches
 from seawall.engine.ordering.orderer import Opened, WantedSession
 from seawall.engine.ordering.pod_answers import arrived, remembered
@@ -105,8 +105,8 @@ class SequencedOrderer:
         self._fabric = _new_fabric(parts, memory, boot_id, config)
         self._arrays = arrays = self._fabric.arrays
         blog_size = len(arrays.blog_all_bytes) // len(arrays.pbr)
-        self._follower = Follower(parts, maintenance, goi_entries=len(arrays.goi), blog_size=blog_size)
-        self._rows = PodRows(sessions)
+        self._applier = Applier(parts, maintenance, goi_entries=len(arrays.goi), blog_size=blog_size)
+        self._rows = StoredClientRows(sessions)
         #: For the sequencer: rows of clients that no worker has.
         self.load, self.save = self._rows.load, self._rows.save
         #: What is to be done at the position of the next CONTROL entry.
@@ -116,7 +116,7 @@ class SequencedOrderer:
         self._asked_total = 0
         #: Appends that have the key of another one of their group, which decides what becomes of them.
         self._repeats: list[tuple[Append, Append]] = []
-        self._turns = ClientTurns(sessions)
+        self._turns = ClientGates(sessions)
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(arrays, frontier, self, parts.term, settings)
@@ -125,7 +125,7 @@ class SequencedOrderer:
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
         #: Commits of what arrives, without the sequencer.
-        self.cycle = CommitCycle(parts, self._follower.reservation_for, self._shared_with_cycles())
+        self.cycle = CommitCycle(parts, self._applier.reservation_for, self._shared_with_cycles())
 
     def close(self) -> None:
         """Remove the fabric: by its name, under the lock of the directory. The mapping goes with its last array."""
@@ -147,7 +147,7 @@ class SequencedOrderer:
         commit = Commit()
         self._turns.clear()
         now = self._clock.wall_ns()
-        appends_with_room, refusing = self._with_room(self._admission.screen(appends, commit, now), now)
+        appends_with_room, refusing = self._with_space(self._admission.screen(appends, commit, now), now)
         for append in appends_with_room:
             self._publish(append)
         self._repeats = [
@@ -159,7 +159,7 @@ class SequencedOrderer:
         self._order_refusing(refusing)
         self._take_answers()
         commit = self._stage_some() or commit
-        self._follower.let_go()
+        self._applier.let_go()
         commit.limited += self._limited
         self._limited = []
         return commit
@@ -168,7 +168,7 @@ class SequencedOrderer:
     def is_at_rest(self) -> bool:
         """Whether a cycle may begin: one worker orders, nothing is staged, and the order is not being checkpointed."""
         sequencer = self.sequencer
-        return sequencer.only_worker is not None and not sequencer.is_quiescing and self._follower.is_even
+        return sequencer.only_worker is not None and not sequencer.is_quiescing and self._applier.is_even
 
     def _shared_with_cycles(self) -> SequencerArrays | None:
         """What cycles need of the sequencer; None with several workers, where something else might come before one."""
@@ -183,8 +183,8 @@ class SequencedOrderer:
                 *(fabric.completion_all_words, state, self.sequencer.collected, fabric.pbr_all_words),
                 *(fabric.blog_all_bytes, fabric.result_all_words),
             ),
-            self._follower.reached,
-            self._follower.progress,
+            self._applier.reached,
+            self._applier.progress,
             len(fabric.pbr),
             GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100,
         )
@@ -192,14 +192,14 @@ class SequencedOrderer:
     def cycles_ended(self) -> None:
         """Cycles are written: the store has everything that is ordered."""
         self.cycle.account()
-        self.sequencer.frontier.passed_by(Position(self._follower.next_position - 1))
+        self.sequencer.frontier.passed_by(Position(self._applier.next_position - 1))
         self._rows.forget()
 
-    def begin_ahead(self, _appends: Sequence[Append]) -> Commit | None:
+    def begin_next(self, _appends: Sequence[Append]) -> Commit | None:
         """Nothing begins before the commit under way is finished."""
         return None
 
-    def commit_lone(
+    def commit_one(
         self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: MemoryLock
     ) -> Numbered | None:
         """Everything goes through the order."""
@@ -207,8 +207,8 @@ class SequencedOrderer:
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it takes effect, and its slots are free."""
-        if isinstance(commit, FollowCommit):
-            self._follower.finish(commit)
+        if isinstance(commit, ApplyCommit):
+            self._applier.finish(commit)
             self._advance()
         elif commit.is_cycle:
             self.cycle.finish(commit)
@@ -225,7 +225,7 @@ class SequencedOrderer:
             )
         self._repeats = []
 
-    def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
+    def _with_space(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
         """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
@@ -237,7 +237,7 @@ class SequencedOrderer:
         try:
             if appends or arrived:
                 # What has arrived may take several commits: the first has to have room, the others look for theirs.
-                self._follower.reserve(needs + taken, logged + min(arrived_logged, self._follower.commit_size_max))
+                self._applier.reserve(needs + taken, logged + min(arrived_logged, self._applier.commit_size_max))
         except (CallerError, RetryableError) as error:
             for append in appends:
                 append.error = error
@@ -282,9 +282,9 @@ class SequencedOrderer:
             raw_length=append.raw_length or None,
             flags=append.flags,
         )
-        room = broker.reserved_bytes(index)
-        room[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
-        room[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
+        reservation = broker.reserved_bytes(index)
+        reservation[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
+        reservation[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
         # Order 0 is answered on arrival, and numbers come with durability only: both are wanted here.
         level = AckLevel.DURABLE if order is Order.NONE else AckLevel.ORDERED
         self._asked[self._asked_total] = append
@@ -348,7 +348,7 @@ class SequencedOrderer:
         made: list[R] = []
         failed: list[Exception] = []
 
-        def carry_out() -> None:
+        def execute() -> None:
             # Whatever goes wrong in it, the order goes on behind this position.
             try:
                 made.append(make())
@@ -357,7 +357,7 @@ class SequencedOrderer:
 
         def is_ordered() -> bool:
             # Not before: an order that stands still must not leave a change behind.
-            self._change = carry_out if order() is not None else None
+            self._change = execute if order() is not None else None
             return self._change is not None
 
         self._insist(is_ordered)
@@ -392,7 +392,7 @@ class SequencedOrderer:
         """Order the end of sessions, and `make` it at its position; those of which nothing was under way."""
         self._guard.require_usable()
         self._order()
-        self._follow_all()
+        self._apply_all()
         retired = self.sequencer.not_busy(client_ids)
 
         def order() -> Position | None:
@@ -414,9 +414,9 @@ class SequencedOrderer:
         while not order():
             if not self._order():
                 raise FatalError("the order stands still: close the log and open it again")
-            self._follow_all()
+            self._apply_all()
         self._order()
-        self._follow_all()
+        self._apply_all()
         # A change at the last position is durable by now.
         self._advance()
 
@@ -433,33 +433,33 @@ class SequencedOrderer:
 
     def _make_way(self) -> None:
         """A ring is full: bring what is in it to the store."""
-        if not self._order() and not self._follow_all():
+        if not self._order() and not self._apply_all():
             raise FatalError("the rings of the brokers are full and nothing moves: close the log and open it again")
-        self._follow_all()
+        self._apply_all()
         self._take_answers()
 
-    def _stage_some(self) -> FollowCommit | None:
+    def _stage_some(self) -> ApplyCommit | None:
         """Stage what is ordered. Where appends wait, what one commit does not hold is brought to the store here."""
         if not self._asked:
             self.is_stuck = False
             try:
-                return self._begin_follow()
+                return self._begin_apply()
             except (CallerError, RetryableError):
                 # Found only now because it was held back when room was made, or because that has gone since.
                 self.is_stuck = True
                 return None
         while True:
-            commit = self._begin_follow()
+            commit = self._begin_apply()
             if commit is None or commit.look.first + commit.look.count == self.sequencer.frontier.committed:
                 return commit
-            self._carry_out(commit)
+            self._execute(commit)
 
     @property
     def is_behind(self) -> bool:
         """Whether another commit has something to do that nobody has appended."""
         if self.is_stuck:
             return False
-        if self._follower.next_position < self.sequencer.frontier.committed or self.arrivals.has_any():
+        if self._applier.next_position < self.sequencer.frontier.committed or self.arrivals.has_any():
             return True
         return any(worker.waiting for worker in self.sequencer.workers)
 
@@ -468,32 +468,32 @@ class SequencedOrderer:
         """Batches that wait for an earlier one of their client: time may decide what becomes of them."""
         return sum(worker.held for worker in self.sequencer.workers)
 
-    def _follow_all(self) -> int:
+    def _apply_all(self) -> int:
         """Bring all that is ordered to the store; how many entries."""
         done = 0
-        while (commit := self._begin_follow()) is not None:
+        while (commit := self._begin_apply()) is not None:
             done += commit.look.count
-            self._carry_out(commit)
+            self._execute(commit)
         return done
 
-    def _begin_follow(self) -> FollowCommit | None:
-        first = self._follower.next_position
+    def _begin_apply(self) -> ApplyCommit | None:
+        first = self._applier.next_position
         count = self.sequencer.frontier.committed - first
         fabric = self._arrays
-        return self._follower.begin(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes)
+        return self._applier.begin(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes)
 
-    def _carry_out(self, commit: FollowCommit) -> None:
-        self._follower.write(commit)
-        self._follower.finish(commit)
+    def _execute(self, commit: ApplyCommit) -> None:
+        self._applier.write(commit)
+        self._applier.finish(commit)
         self._limited += commit.limited
         self._advance()
 
     def _advance(self) -> None:
         """Everything that was followed is as durable as its class promises."""
         vector = self._arrays.replica_words[_REPLICA]
-        store_release_u64(vector, records.REPLICA_DURABLE, self._follower.next_position)
+        store_release_u64(vector, records.REPLICA_DURABLE, self._applier.next_position)
         self.sequencer.advance_durable((_REPLICA,), 1)
-        if self._follower.next_position == self.sequencer.frontier.committed:
+        if self._applier.next_position == self.sequencer.frontier.committed:
             self._rows.forget()
 
     def tail(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
@@ -502,10 +502,10 @@ class SequencedOrderer:
         return ordered_batches(
             fabric.goi,
             fabric.side,
-            range(self._follower.next_position, self.sequencer.frontier.committed),
+            range(self._applier.next_position, self.sequencer.frontier.committed),
             fabric.blog_all_bytes,
             len(fabric.blog_all_bytes) // len(fabric.pbr),
-            self._follower.term,
+            self._applier.term,
             topic_id=topic_id,
             from_seq=from_seq,
             size_max=size_max,
@@ -513,10 +513,10 @@ class SequencedOrderer:
 
     # --- the owner of a sequencer --------------------------------------------------------------------------------
 
-    def carry_out(self, position: Position) -> None:
+    def execute(self, position: Position) -> None:
         """Make the change that was ordered at a position."""
-        self._follow_all()
-        with self._follower.at(position):
+        self._apply_all()
+        with self._applier.at(position):
             if self._change is not None:
                 change, self._change = self._change, None
                 change()
@@ -524,7 +524,7 @@ class SequencedOrderer:
 
     def raise_ceilings(self) -> None:
         """Make higher ceilings durable."""
-        self._follower.ensure_ceilings()
+        self._applier.ensure_ceilings()
 
 
 def _new_fabric(parts: StoreParts, memory: SharedMemory, boot_id: bytes, config: FabricConfig) -> Fabric:

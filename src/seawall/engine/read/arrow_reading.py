@@ -66,7 +66,7 @@ def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.Record
         table = _gather_plain(plan, columns)
         if table is not None:
             return [table] if table.num_rows else []
-        found = (received(topic, item) for item in plan.carry_out() if isinstance(item, StoredBatch))
+        found = (received(topic, item) for item in plan.execute() if isinstance(item, StoredBatch))
         return list(to_arrow(found, columns))
     finally:
         plan.release()

@@ -191,7 +191,7 @@ def _read_log(file: Readable, size: int, at: int) -> bytes:
     return bytes(data[: read_readable(file, memoryview(data), at)])
 
 
-def split_by_place(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
+def split_by_residence(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
     """Stretches of entries that are all in the log, or none of them; the order stays."""
     in_place = addresses == IN_PLACE
     edges = [0, *(np.flatnonzero(in_place[1:] != in_place[:-1]) + 1).tolist(), len(addresses)]

@@ -84,13 +84,13 @@ class PositionPlan:
         found: list[StoredBatch | ReceivedSkip] = [*self._skips]
         try:
             for _, plan in self._parts:
-                found += [item for item in plan.carry_out() if isinstance(item, StoredBatch)]
+                found += [item for item in plan.execute() if isinstance(item, StoredBatch)]
         finally:
             self.release()
         found.sort(key=attrgetter("position"))
         return found
 
-    def carry_out(self) -> list[PositionItem]:
+    def execute(self) -> list[PositionItem]:
         """Batches, SKIPs and gaps, in their order; none where everything up to `end_position` was deleted."""
         found: list[tuple[Position, PositionItem]] = [(skip.position, skip) for skip in self._skips]
         try:
@@ -111,7 +111,7 @@ class PositionPlan:
         """What a topic has, the last first, each with where it belongs: a gap to the batch behind it."""
         placed: list[tuple[Position, PositionItem]] = []
         position = self.end_position
-        for item in reversed(plan.carry_out()):
+        for item in reversed(plan.execute()):
             if isinstance(item, Gap):
                 gap = TopicGap(item.first_seq, item.last_seq, item.reason, topic, position)
                 placed.append((position, gap))
@@ -140,7 +140,7 @@ def plan_positions(
     """
     topics = sorted(topics, key=attrgetter("topic_id"))
     found = [share for topic in topics if (share := _share(topic, log_of, from_position, size_max)) is not None]
-    shares = found if told is None else [left for share in found if (left := _untold(share, from_position, told))]
+    shares = found if told is None else [left for share in found if (left := _unreported(share, from_position, told))]
     end, behind = _end(shares, size_max, records_max, cuts_positions=cuts_positions)
     skips = [
         _told(topic, log_of(topic.topic_id), skip)
@@ -182,7 +182,7 @@ def _told(topic: TopicState, log: TopicLog | None, skip: Skip) -> ReceivedSkip:
     return ReceivedSkip(topic.name, *numbers, topic.next_seq if behind is None else min(behind, topic.next_seq))
 
 
-def _untold(share: _Share, position: Position, told: Told) -> _Share | None:
+def _unreported(share: _Share, position: Position, told: Told) -> _Share | None:
     """What is left of a share where some of a position is told; None if nothing is."""
     topic_id, entries = share.topic.topic_id, share.entries
     below = told.seq if topic_id == told.topic_id else 0 if topic_id > told.topic_id else _UNBOUNDED

@@ -101,7 +101,7 @@ class ReadPlan:
         counted = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)
         return bool(self.runs) and int(self.runs[0].entries["base_seq"][0]) + counted == self.end_seq
 
-    def carry_out(self) -> list[ReadItem]:
+    def execute(self) -> list[ReadItem]:
         """The batches and, in order with them, the gaps a reader has to know of."""
         try:
             batch = self._only_batch()

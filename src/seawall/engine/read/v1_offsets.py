@@ -115,7 +115,7 @@ class StreamRead:
 
     It is planned and carried out by turns:
 
-    while store.queries.plan_stream(name, read) and not read.carry_out(): ...
+    while store.queries.plan_stream(name, read) and not read.execute(): ...
     read.result()
     """
 
@@ -123,7 +123,7 @@ class StreamRead:
         self._start = start
         self._state = np.zeros(kernel.SHOW_STATE, np.int64)
         self._state[kernel.SHOW_FROM] = start
-        self._state[kernel.SHOW_ROOM] = self._room = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
+        self._state[kernel.SHOW_ROOM] = self._reservation = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
         self._state[kernel.SHOW_LIMIT] = -1
         #: Where the next piece begins; 0 before the first one.
         self._seq = Seq(0)
@@ -143,7 +143,7 @@ class StreamRead:
         base_offset = log.offset_of(seq) if seq <= topic.head_seq else None
         if base_offset is None:
             return False
-        last = log.at_offset(Offset(max(self._start, base_offset) + self._room))
+        last = log.at_offset(Offset(max(self._start, base_offset) + self._reservation))
         assert last is not None
         # The index may be ahead of the topic: what is written and not published yet is nobody's to read.
         behind = min(topic.next_seq, max(Seq(seq + 1), last[1]))
@@ -157,7 +157,7 @@ class StreamRead:
         plan = self._plan
         return 0 if plan is None else sum(run.size for run in plan.runs if run.source is not None)
 
-    def carry_out(self) -> bool:
+    def execute(self) -> bool:
         """Read the piece that is planned; whether there is no room for more."""
         plan, self._plan = self._plan, None
         assert plan is not None
@@ -192,7 +192,7 @@ class StreamRead:
         """Show what is wanted of some batches; whether there is no room for more."""
         state = self._state
         state[kernel.SHOW_ENTRY] = 0
-        self._make_room(int(entries["length"].max()) - BATCH_HEADER_SIZE)
+        self._make_space(int(entries["length"].max()) - BATCH_HEADER_SIZE)
         while (code := kernel.show_batches(buffer, at, entries, *live, state, self._out)) == kernel.SHOW_COMPRESSED:
             code = self._show_compressed(buffer, at, entries[state[kernel.SHOW_ENTRY]], live)
             if code != kernel.SHOW_DONE:
@@ -209,15 +209,15 @@ class StreamRead:
         stored = buffer.data[first : first + int(entry["length"])]
         header = parse_batch_header(stored, source=BatchSource.STORED)
         block = np.frombuffer(block_of(header, stored[BATCH_HEADER_SIZE:]), np.uint8)
-        self._make_room(len(block))
+        self._make_space(len(block))
         numbers = (header.base_seq, header.base_offset, header.record_count, int(header.is_opaque))
         return kernel.show_block(block, 0, len(block), *numbers, *live, self._state, self._out)
 
-    def _make_room(self, block_size: int) -> None:
+    def _make_space(self, block_size: int) -> None:
         """Memory for what is asked for and, as long as nothing was shown, for one unit of a block of such a size."""
         if self._state[kernel.SHOW_SIZE]:
             return
-        size = min(V1_FETCH_DATA_SIZE_MAX, max(block_size, min(self._room, self._end - self._start)))
+        size = min(V1_FETCH_DATA_SIZE_MAX, max(block_size, min(self._reservation, self._end - self._start)))
         if size > len(self._out):
             self._out = READ_BUFFERS.take(size)
 

@@ -1,6 +1,6 @@
 """A served log as a loop beside its own has it: a ring and readers of its own, and everything else in common.
 
-    log = BrokerLog(first, index)      # on the other loop, which ends after the first has closed the log
+    log = LoopView(first, index)      # on the other loop, which ends after the first has closed the log
 
 What connections of this loop publish goes into its ring, and the first loop orders and commits it with everything else:
 it is told by `kick`. Answers are taken from the ring here, when the first loop says that there may be some. Questions
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class BrokerLog(ServedLog):
+class LoopView(ServedLog):
     """The log of one loop that does not commit."""
 
     def __init__(self, first: ServedLog, index: int) -> None:
@@ -42,8 +42,8 @@ class BrokerLog(ServedLog):
         self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
         with self._opened().looking():
             self.rules = TopicRules(self._store.catalog)
-        self.doors = first.doors
-        self.doors.append(self)
+        self.loop_views = first.loop_views
+        self.loop_views.append(self)
         self._opened().queue.listeners.append(partial(self._announce, self._loop))
 
     async def open(self) -> Self:

@@ -12,7 +12,7 @@ Everything else is `AsyncLog`: records of this process are published and read as
 connections. While batches of order 5 are held back, the order is stepped now and then: time may decide about them.
 
 A server may have several loops, each with a ring of its own. This one commits for all; the others have the same log as
-`BrokerLog`, and are told of everything that loops have to know of each other.
+`LoopView`, and are told of everything that loops have to know of each other.
 
 A crash takes what was not acked. This module must not know connections, sockets or frames.
 """
@@ -35,7 +35,7 @@ from seawall.api.topic_info import TopicInfo
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
-from seawall.engine.commit.delivery import Bundle
+from seawall.engine.commit.delivery import PendingBatch
 from seawall.engine.commit.resident_commit import ResidentCommit
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer
 from seawall.engine.serving.served_sessions import ServedSessions
@@ -87,7 +87,7 @@ class ServedLog(ServedSessions):
         loops: int = 1,
     ) -> None:
         super().__init__(path, settings, config, brokers=brokers, networks=loops)
-        self.doors: list[ServedLog] = [self]
+        self.loop_views: list[ServedLog] = [self]
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
         #: Whose sessions live, whether they send batches or not.
@@ -120,7 +120,7 @@ class ServedLog(ServedSessions):
         queue.has_arrivals = self._has_arrivals
         queue.on_begun = self._commit_begun
         queue.listeners.append(self._answers_may_be_there)
-        store.guard.on_failed = self._tell_failure
+        store.guard.on_failed = self._report_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
         return self
 
@@ -174,12 +174,12 @@ class ServedLog(ServedSessions):
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
-        bundle = Bundle.of(topic, [block])
-        bundle.give_key(key)
+        pending_batch = PendingBatch.of(topic, [block])
+        pending_batch.give_key(key)
         with self._knowing_outcome():
-            await self.offer(bundle)
-        assert bundle.first is not None, "decided without an error"
-        return bundle.first
+            await self.offer(pending_batch)
+        assert pending_batch.first is not None, "decided without an error"
+        return pending_batch.first
 
     def make_way(self) -> None:
         """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""
@@ -245,9 +245,9 @@ class ServedLog(ServedSessions):
     async def _everywhere(self, work: Callable[[ServedLog], None]) -> None:
         """Do something on each loop, and wait until it is done."""
         work(self)
-        for door in self.doors:
+        for door in self.loop_views:
             if door is not self:
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_carry_out(work, door), door._loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(work, door), door._loop))
 
     # --- the store -------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class ServedLog(ServedSessions):
 
     def relieve(self) -> None:
         """Memory is short: begin to return what can be, and to place what waits in the log."""
-        self._opened().placer.relieve()
+        self._opened().flush_thread.relieve()
         READ_BUFFERS.drop()
         INDEXES.clear()
         self._readers.submit(give_back_memory)
@@ -292,9 +292,9 @@ class ServedLog(ServedSessions):
     @property
     def news(self) -> asyncio.Event:
         """Set when something new can be read: taken before a look, it misses nothing that comes behind that."""
-        return self._coming_news()
+        return self._coming_change()
 
-    async def wait_for_news(self, timeout_s: float, news: asyncio.Event) -> None:
+    async def wait_for_change(self, timeout_s: float, news: asyncio.Event) -> None:
         """Wait until something new can be read since `news` was taken, or for so long."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -304,12 +304,12 @@ class ServedLog(ServedSessions):
 
     def wake_readers(self) -> None:
         """Have everybody of this loop look who waits for news."""
-        self._tell_readers()
+        self._notify_readers()
 
     def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
         """Something new can be read: have readers look that wait for it. One that begins to wait now looks first."""
         if self._news is not None:
-            loop.call_soon_threadsafe(self._tell_readers)
+            loop.call_soon_threadsafe(self._notify_readers)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class ServedLog(ServedSessions):
 
     def _answers_may_be_there(self) -> None:
         """Called when a group has its numbers, and when it is written."""
-        for door in self.doors:
+        for door in self.loop_views:
             door._have_answered()
 
     def _have_answered(self) -> None:
@@ -338,7 +338,7 @@ class ServedLog(ServedSessions):
         self._are_answers_due = False
         self.on_answers()
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(partial(self.on_failed, error))
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
@@ -365,14 +365,14 @@ class ServedLog(ServedSessions):
         if not (self._orderer.held or self._orderer.is_stuck):
             return
         now_ns = OsClock().monotonic_ns()
-        for door in self.doors:
+        for door in self.loop_views:
             for client_id in door.living_clients():
                 self._orderer.sequencer.touch(client_id, now_ns)
         self._is_poked = True
         self._driver.wake()
 
 
-async def _carry_out(work: Callable[[ServedLog], None], log: ServedLog) -> None:
+async def _execute(work: Callable[[ServedLog], None], log: ServedLog) -> None:
     work(log)
 
 

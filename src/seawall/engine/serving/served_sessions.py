@@ -22,7 +22,7 @@ from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.ordering.orderer import Opened, WantedSession
-from seawall.engine.ordering.pod_answers import Remembered, remembered
+from seawall.engine.ordering.pod_answers import KnownOutcome, remembered
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
 from seawall.errors import SeawallError
@@ -37,7 +37,7 @@ class ServedSessions(AsyncLog):
     _store: Store
     _loop: asyncio.AbstractEventLoop
     #: The log as each loop has it, the one that commits first: none leaves before that one is closed.
-    doors: Sequence[ServedSessions]
+    loop_views: Sequence[ServedSessions]
 
     def __init__(
         self,
@@ -93,7 +93,9 @@ class ServedSessions(AsyncLog):
 
         return await self.ask(look)
 
-    def remembered(self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int) -> Remembered:
+    def remembered(
+        self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int
+    ) -> KnownOutcome:
         """What the store knows of a batch that came again, where the order does not know it any more."""
         with self._opened().queue.state:
             return remembered(self._store.sessions, client_id, session_epoch, client_seq, block_crc, 0)
@@ -121,12 +123,12 @@ class ServedSessions(AsyncLog):
 
     def session_begun(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
         """A connection of this loop may publish for a session: older ones of its client must not, wherever they are."""
-        for door in self.doors:
+        for door in self.loop_views:
             if door is not self:
                 door._loop.call_soon_threadsafe(door.on_session, client_id, session_epoch)
 
     def _all_connected(self) -> list[ClientId]:
-        return [client_id for door in self.doors for client_id in (*door.connected_clients(), *door._opening)]
+        return [client_id for door in self.loop_views for client_id in (*door.connected_clients(), *door._opening)]
 
     # --- time ----------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from seawall.core.types import Term
 from seawall.engine.commit.log_writer import LogWriter
 from seawall.engine.commit.pending_rows import PendingRows
 from seawall.engine.commit.reservations import Reservations
-from seawall.engine.commit.reserver import RoomMaker
-from seawall.engine.maintenance.due_work import Upkeep
-from seawall.engine.maintenance.retention import Removal
+from seawall.engine.commit.reserver import Reserver
+from seawall.engine.maintenance.checkpoint_schedule import CheckpointSchedule
+from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.store.control_log import ControlLog
 from seawall.engine.store.sessions import Sessions
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -64,11 +64,11 @@ class StoreParts:
         self.reservations = Reservations()
         shared = (guard, directory, writer, catalog, machine.clock, term, pending, self.reservations)
         self.controls = ControlLog(*shared, lost=lost)
-        self.removal = Removal(catalog, logs, self.controls, settings.ephemeral_size)
-        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
-        self.maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
+        self.cleaner = LogCleaner(catalog, logs, self.controls, settings.ephemeral_size)
+        self.checkpoint_schedule = CheckpointSchedule(checkpoint_at, settings.checkpoint_size)
+        self.maker = Reserver(writer, self.cleaner, logs.of, self.checkpoint_schedule)
         logs.open_files.on_sync_failed = guard.refuse
-        logs.on_recovered = self.removal.look_at
+        logs.on_recovered = self.cleaner.look_at
 
     def current_catalog(self) -> TopicCatalog:
         """All topics as they are now."""

@@ -140,7 +140,7 @@ class Sessions:
         if _ROW.unpack(control.row)[0] != client_id:
             raise CorruptionError(f"CLIENT: the row of another client than {client_id:016x}")
         if client_id not in self.window:
-            self._make_room()
+            self._make_space()
             self.window.import_rows(control.row)
             self.window.mark_active(client_id, now_ms)
             return
@@ -269,7 +269,7 @@ class Sessions:
         for number, client_seq, session_epoch, _ in batches:
             client_id = ClientId(number)
             if client_id not in self.window:
-                self._make_room()
+                self._make_space()
                 self.window.open(client_id, SessionEpoch(max(1, session_epoch)), ClientSeq(client_seq))
             else:
                 # A header has the low half of the epoch only; the high half goes on from what is known.
@@ -280,7 +280,7 @@ class Sessions:
         if session_epoch > self.window.state(client_id).session_epoch:
             self.window.open(client_id, SessionEpoch(session_epoch), ClientSeq(1))
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         if len(self.window) >= self._clients_max:
             self._forget(*self.window.longest_idle(1))
 

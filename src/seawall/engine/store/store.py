@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, berth_name
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_name
 from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.api.verify import verify_directory
 from seawall.engine.commit.appends import Append, Commit
@@ -50,8 +50,8 @@ class Store:
         self.orderer = orderer
         self.guard = parts.guard
         self.controls = parts.controls
-        self.removal = parts.removal
-        self.upkeep = parts.upkeep
+        self.cleaner = parts.cleaner
+        self.checkpoint_schedule = parts.checkpoint_schedule
         self.sessions = parts.sessions
         self.queries = StoreQueries(parts, orderer)
         self.session_keeper = SessionKeeper(parts, orderer)
@@ -63,7 +63,7 @@ class Store:
         #: A topic by its name or its id, for who needs no look at what it holds.
         self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
         #: How often a berth was given out.
-        self._berths_given = 0
+        self._partitions_given = 0
         #: Whether the end is one in order; else the next opening looks at everything, as after a crash.
         self.leaves_mark = True
 
@@ -78,7 +78,7 @@ class Store:
         """Commit appends and wait for it; their numbers, or the first error."""
         commit = self.begin(appends)
         try:
-            commit.carry_out()
+            commit.execute()
         except BaseException as error:
             self.fail(error)
             raise
@@ -103,17 +103,17 @@ class Store:
             self.guard.refuse(error)
             raise
 
-    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+    def begin_next(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` while one commit is under way, to be written and finished after it; None if that cannot be."""
         if self.guard.failure is not None:
             return None
         try:
-            return self.orderer.begin_ahead(appends)
+            return self.orderer.begin_next(appends)
         except BaseException as error:
             self.guard.refuse(error)
             raise
 
-    def commit_lone(
+    def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
         """Commit one plain block on this thread, by one call; None if it has to be done by steps.
@@ -123,7 +123,7 @@ class Store:
         if self.guard.failure is not None or self.controls.began_at is None:
             return None
         try:
-            return self.orderer.commit_lone(topic_id, block, record_count, state)
+            return self.orderer.commit_one(topic_id, block, record_count, state)
         except BaseException as error:
             self.fail(error)
             raise
@@ -177,7 +177,7 @@ class Store:
         def delete() -> None:
             self.controls.commit(self.catalog.delete(name))
             with self.guard.changing():
-                self.removal.forget(topic_id)
+                self.cleaner.forget(topic_id)
                 parts.logs.forget(topic_id)
             with self.guard.preparing():
                 remove_segments(topic_home(parts.machine.files, parts.directory, topic_id))
@@ -214,7 +214,7 @@ class Store:
         def delete() -> int:
             self.guard.require_usable()
             self.parts.pending.apply()
-            removed = self.removal.delete(name, before_seq=before_seq, match=match)
+            removed = self.cleaner.delete(name, before_seq=before_seq, match=match)
             self.maintenance.drop_dead()
             return removed
 
@@ -227,22 +227,22 @@ class Store:
 
         Made if it is not there; durable when this returns.
         """
-        berth = 0
+        partition = 0
         if is_apart:
-            berth = 1 + self._berths_given % BERTHS
-            self._berths_given += 1
+            partition = 1 + self._partitions_given % BERTHS
+            self._partitions_given += 1
         config = staging_config(self.parts.settings.staging_ttl_ms)
-        topic = find_staging(self.catalog, berth)
+        topic = find_staging(self.catalog, partition)
         if topic is None or topic.config != config:
-            topic = self.orderer.change(partial(self._make_staging, berth, config))
-        if berth:
+            topic = self.orderer.change(partial(self._make_staging, partition, config))
+        if partition:
             self._transactions.begin_apart(topic)
         return topic
 
-    def _make_staging(self, berth: int, config: TopicConfig) -> TopicState:
-        found = find_staging(self.catalog, berth)
+    def _make_staging(self, partition: int, config: TopicConfig) -> TopicState:
+        found = find_staging(self.catalog, partition)
         if found is None:
-            return only(self._create([(berth_name(berth), config)], is_reserved=True))
+            return only(self._create([(partition_name(partition), config)], is_reserved=True))
         return self._configure(found, config.to_json())
 
     def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:

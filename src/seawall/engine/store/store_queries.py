@@ -64,7 +64,7 @@ class StoreQueries:
 
     def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
         """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
-        return self.plan_read(name, from_seq, size_max=size_max).carry_out()
+        return self.plan_read(name, from_seq, size_max=size_max).execute()
 
     def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
         """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""

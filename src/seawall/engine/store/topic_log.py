@@ -31,13 +31,13 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.maintenance.flushing import LocateFile, PlaceJob, SealJob, plan_place
+from seawall.engine.maintenance.flushing import FlushJob, LocateFile, SealJob, plan_flush
 from seawall.engine.read.planning import (
     LiveRuns,
     Locate,
     Planned,
     SeqRuns,
-    split_by_place,
+    split_by_residence,
 )
 from seawall.engine.read.segment_search import near_offset, near_position
 from seawall.engine.store.unflushed import Waiting
@@ -50,8 +50,8 @@ from seawall.storage.open_files import OpenFiles
 from seawall.storage.segments.batch_index import BatchIndex, Entries, join_entries
 from seawall.storage.segments.limits import SegmentLimits, seal_reason
 from seawall.storage.segments.names import sort_names
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory
 from seawall.storage.wal.epochs import WalAddress
 from seawall.wire.format.batches import BatchHeader, BatchSource, parse_batch_header
 
@@ -63,10 +63,10 @@ _LAST_MS: Final = attrgetter("name.last_ms")
 
 
 @dataclass(slots=True)
-class Filling:
+class ActiveSegment:
     """A segment that is not sealed, and where those of its batches are that it does not hold yet."""
 
-    segment: ActiveSegment
+    segment: SegmentWriter
     waiting: Waiting = field(default_factory=Waiting)
     #: Bytes of the segments before it that nobody has read; less the bytes of this one that somebody has.
     unread_before: int = 0
@@ -117,10 +117,10 @@ class TopicLog:
 
     def __init__(
         self,
-        home: TopicHome,
+        home: TopicDirectory,
         locate: Locate,
         sealed: list[SealedSegment],
-        filling: list[Filling],
+        filling: list[ActiveSegment],
         *,
         is_kept: bool = True,
     ) -> None:
@@ -134,7 +134,7 @@ class TopicLog:
         self.wants_roll = False
 
     @property
-    def home(self) -> TopicHome:
+    def home(self) -> TopicDirectory:
         """Where its segments are."""
         return self._home
 
@@ -161,8 +161,8 @@ class TopicLog:
             # A topic that fills segments without a checkpoint in between will need as much again.
             reserve = min(max(reserve, self.filling[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
         unread = self.filling[-1].unread if self.filling else 0
-        segment = ActiveSegment.create(self._home, first_seq, created_ns, reserve=reserve)
-        self.filling.append(Filling(segment, unread_before=unread))
+        segment = SegmentWriter.create(self._home, first_seq, created_ns, reserve=reserve)
+        self.filling.append(ActiveSegment(segment, unread_before=unread))
 
     def take_back(self) -> None:
         """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
@@ -171,11 +171,11 @@ class TopicLog:
         remove_if_there(self._home.files, segment.path)
 
     @property
-    def writing(self) -> Filling | None:
+    def writing(self) -> ActiveSegment | None:
         """The segment that is written on."""
         return self.filling[-1] if self.filling else None
 
-    def give_up(self, segment: SealedSegment | ActiveSegment) -> None:
+    def give_up(self, segment: SealedSegment | SegmentWriter) -> None:
         """Have a segment no more: its file becomes somebody else's. It is not the one that is written on."""
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
@@ -184,21 +184,21 @@ class TopicLog:
             self.filling = [each for each in self.filling if each.segment is not segment]
         segment.close()
 
-    def adopt(self, segment: ActiveSegment) -> None:
+    def adopt(self, segment: SegmentWriter) -> None:
         """Have a segment that was another topic's; what is appended from now on goes there."""
         unread = self.filling[-1].unread if self.filling else 0
-        self.filling.append(Filling(segment, unread_before=unread))
+        self.filling.append(ActiveSegment(segment, unread_before=unread))
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
-    def plan_places(self, locate_file: LocateFile, below: WalAddress) -> list[PlaceJob]:
+    def plan_flushes(self, locate_file: LocateFile, below: WalAddress) -> list[FlushJob]:
         """What waits in the log below an address, to be brought to its places."""
-        return [plan_place(filling, locate_file, below) for filling in self.filling]
+        return [plan_flush(filling, locate_file, below) for filling in self.filling]
 
     def fill(self, locate_file: LocateFile, below: WalAddress) -> None:
         """Copy every batch that waits in the log to its place, and make all places durable."""
-        for job in self.plan_places(locate_file, below):
-            job.carry_out()
+        for job in self.plan_flushes(locate_file, below):
+            job.execute()
             job.settle()
 
     def unsealed(self) -> list[tuple[TopicId, Seq, Entries]]:
@@ -381,9 +381,9 @@ class TopicLog:
         with suppress(FileNotFoundError, CorruptionError):
             planned.add_stored(segment.shared, entries)
 
-    def _add_filling(self, planned: Planned, filling: Filling, entries: Entries, numbers: Sequence[int]) -> None:
+    def _add_filling(self, planned: Planned, filling: ActiveSegment, entries: Entries, numbers: Sequence[int]) -> None:
         addresses = filling.waiting.addresses_of(numbers)
-        for first, last, in_place in split_by_place(addresses):
+        for first, last, in_place in split_by_residence(addresses):
             if in_place:
                 with suppress(FileNotFoundError):
                     planned.add_stored(filling.segment.shared, entries[first:last])
@@ -401,12 +401,12 @@ def _reaches(index: BatchIndex, seq: Seq) -> bool:
 
 def topic_home(
     files: Files, directory: DataDirectory, topic_id: TopicId, open_files: OpenFiles | None = None
-) -> TopicHome:
+) -> TopicDirectory:
     """Where the segments of a topic are; those with `open_files` are opened as they are needed."""
-    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id, open_files)
+    return TopicDirectory(files, directory.topic(topic_id), directory.directory_id, topic_id, open_files)
 
 
-def remove_segments(home: TopicHome) -> None:
+def remove_segments(home: TopicDirectory) -> None:
     """Remove every file of a topic that is deleted; names that mean nothing to Seawall stay."""
     names = home.names()
     unknown = sort_names(names).unknown

@@ -22,10 +22,10 @@ from seawall.core.types import Seq, TopicId
 from seawall.engine.maintenance.retention import still_needed
 from seawall.engine.read.planning import Locate
 from seawall.engine.store.replay import ReplayedSegment, segment_entries
-from seawall.engine.store.topic_log import Filling, TopicLog, topic_home
+from seawall.engine.store.topic_log import ActiveSegment, TopicLog, topic_home
 from seawall.engine.store.unflushed import Waiting
 from seawall.io.disk.files import parent_directory
-from seawall.io.disk.memory_files import MemoryFiles, SparePieces
+from seawall.io.disk.memory_files import BufferPool, MemoryFiles
 from seawall.io.interfaces import Files
 from seawall.storage.directory import DataDirectory
 from seawall.storage.open_files import OpenFiles
@@ -65,7 +65,7 @@ class TopicLogs:
         #: Whether the directories of topics that were there at the opening have durable names.
         self._are_names_durable = False
         #: What topics of class ephemeral share.
-        self.spare_memory = SparePieces()
+        self.pooled_memory = BufferPool()
         #: Told of each topic that was recovered.
         self.on_recovered: Callable[[TopicState], None] = _nothing
 
@@ -94,7 +94,7 @@ class TopicLogs:
         log = self.get(topic.topic_id)
         if log is None:
             is_kept = topic.config.durability is not Durability.EPHEMERAL
-            files = self._files if is_kept else MemoryFiles(self.spare_memory)
+            files = self._files if is_kept else MemoryFiles(self.pooled_memory)
             home = topic_home(files, self._directory, topic.topic_id, self.open_files if is_kept else None)
             log = self._logs[topic.topic_id] = TopicLog(home, self._locate, [], [], is_kept=is_kept)
         return log
@@ -146,7 +146,7 @@ class TopicLogs:
         filling = []
         for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
             expected = segments.get(segment.first_seq)
-            filling.append(Filling(segment, Waiting() if expected is None else expected.waiting.copy()))
+            filling.append(ActiveSegment(segment, Waiting() if expected is None else expected.waiting.copy()))
         log = self._logs[topic_id] = TopicLog(home, self._locate, list(recovery.sealed), filling)
         del self._pending[topic_id]
         self._waiting.pop(topic_id, None)

@@ -8,7 +8,7 @@ other headers (`storage.segments.adoption`), and no block is read or written. Ev
     find        what can be adopted, segment by segment
     prepare     the topics that it was staged in begin other segments, where it is written on; may find the disk full
     fill        headers are read, and what is not durable yet is made so; readers are not kept from reading
-    carry_out   files are moved and stamped; from here on only a failing disk keeps the transaction out
+    execute   files are moved and stamped; from here on only a failing disk keeps the transaction out
     settle      the log tells of it
 
 Nobody fills, seals or removes a segment while it is adopted: whoever commits has `upkeep.placing`, as everybody has it
@@ -36,7 +36,7 @@ from seawall.storage.control.codec import SegmentRoll
 from seawall.storage.segments.adoption import adopt_file, settle
 from seawall.storage.segments.batch_index import BatchIndex, Entries
 from seawall.storage.segments.names import index_name
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
 from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 
@@ -52,7 +52,7 @@ class Adopted:
 
     topic: TopicState
     log: TopicLog
-    segment: SealedSegment | ActiveSegment
+    segment: SealedSegment | SegmentWriter
     numbers: range
     headers: list[bytes] = field(default_factory=list)
 
@@ -83,12 +83,12 @@ def find(
     return found if size >= len(found) * SIZE_MIN else []
 
 
-def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSegment | ActiveSegment]:
+def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSegment | SegmentWriter]:
     """The segments that hold all batches of a range at their places, and nothing else; none if there are no such."""
     sealed = [each for each in log.sealed if first_seq <= each.name.last_seq and each.name.first_seq <= last_seq]
     filling = [each for each in log.filling if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
     inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, filling))
-    found: list[SealedSegment | ActiveSegment] = [*sealed, *(each.segment for each in inside)]
+    found: list[SealedSegment | SegmentWriter] = [*sealed, *(each.segment for each in inside)]
     indexes = [each.index for each in found]
     if not found or any(len(each.waiting) for each in inside) or not all(map(len, indexes)):
         return []
@@ -111,7 +111,7 @@ class Adoption:
         """Have nothing written on any more that is adopted; `take_back` undoes it."""
         for each in adopted:
             if each.log.filling and each.log.filling[-1].segment is each.segment:
-                assert isinstance(each.segment, ActiveSegment), "it is filling"
+                assert isinstance(each.segment, SegmentWriter), "it is filling"
                 each.log.begin(each.topic.next_seq, now_ns)
                 self._begun.append((each.topic, each.segment.first_seq))
 
@@ -120,7 +120,7 @@ class Adoption:
         while self._begun:
             self._log_of(self._begun.pop()[0]).take_back()
 
-    def carry_out(
+    def execute(
         self, topic: TopicState, adopted: Sequence[Adopted], headers: Bytes, entries: Entries, now_ns: TimestampNs
     ) -> None:
         """Make segments of a topic out of staged ones; `headers` and `entries` are those of all batches, as they are to
@@ -172,5 +172,5 @@ def fill(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:
             raise NotFoundError(f"staged batches from seq {base_seq} on are damaged; stage the records again")
         headers[number * _HEADER : (number + 1) * _HEADER] = np.frombuffer(header, np.uint8)
         adopted.headers.append(header)
-    if isinstance(adopted.segment, ActiveSegment):
+    if isinstance(adopted.segment, SegmentWriter):
         adopted.segment.sync()

@@ -46,7 +46,7 @@ class _Verified(NamedTuple):
     batches: list[memoryview]
 
 
-class Copying:
+class BatchCopier:
     """The batches of one transaction. Whatever happens, nothing is looked at any more once it is left."""
 
     def __init__(self, plan: TransactionPlan) -> None:
@@ -116,10 +116,10 @@ def _kept(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: En
 def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
     """Write sound batches to their places."""
     for first, batches in verified:
-        room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
-        is_uncached = room.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
+        reservation = plan.shares[TopicId(int(plan.topic_ids[first]))].made_reservation
+        is_uncached = reservation.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
         write = _write_uncached if is_uncached else write_all
-        write(room.filling.segment.shared.file, batches, int(plan.places[first]))
+        write(reservation.filling.segment.shared.file, batches, int(plan.places[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:

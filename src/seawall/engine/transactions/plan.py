@@ -14,7 +14,7 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.transactions import WantedTransaction
 from seawall.core.types import TopicId
-from seawall.engine.commit.reservations import Room
+from seawall.engine.commit.reservations import Reservation
 from seawall.engine.commit.reserver import CONTROL_ROOM, Need
 from seawall.engine.transactions.adoption import Adopted
 from seawall.engine.transactions.staging import StagedBatches
@@ -43,16 +43,16 @@ class Share:
     parts: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     need: Need = _NOTHING
-    room: Room | None = None
+    reservation: Reservation | None = None
     adopted: list[Adopted] = field(default_factory=list)
     #: To be logged before the first batch.
     ahead: list[SegmentRoll | FloorRaise] = field(default_factory=list)
 
     @property
-    def made_room(self) -> Room:
+    def made_reservation(self) -> Reservation:
         """Its room, once it is made."""
-        assert self.room is not None, "room is made before anything is filled"
-        return self.room
+        assert self.reservation is not None, "room is made before anything is filled"
+        return self.reservation
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from seawall import limits
-from seawall.core.transactions import BERTH_SEQS, StagedRange, berth_name
+from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
 from seawall.core.types import Seq, TopicId
 from seawall.engine.store.topic_log import TopicLog
 from seawall.errors import InvalidInputError, LimitError, NotFoundError
@@ -32,7 +32,7 @@ from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.state import TopicState
 
 if TYPE_CHECKING:
-    from seawall.engine.maintenance.retention import Removal
+    from seawall.engine.maintenance.retention import LogCleaner
 
 #: How many attempts at once may have a berth alone.
 BERTHS: Final = 8
@@ -57,9 +57,9 @@ def staging_config(ttl_ms: int) -> TopicConfig:
     )
 
 
-def find_staging(catalog: TopicCatalog, berth: int = 0) -> TopicState | None:
+def find_staging(catalog: TopicCatalog, partition: int = 0) -> TopicState | None:
     """The topic of a berth, or the one that is shared, if anything was ever staged there."""
-    return catalog.own(berth_name(berth))
+    return catalog.own(partition_name(partition))
 
 
 class Staged(NamedTuple):
@@ -116,12 +116,12 @@ class StagedBatches:
         return int(self.entries["length"].sum(dtype=np.int64))
 
 
-def plain_size(staged: Sequence[Staged], removal: Removal) -> int:
+def plain_size(staged: Sequence[Staged], cleaner: LogCleaner) -> int:
     """Plain bytes of staged ranges, looked up for all of a topic together: there may be thousands."""
-    return sum(removal.size_of(topic, rows) for topic, rows in _by_topic(staged))
+    return sum(cleaner.size_of(topic, rows) for topic, rows in _by_topic(staged))
 
 
-def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], removal: Removal) -> list[DeleteRecords]:
+def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], cleaner: LogCleaner) -> list[DeleteRecords]:
     """The controls that delete what is live of some ranges."""
     for each in ranges:
         _check_range(each)
@@ -133,16 +133,16 @@ def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], removal:
         ).ranges
         for first in range(0, len(live), limits.DELETE_RANGES_MAX):
             some = live[first : first + limits.DELETE_RANGES_MAX]
-            deletes.append(DeleteRecords(topic.topic_id, DeletedSeqs(some), removal.size_of(topic, some)))
+            deletes.append(DeleteRecords(topic.topic_id, DeletedSeqs(some), cleaner.size_of(topic, some)))
     return deletes
 
 
 def _held(catalog: TopicCatalog, each: StagedRange) -> Staged | None:
     """A range as the topic knows it that would hold it; None if there is no such topic."""
     _check_range(each)
-    berth = each.first_seq // BERTH_SEQS
-    topic = find_staging(catalog, berth)
-    base = berth * BERTH_SEQS
+    partition = each.first_seq // BERTH_SEQS
+    topic = find_staging(catalog, partition)
+    base = partition * BERTH_SEQS
     return None if topic is None else Staged(topic, StagedRange(Seq(each.first_seq - base), Seq(each.last_seq - base)))
 
 

@@ -43,7 +43,7 @@ from seawall.engine.store.control_log import HEADROOM
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.transactions import adoption
 from seawall.engine.transactions.adoption import Adoption
-from seawall.engine.transactions.copying import Copying
+from seawall.engine.transactions.copying import BatchCopier
 from seawall.engine.transactions.plan import Share, TransactionPlan
 from seawall.engine.transactions.staging import StagedBatches, delete_staged, plain_size
 from seawall.errors import ConflictError, LimitError
@@ -96,7 +96,7 @@ class Transactions:
         with self._parts.guard.preparing():
             now = TimestampNs(self._parts.machine.clock.wall_ns())
             for share in self._plan(wanted).shares.values():
-                self._parts.removal.check_room(share.topic, share.need.records, share.need.plain_size, now)
+                self._parts.cleaner.check_space(share.topic, share.need.records, share.need.plain_size, now)
 
     def commit(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
         """Publish what was staged, once for each key; durable when this returns. What is refused changes nothing."""
@@ -108,20 +108,20 @@ class Transactions:
         with self._parts.guard.preparing():
             plan = self._plan(wanted)
             try:
-                self._make_rooms(plan, adoption_of, now)
+                self._make_reservations(plan, adoption_of, now)
                 self._fill(plan, unlocked)
             except BaseException:
                 plan.pins.unpin_all()
                 adoption_of.take_back()
                 for share in plan.shares.values():
-                    if share.room is not None:
-                        parts.maker.take_back(share.room)
+                    if share.reservation is not None:
+                        parts.maker.take_back(share.reservation)
                 raise
         with self._parts.guard.changing():
             self._log(plan, adoption_of, now)
         plan.pins.unpin_all()
         topics = [share.topic for share in plan.shares.values()]
-        self._maintenance.tidy_up([topic for topic in topics if parts.removal.is_limited(topic)])
+        self._maintenance.tidy_up([topic for topic in topics if parts.cleaner.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
         assert committed is not None, "it was remembered just now"
         return committed
@@ -129,11 +129,11 @@ class Transactions:
     def abort(self, ranges: Sequence[StagedRange]) -> int:
         """Delete what was staged and will not be published; how many records went. Durable when this returns."""
         self._parts.controls.begin_change()
-        deletes = delete_staged(self._parts.catalog, ranges, self._parts.removal)
+        deletes = delete_staged(self._parts.catalog, ranges, self._parts.cleaner)
         if deletes:
             self._parts.controls.commit_many(deletes)
         for delete in deletes:
-            self._parts.removal.deleted(delete)
+            self._parts.cleaner.deleted(delete)
         self._maintenance.tidy_up([])
         return sum(int(np.diff(delete.removed.ranges).sum()) for delete in deletes)
 
@@ -141,7 +141,7 @@ class Transactions:
 
     def _plan(self, wanted: WantedTransaction) -> TransactionPlan:
         """What a transaction does, or why it cannot."""
-        catalog, removal = self._parts.catalog, self._parts.removal
+        catalog, cleaner = self._parts.catalog, self._parts.cleaner
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
             raise LimitError(f"{len(wanted.offsets)} cursors join, at most {limits.TRANSACTION_CURSORS_MAX} may")
         batches = StagedBatches.of(catalog, self._log_of, [part.staged for part in wanted.parts])
@@ -157,7 +157,7 @@ class Transactions:
             staged = [batches.staged[place] for place in share.parts]
             records = sum(each.range.record_count for each in staged)
             size = int(batches.entries["length"][share.numbers].sum(dtype=np.int64))
-            share.need = Need(records, plain_size(staged, removal), size)
+            share.need = Need(records, plain_size(staged, cleaner), size)
             share.adopted = adoption.find(share.topic, batches, share.parts, self._log_of)
         if len(shares) > limits.TRANSACTION_TOPICS_MAX:
             raise LimitError(f"a transaction into {len(shares)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
@@ -182,7 +182,7 @@ class Transactions:
             )
         return topic
 
-    def _make_rooms(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
+    def _make_reservations(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
         """Room for the batches of every topic in one segment of it, and for the compound in the log."""
         parts = self._parts
         logged = plan.logged_size + HEADROOM
@@ -190,19 +190,19 @@ class Transactions:
         for share in plan.shares.values():
             need = share.need
             # Evictions that are logged by themselves were made by `check`.
-            parts.removal.check_room(share.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
+            parts.cleaner.check_space(share.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
             if share.adopted:
-                raised = parts.removal.evict_ahead(share.topic, need.records, need.plain_size, TimestampNs(now))
+                raised = parts.cleaner.evict_ahead(share.topic, need.records, need.plain_size, TimestampNs(now))
                 share.ahead = [] if raised is None else [raised]
                 adoption_of.prepare(share.adopted, TimestampNs(now))
                 plan.places[share.numbers] = plan.batches.entries["at"][share.numbers]
                 for each in share.adopted:
                     plan.pins.pin(each.segment.shared)
                 continue
-            share.room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
-            share.ahead = share.room.ahead
+            share.reservation = parts.maker.make(share.topic, need, logged, TimestampNs(now))
+            share.ahead = share.reservation.ahead
             lengths = plan.batches.entries["length"][share.numbers].astype(np.uint64)
-            segment = share.room.filling.segment
+            segment = share.reservation.filling.segment
             plan.pins.pin(segment.shared)
             plan.segments[share.numbers] = segment.first_seq
             plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
@@ -212,7 +212,7 @@ class Transactions:
     def _fill(self, plan: TransactionPlan, unlocked: Unlocked) -> None:
         """Copy every staged batch to its place, not durably yet, unless it is adopted, and keep its header."""
         batches = plan.batches
-        with Copying(plan) as copying:
+        with BatchCopier(plan) as copying:
             for (topic, held), numbers in zip(batches.staged, batches.numbers, strict=True):
                 if plan.shares[TopicId(int(plan.topic_ids[numbers.start]))].adopted:
                     continue
@@ -231,16 +231,16 @@ class Transactions:
             for share in plan.shares.values():
                 for each in share.adopted:
                     adoption.fill(each, batches, plan.headers)
-                if share.room is not None and share.need.size >= _SYNCED_AHEAD_SIZE:
-                    share.room.filling.segment.sync()
+                if share.reservation is not None and share.need.size >= _SYNCED_AHEAD_SIZE:
+                    share.reservation.filling.segment.sync()
 
     # --- log -----------------------------------------------------------------------------------------------------
 
     def _log(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
         """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
-        writer, removal = self._parts.writer, self._parts.removal
+        writer, cleaner = self._parts.writer, self._parts.cleaner
         # How much is deleted is looked up while it is still there.
-        deletes = delete_staged(self._parts.catalog, plan.batches.ranges, removal)
+        deletes = delete_staged(self._parts.catalog, plan.batches.ranges, cleaner)
         parts: list[SimpleControl] = [*self._ahead(plan)]
         _restamp(plan.headers, plan.topic_ids)
         position, timestamp_ns, rows = writer.number_together(plan.headers, now)
@@ -262,9 +262,9 @@ class Transactions:
         adoption_of.settle()
         for part in parts:
             if isinstance(part, FloorRaise):
-                removal.evicted(part)
+                cleaner.evicted(part)
             elif isinstance(part, DeleteRecords):
-                removal.deleted(part)
+                cleaner.deleted(part)
 
     def _ahead(self, plan: TransactionPlan) -> list[SimpleControl]:
         """What has to be in the log before the batches; ceilings count at once, since nobody sees what they allow."""
@@ -284,12 +284,12 @@ class Transactions:
         """Make the staged segments of a share segments of its topic, with other headers."""
         for each in share.adopted:
             plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
-            self._parts.upkeep.rolled(each.segment.index.end)
-        adoption_of.carry_out(share.topic, share.adopted, plan.headers, entries, TimestampNs(now))
+            self._parts.checkpoint_schedule.rolled(each.segment.index.end)
+        adoption_of.execute(share.topic, share.adopted, plan.headers, entries, TimestampNs(now))
 
     def _place(self, plan: TransactionPlan, share: Share, entries: Entries) -> None:
         """Put the headers of a topic's batches over those that were copied, make all of them durable, index them."""
-        segment = share.made_room.filling.segment
+        segment = share.made_reservation.filling.segment
         segment.place(share.need.size)
         for number in share.numbers:
             segment.write_at(int(plan.places[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data])

@@ -22,7 +22,7 @@ import numpy as np
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB, MIB
 
-__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "SparePieces"]
+__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "BufferPool"]
 
 #: Smallest and largest piece of a file; the largest are asked for in huge pages.
 PIECE_SIZE_MIN: Final = 64 * KIB
@@ -31,7 +31,7 @@ PIECE_SIZE_MAX: Final = 4 * MIB
 _SPARE_SIZE: Final = 64 * MIB
 
 
-class SparePieces:
+class BufferPool:
     """What files of one owner share."""
 
     __slots__ = ("__weakref__", "_lock", "_pieces", "_returned", "_used", "size")

@@ -3,7 +3,7 @@
 The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
-Bytes lie in *extents*, one behind the other: stretches of pieces (`spare_pieces`). A file that grows is not copied, and
+Bytes lie in *extents*, one behind the other: stretches of pieces (`buffer_pool`). A file that grows is not copied, and
 space that is reserved costs nothing: a piece is taken when something is written to it.
 
 One owner at a time for changes, beside whom others may read what was there before; a file that was unlinked is gone
@@ -22,12 +22,12 @@ from typing import Final
 import numpy as np
 
 from seawall.errors import InvalidInputError
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, PIECE_SIZE_MIN, SparePieces
+from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, PIECE_SIZE_MIN, BufferPool
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
 from seawall.kernels.runtime.memory import Bytes, copy_out
 from seawall.limits import KIB
 
-__all__ = ["MemoryFile", "MemoryFiles", "SparePieces"]
+__all__ = ["BufferPool", "MemoryFile", "MemoryFiles"]
 
 #: So many bytes at once are on their way out of the caches: they are written past them, which takes two thirds of the
 #: time and leaves there what is needed next.
@@ -60,7 +60,7 @@ class _Content:
 
     __slots__ = ("_extents", "_piece", "_piece_used", "_spare", "filled", "locked_by", "size")
 
-    def __init__(self, spare: SparePieces) -> None:
+    def __init__(self, spare: BufferPool) -> None:
         self._spare = spare
         #: They hold all that was written, which is up to `filled`. What is behind it reads as zeros.
         self._extents: list[_Extent] = []
@@ -119,13 +119,13 @@ class _Content:
         for memory, first, last in self._spans(before, at):
             memory[first:last] = 0
         spans = self._spans(at, end)
-        place = room = 0
+        place = space = 0
         for view in views:
             done, size = 0, len(view)
             while done < size:
-                if place == room:
-                    memory, place, room = next(spans)
-                step = min(size - done, room - place)
+                if place == space:
+                    memory, place, space = next(spans)
+                step = min(size - done, space - place)
                 if step >= _STREAMED_SIZE:
                     copy_out(memory, place, np.frombuffer(view, np.uint8), done, step)
                 else:
@@ -224,9 +224,9 @@ class MemoryFiles:
 
     __slots__ = ("_files", "_spare")
 
-    def __init__(self, spare: SparePieces | None = None) -> None:
+    def __init__(self, spare: BufferPool | None = None) -> None:
         self._files: dict[str, _Content] = {}
-        self._spare = spare or SparePieces()
+        self._spare = spare or BufferPool()
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> MemoryFile:
         """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""

@@ -36,11 +36,11 @@ def is_near(file: int, at: int, size: int) -> bool:
 
 def bring_near(file: int, at: int, size: int) -> None:
     """Read a stretch of a file, so that it is in memory; an error is told to whoever reads it then."""
-    room = bytearray(_PIECE_SIZE)
+    space = bytearray(_PIECE_SIZE)
     end = at + size
     try:
         while at < end:
-            count = os.preadv(file, [memoryview(room)[: end - at]], at)
+            count = os.preadv(file, [memoryview(space)[: end - at]], at)
             if not count:
                 return
             at += count

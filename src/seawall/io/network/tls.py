@@ -146,7 +146,7 @@ def encrypted(connected: socket.socket, context: ssl.SSLContext, host: str, addr
 class TlsStream:
     """One encrypted connection that stands; the words of `waiting.WaitingStream`."""
 
-    __slots__ = ("_peer", "_socket", "wants_room")
+    __slots__ = ("_peer", "_socket", "wants_space")
     #: Whether `fill` waits by itself.
     waits: ClassVar[bool] = False
 
@@ -154,7 +154,7 @@ class TlsStream:
         self._socket = connected
         self._peer = peer
         #: Whether somebody waits for it to take more bytes.
-        self.wants_room = False
+        self.wants_space = False
 
     @property
     def has_bytes(self) -> bool:
@@ -182,11 +182,11 @@ class TlsStream:
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
         """Take bytes, of as many records as there are; None if there are none now, 0 at the end."""
-        room = memoryview(buffer)
+        space = memoryview(buffer)
         taken = 0
-        while taken < len(room):
+        while taken < len(space):
             try:
-                count = self._socket.recv_into(room[taken:])
+                count = self._socket.recv_into(space[taken:])
             except _NOT_NOW:
                 return taken or None
             except OSError as error:

@@ -39,7 +39,7 @@ _FILL_WAIT: Final = Struct("@ll").pack(0, _FILL_WAIT_US)
 class WaitingStream:
     """One TCP connection that stands. Made by `open_stream`."""
 
-    __slots__ = ("_peer", "_socket", "wants_room")
+    __slots__ = ("_peer", "_socket", "wants_space")
     #: Whether `fill` waits by itself.
     waits: ClassVar[bool] = True
 
@@ -47,7 +47,7 @@ class WaitingStream:
         self._socket = connected
         self._peer = peer
         #: Whether somebody waits for it to take more bytes.
-        self.wants_room = False
+        self.wants_space = False
 
     @property
     def has_bytes(self) -> bool:
@@ -178,7 +178,7 @@ def await_streams(streams: Iterable[WaitingStream | TlsStream], waker: Waker | N
     for stream in streams:
         if stream.has_bytes:
             timeout_s = 0.0
-        poller.register(stream, select.POLLIN | select.POLLOUT if stream.wants_room else select.POLLIN)
+        poller.register(stream, select.POLLIN | select.POLLOUT if stream.wants_space else select.POLLIN)
     if waker is not None:
         poller.register(waker, select.POLLIN)
     found = poller.poll(max(0.0, timeout_s) * 1_000)

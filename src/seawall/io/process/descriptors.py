@@ -89,8 +89,8 @@ class DescriptorBudget:
         wanted."""
         shared = max(0, limit - limits.OTHER_DESCRIPTORS)
         segment_files = segment_file_share(limit)
-        room = (shared - segment_files) // limits.CONNECTION_DESCRIPTORS - limits.CONNECTIONS_REFUSED_AT_ONCE
-        return cls(limit, max(1, min(connections_wanted, room)), segment_files)
+        space = (shared - segment_files) // limits.CONNECTION_DESCRIPTORS - limits.CONNECTIONS_REFUSED_AT_ONCE
+        return cls(limit, max(1, min(connections_wanted, space)), segment_files)
 
     def __str__(self) -> str:
         return (

@@ -29,7 +29,7 @@ import numpy as np
 from seawall.io.disk.disk_ring import Event
 from seawall.kernels.runtime.atomics import compare_exchange_u64, load_acquire_u64, store_release_u64
 
-__all__ = ["Bell", "keep_stepping"]
+__all__ = ["WakeUpEvent", "keep_stepping"]
 
 #: Longest that a role looks on without work before it lies down; on a busy machine that takes a core from others.
 SPIN_NS: Final = 50_000
@@ -40,7 +40,7 @@ _LIES: Final = 0
 _STOPS: Final = 8
 
 
-class Bell:
+class WakeUpEvent:
     """What one role sleeps on, and others ring."""
 
     __slots__ = ("_event", "_memory", "_poll", "_words")
@@ -67,9 +67,9 @@ class Bell:
         """Whether the role of this bell is to end."""
         return load_acquire_u64(self._words, _STOPS) == 1
 
-    def watch(self, descriptor: int, *, bytes_come: bool = True, has_room: bool = False) -> None:
+    def watch(self, descriptor: int, *, bytes_come: bool = True, has_space: bool = False) -> None:
         """Let bytes that arrive here end a sleep, or room to send; in the process that sleeps. Replaces what was."""
-        wanted = (select.POLLIN if bytes_come else 0) | (select.POLLOUT if has_room else 0)
+        wanted = (select.POLLIN if bytes_come else 0) | (select.POLLOUT if has_space else 0)
         self._poll.register(descriptor, wanted)
 
     def unwatch(self, descriptor: int) -> None:
@@ -94,20 +94,20 @@ class Bell:
         self._event.close()
 
 
-def keep_stepping(step: Callable[[], int], bell: Bell, spin_ns_max: int = SPIN_NS) -> None:
+def keep_stepping(step: Callable[[], int], wakeup: WakeUpEvent, spin_ns_max: int = SPIN_NS) -> None:
     """Step a role, which says how much it did, until its bell tells to stop."""
     spin_ns = spin_ns_max
-    while not bell.is_stopping:
+    while not wakeup.is_stopping:
         if step():
             continue
         if _looks_on(step, spin_ns):
             spin_ns = min(spin_ns_max, 2 * spin_ns + 1)
             continue
         spin_ns //= 2
-        bell.lie_down()
-        while not step() and not bell.sleep() and not bell.is_stopping:
+        wakeup.lie_down()
+        while not step() and not wakeup.sleep() and not wakeup.is_stopping:
             pass
-        bell.get_up()
+        wakeup.get_up()
 
 
 def _looks_on(step: Callable[[], int], spin_ns: int) -> bool:

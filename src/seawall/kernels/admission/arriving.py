@@ -180,7 +180,7 @@ def _next_start(state: Words, blog_size: int, size: int) -> int:
 
 
 @kernel(int64(int64_out, int64_out, _pending, int64, int64))
-def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
+def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
     """Where in the BLog the next claim of `size` bytes would lie, as long as nothing else is claimed; or NO_ROOM."""
     free_completed(state, completion, pending)
     if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
@@ -192,7 +192,7 @@ def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, s
 
 
 @kernel(void(int64_out, int64_out, int64, int64))
-def want_place(state: Words, tails: Words, blog_size: int, size: int) -> None:
+def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
     """Say that the next claim of `size` bytes, which fit the BLog, waits for room."""
     want_bytes(state, tails, _next_start(state, blog_size, size) + (size + LINE - 1) // LINE * LINE)
 
@@ -222,8 +222,8 @@ def publish_judged(
 ) -> int:
     """Claim, fill and publish those batches that were judged TAKEN, and the refusals that use a number.
 
-    A batch that lies already where its bytes are claimed (`free_place`) is left there. If one does, or lies anywhere in
-    what is free, it has to be the only one: those behind it would be moved into themselves.
+    A batch that lies already where its bytes are claimed (`free_space_for`) is left there. If one does, or lies
+    anywhere in what is free, it has to be the only one: those behind it would be moved into themselves.
 
     RUN_DONE, or RUN_FULL before one without room. A batch that no ring of this size ever holds is refused.
     """

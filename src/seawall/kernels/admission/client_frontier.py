@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -112,7 +112,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -176,7 +176,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -23,7 +23,7 @@ from seawall.kernels.runtime.jit import int64, kernel, uint32_out, uint64, void
 from seawall.kernels.runtime.memory import as_int64
 from seawall.kernels.runtime.tables import ABSENT, home_slot
 
-Places = npt.NDArray[np.uint32]
+IndexTable = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint64]
 
 ROW_BITS = 24
@@ -48,7 +48,7 @@ def tag_of(client_id: np.uint64) -> int:
 
 
 @kernel(int64(uint32_out, uint64), inline=True, counted=False)
-def guess_row(places: Places, client_id: np.uint64) -> int:
+def guess_row(places: IndexTable, client_id: np.uint64) -> int:
     """The row that a client has by its tag, or ABSENT: nearly always right, and no row is touched for it."""
     tag = tag_of(client_id)
     slot = home_slot(client_id, places.size)
@@ -62,7 +62,7 @@ def guess_row(places: Places, client_id: np.uint64) -> int:
 
 
 @kernel(int64(uint32_out, _words, uint64), inline=True, counted=False)
-def find_row(places: Places, clients: Words, client_id: np.uint64) -> int:
+def find_row(places: IndexTable, clients: Words, client_id: np.uint64) -> int:
     """The row of a client, or ABSENT."""
     tag = tag_of(client_id)
     slot = home_slot(client_id, places.size)
@@ -76,7 +76,7 @@ def find_row(places: Places, clients: Words, client_id: np.uint64) -> int:
 
 
 @kernel(void(uint32_out, uint64, int64))
-def add_row(places: Places, client_id: np.uint64, row: int) -> None:
+def add_row(places: IndexTable, client_id: np.uint64, row: int) -> None:
     """Make the entry of a client that has none; the caller has seen to it that there is room."""
     slot = home_slot(client_id, places.size)
     while places[slot] != 0:
@@ -85,7 +85,7 @@ def add_row(places: Places, client_id: np.uint64, row: int) -> None:
 
 
 @kernel(void(uint32_out, _words, int64))
-def remove_row(places: Places, clients: Words, row: int) -> None:
+def remove_row(places: IndexTable, clients: Words, row: int) -> None:
     """Take out the entry of a row, which has one."""
     slots = places.size
     hole = home_slot(clients[row, CLIENT_ID], slots)

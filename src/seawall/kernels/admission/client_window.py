@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
-from seawall.kernels.admission.client_index import Places, find_row
+from seawall.kernels.admission.client_index import IndexTable, find_row
 from seawall.kernels.runtime.jit import int64, int64_out, kernel, record_array, uint32_out, uint64, void
 from seawall.kernels.runtime.memory import LINE_SIZE, as_int64
 from seawall.kernels.runtime.tables import ABSENT, Values
@@ -209,7 +209,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -348,7 +348,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -382,7 +382,7 @@ def decide_batch(
 def skip_to(
     client_id: np.uint64,
     next_expected: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -406,7 +406,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -430,7 +430,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -68,13 +68,13 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
     an empty `offsets` asks for the count alone. Returns the count or a negative SCAN code.
     """
     wanted = offsets.size > 0
-    room = min(records_max, offsets.size - 1) if wanted else records_max
+    space = min(records_max, offsets.size - 1) if wanted else records_max
     count = 0
     at = start
     while at < end:
         if end - at < _HEADER:
             return SCAN_TRUNCATED
-        if count >= room:
+        if count >= space:
             return SCAN_TOO_MANY
         record_type = as_int64(block[at])
         length = load_u32(block, at + 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba.core import types
 
 from seawall.kernels.admission.client_frontier import admit_client_batch
-from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import WINDOW_RESULT, Words
 from seawall.kernels.admission.frontier import ADMISSION_ROW, TOPIC_ROW, Rows, admit_batch
 from seawall.kernels.codec.batch_header import (
@@ -174,7 +174,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -70,78 +70,78 @@ _SPIN_NS = 200_000
 
 
 @kernel(void(bytes_out, int64_out))
-def seal_lone_frame(frame: Bytes, desk: Values) -> None:
+def seal_one_frame(frame: Bytes, arguments: Values) -> None:
     """The header of the block in the frame."""
-    end = BLOCK_AT + desk[BLOCK_SIZE]
+    end = BLOCK_AT + arguments[BLOCK_SIZE]
     write_header(
         frame,
         0,
         frame,
         BLOCK_AT,
         end,
-        desk[RECORD_COUNT],
-        desk[TOPIC_ID],
-        desk[CLIENT_ID],
-        desk[CLIENT_SEQ],
-        desk[SESSION_EPOCH],
-        desk[BLOCK_SIZE],
-        desk[CHOICES],
+        arguments[RECORD_COUNT],
+        arguments[TOPIC_ID],
+        arguments[CLIENT_ID],
+        arguments[CLIENT_SEQ],
+        arguments[SESSION_EPOCH],
+        arguments[BLOCK_SIZE],
+        arguments[CHOICES],
     )
-    store_u64(frame, TIMESTAMP_AT, desk[WALL_NS])
+    store_u64(frame, TIMESTAMP_AT, arguments[WALL_NS])
     seal_header(frame, 0)
 
 
 @kernel(int64(int64_out, bytes_out, int64, record_array(FRAME_ROW), int64_out))
-def read_lone_answer(desk: Values, answer: Bytes, size: int, rows: Rows, state: Values) -> int:
+def read_one_answer(arguments: Values, answer: Bytes, size: int, rows: Rows, state: Values) -> int:
     """STORED if these bytes are one ACK that says so of the batch alone; then the desk has its numbers."""
     if size != _ACK_SIZE or split_frames(answer, 0, size, _PAYLOAD_MAX, rows, state) != SPLIT_MORE:
         return OTHERWISE
     if state[STATE_FRAMES] != 1 or state[STATE_CONSUMED] != size or as_int64(answer[5]) != KIND_ACK:
         return OTHERWISE
     status = as_int64(answer[_ENTRY_AT + 44])
-    if load_i64(answer, _ENTRY_AT) != desk[CLIENT_SEQ] or load_u32(answer, _ENTRY_AT + 36) > 1 or status != 0:
+    if load_i64(answer, _ENTRY_AT) != arguments[CLIENT_SEQ] or load_u32(answer, _ENTRY_AT + 36) > 1 or status != 0:
         return OTHERWISE
     if load_i64(answer, _ENTRY_AT + 16) < 0:  # nobody knows its position
         return OTHERWISE
-    desk[BASE_SEQ] = load_i64(answer, _ENTRY_AT + 8)
-    desk[POSITION] = load_i64(answer, _ENTRY_AT + 16)
-    desk[TIMESTAMP] = load_i64(answer, _ENTRY_AT + 24)
-    desk[WINDOW_BATCHES] = load_u32(answer, 52)
-    desk[WINDOW_BYTES] = load_u32(answer, 56)
+    arguments[BASE_SEQ] = load_i64(answer, _ENTRY_AT + 8)
+    arguments[POSITION] = load_i64(answer, _ENTRY_AT + 16)
+    arguments[TIMESTAMP] = load_i64(answer, _ENTRY_AT + 24)
+    arguments[WINDOW_BATCHES] = load_u32(answer, 52)
+    arguments[WINDOW_BYTES] = load_u32(answer, 56)
     return STORED
 
 
 @kernel(int64(int64_out, bytes_out))
-def _await_answer(desk: Values, answer: Bytes) -> int:
+def _await_answer(arguments: Values, answer: Bytes) -> int:
     """Bytes of an answer, once there are some; 0 at the end of the stream or of the time, or minus errno.
 
     Answers of late came quickly, or else the core is left to others at once: who sleeps is woken late.
     """
     began = monotonic_ns()
     received = -1
-    if desk[WAITED_NS] < _SPIN_NS:
-        received = receive_some(desk[FD], address_of(answer, 0), answer.size)
+    if arguments[WAITED_NS] < _SPIN_NS:
+        received = receive_some(arguments[FD], address_of(answer, 0), answer.size)
         while received < 0 and monotonic_ns() - began < _SPIN_NS:
             yield_core()
-            received = receive_some(desk[FD], address_of(answer, 0), answer.size)
+            received = receive_some(arguments[FD], address_of(answer, 0), answer.size)
     if received < 0:
-        if either_readable(desk[FD], desk[WAKER_FD], desk[TIMEOUT_MS]) != 1:
+        if either_readable(arguments[FD], arguments[WAKER_FD], arguments[TIMEOUT_MS]) != 1:
             return 0
-        received = receive_some(desk[FD], address_of(answer, 0), answer.size)
-    desk[WAITED_NS] = monotonic_ns() - began
+        received = receive_some(arguments[FD], address_of(answer, 0), answer.size)
+    arguments[WAITED_NS] = monotonic_ns() - began
     return received
 
 
 @kernel(int64(bytes_out, int64_out, bytes_out, record_array(FRAME_ROW), int64_out))
-def exchange_lone_batch(frame: Bytes, desk: Values, answer: Bytes, rows: Rows, state: Values) -> int:
+def exchange_one_batch(frame: Bytes, arguments: Values, answer: Bytes, rows: Rows, state: Values) -> int:
     """Send the block in the frame as a batch, and wait for its ack: STORED, or OTHERWISE."""
-    seal_lone_frame(frame, desk)
-    size = BLOCK_AT + desk[BLOCK_SIZE]
-    desk[RECEIVED] = 0
-    sent = send_some(desk[FD], address_of(frame, 0), size)
-    desk[SENT] = sent
+    seal_one_frame(frame, arguments)
+    size = BLOCK_AT + arguments[BLOCK_SIZE]
+    arguments[RECEIVED] = 0
+    sent = send_some(arguments[FD], address_of(frame, 0), size)
+    arguments[SENT] = sent
     if sent != size:
         return OTHERWISE
-    received = _await_answer(desk, answer)
-    desk[RECEIVED] = received
-    return read_lone_answer(desk, answer, received, rows, state)
+    received = _await_answer(arguments, answer)
+    arguments[RECEIVED] = received
+    return read_one_answer(arguments, answer, received, rows, state)

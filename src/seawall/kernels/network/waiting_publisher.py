@@ -18,8 +18,8 @@ from seawall.kernels.network.waiting_exchange import (
     FD,
     STORED,
     TIMEOUT_MS,
-    read_lone_answer,
-    seal_lone_frame,
+    read_one_answer,
+    seal_one_frame,
 )
 from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, record_array
 from seawall.kernels.runtime.memory import Bytes, address_of, as_int64, load_i64, load_u32
@@ -37,7 +37,7 @@ AHEAD_SIZE = 3
 @kernel(int64(bytes_out, int64_out, bytes_out, record_array(FRAME_ROW), int64_out, int64_out, int64, int64))
 def publish_waiting(
     frame: Bytes,
-    desk: Values,
+    arguments: Values,
     answer: Bytes,
     rows: Rows,
     state: Values,
@@ -50,26 +50,26 @@ def publish_waiting(
     Each answer has to be an ack that says STORED or, where `answer_size` is not 0, so many bytes. Minus one if one is
     not. `waited` gets how long each took, in ns, the first ones as far as there is room.
     """
-    size = BLOCK_AT + desk[BLOCK_SIZE]
+    size = BLOCK_AT + arguments[BLOCK_SIZE]
     count = 0
     now = monotonic_ns()
     while count == 0 or now < until_ns:
         began = now
-        seal_lone_frame(frame, desk)
-        if send_some(desk[FD], address_of(frame, 0), size) != size:
+        seal_one_frame(frame, arguments)
+        if send_some(arguments[FD], address_of(frame, 0), size) != size:
             return -1
-        if poll_readable(desk[FD], desk[TIMEOUT_MS]) != 1:
+        if poll_readable(arguments[FD], arguments[TIMEOUT_MS]) != 1:
             return -1
-        received = receive_some(desk[FD], address_of(answer, 0), answer.size)
+        received = receive_some(arguments[FD], address_of(answer, 0), answer.size)
         if answer_size != 0:
             if received != answer_size:
                 return -1
-        elif read_lone_answer(desk, answer, received, rows, state) != STORED:
+        elif read_one_answer(arguments, answer, received, rows, state) != STORED:
             return -1
         now = monotonic_ns()
         if count < waited.size:
             waited[count] = now - began
-        desk[CLIENT_SEQ] += 1
+        arguments[CLIENT_SEQ] += 1
         count += 1
     return count
 
@@ -99,7 +99,7 @@ def count_acked(progress: Values, answers: Bytes, version: int) -> int:
 
 @kernel(int64(bytes_out, int64_out, bytes_out, int64_out, int64, int64, int64))
 def publish_ahead(
-    frame: Bytes, desk: Values, answers: Bytes, progress: Values, version: int, ahead: int, until_ns: int
+    frame: Bytes, arguments: Values, answers: Bytes, progress: Values, version: int, ahead: int, until_ns: int
 ) -> int:
     """Publish the same until a moment, with up to `ahead` messages that are not acked: how many were, or minus one.
 
@@ -107,7 +107,7 @@ def publish_ahead(
     """
     size = frame.size
     progress[:] = 0
-    progress[AHEAD_FIRST] = desk[CLIENT_SEQ]
+    progress[AHEAD_FIRST] = arguments[CLIENT_SEQ]
     now = monotonic_ns()
     sent = 0
     # Bytes of the frame that is being sent which the socket has taken.
@@ -115,19 +115,19 @@ def publish_ahead(
     while now < until_ns or sent == 0 or progress[AHEAD_ACKED] < sent or taken > 0:
         while taken > 0 or (sent - progress[AHEAD_ACKED] < ahead and (now < until_ns or sent == 0)):
             if taken == 0 and version == 2:
-                seal_lone_frame(frame, desk)
-            done = send_some(desk[FD], address_of(frame, taken), size - taken)
+                seal_one_frame(frame, arguments)
+            done = send_some(arguments[FD], address_of(frame, taken), size - taken)
             if done <= 0:
                 break
             taken += done
             if taken == size:
                 taken = 0
                 sent += 1
-                desk[CLIENT_SEQ] += 1
-        if poll_readable(desk[FD], desk[TIMEOUT_MS]) != 1:
+                arguments[CLIENT_SEQ] += 1
+        if poll_readable(arguments[FD], arguments[TIMEOUT_MS]) != 1:
             return -1
         left = progress[AHEAD_RECEIVED]
-        received = receive_some(desk[FD], address_of(answers, left), answers.size - left)
+        received = receive_some(arguments[FD], address_of(answers, left), answers.size - left)
         if received <= 0:
             return -1
         progress[AHEAD_RECEIVED] += received

@@ -21,7 +21,7 @@ read back: numbers that none has are FOLLOW_BAD too.
 Rows (`WAL_ROW`) are filled for what takes effect: admitted batches (command 0), SKIPs, and refusals that decide a
 client seq. The caller has made room: for `count` rows, and in the lane for every entry that does not go apart.
 
-Batches that go apart are not copied (`follow_apart`): their stamped headers are put together, each with a reference in
+Batches that go apart are not copied (`apply_apart`): their stamped headers are put together, each with a reference in
 the lane, and whoever places them takes header and block from where they lie.
 """
 
@@ -192,7 +192,7 @@ def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
         *(bytes_out, int64, int64, int64, _rows, int64_out),
     )
 )
-def follow_run(
+def apply_run(
     goi: Bytes,
     side: Bytes,
     mask: int,
@@ -278,7 +278,7 @@ def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq
         *(bytes_out, int64, int64, int64, int64, int64, _rows, int64_out),
     )
 )
-def follow_apart(
+def apply_apart(
     goi: Bytes,
     side: Bytes,
     mask: int,

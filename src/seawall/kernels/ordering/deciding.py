@@ -30,7 +30,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from seawall.kernels.admission.client_index import CLIENT_ID, Places, find_row
+from seawall.kernels.admission.client_index import CLIENT_ID, IndexTable, find_row
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -298,7 +298,7 @@ def drain_refs(
     pbr_entries: int,
     now_ns: int,
     absent_client: int,
-    places: Places,
+    places: IndexTable,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,

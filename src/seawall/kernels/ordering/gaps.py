@@ -120,8 +120,8 @@ def expire_gaps(
         if pages[head + PAGE_GAP_NS] == 0:
             since = max(as_int64(pages[head + PAGE_LAST_SEEN]), as_int64(pages[head + PAGE_GAP_SINCE]))
             deadline = since + as_int64(state[SILENCE_NS])
-        room = ready.size // READY_WORDS - state[READY_TAIL]
-        if now_ns >= deadline and room > state[HELD] + SKIPS_MAX:
+        space = ready.size // READY_WORDS - state[READY_TAIL]
+        if now_ns >= deadline and space > state[HELD] + SKIPS_MAX:
             _skip_gap(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
         else:
             state[NEXT_DEADLINE] = min(as_int64(state[NEXT_DEADLINE]), deadline)

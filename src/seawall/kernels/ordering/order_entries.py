@@ -217,7 +217,7 @@ def _push_range(ranges: Words, range_counters: Words, start: int, end: int) -> N
 
 
 @kernel(int64(int64_in, int64_out), counted=False)
-def has_range_room(ranges: Words, range_counters: Words) -> int:
+def has_range_space(ranges: Words, range_counters: Words) -> int:
     """Whether another range can be told to the frontier."""
     waiting = range_counters[PRODUCED] - load_acquire(range_counters, CONSUMED)
     return as_int64(waiting < ranges.size // 2)

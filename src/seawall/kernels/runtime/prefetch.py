@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from seawall.kernels.admission.client_index import Places, guess_row
+from seawall.kernels.admission.client_index import IndexTable, guess_row
 from seawall.kernels.admission.client_window import (
     KEEPER_SPARED,
     SLOT_COUNT,
@@ -69,7 +69,7 @@ def ask_ahead(
     end: int,
     slots: Words,
     pbr_entries: int,
-    places: Places,
+    places: IndexTable,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,

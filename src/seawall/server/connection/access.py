@@ -183,7 +183,7 @@ class Admission:
         size = max(1, size)
         return size if self._rate is None else await self._rate.wait(size, is_over) or 1
 
-    def portion_now(self, size: int) -> int:
+    def response_now(self, size: int) -> int:
         """The same at once; 0 if it would have to wait."""
         return size if self._rate is None else self._rate.take(size)
 

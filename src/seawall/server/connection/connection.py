@@ -33,14 +33,14 @@ from seawall.io.network.tls import common_name
 from seawall.kernels.codec import frames
 from seawall.server.connection.budget import ConnectionMemory
 from seawall.server.connection.outbox import Outbox
-from seawall.server.connection.receive_buffers import Arriving, ReceiveRoom
+from seawall.server.connection.receive_buffers import Arriving, ReceiveBuffers
 from seawall.server.connection.session import Bytes, ConnectionLimits, Session
 from seawall.wire.format.codes import VERSION_2, ErrorCode
 from seawall.wire.format.decoder import split_failure
 
 if TYPE_CHECKING:
     from seawall.server.connection.listener import Listener
-    from seawall.server.publish.producer_session import Publishing
+    from seawall.server.publish.producer_session import ProducerSession
     from seawall.server.publish.publish_thread import Attachment, Returned, V1Topic
 
 
@@ -48,13 +48,13 @@ class Connection(asyncio.BufferedProtocol):
     """One TCP connection."""
 
     def __init__(
-        self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits, memory: ConnectionMemory
+        self, listener: Listener, space: ReceiveBuffers, bounds: ConnectionLimits, memory: ConnectionMemory
     ) -> None:
         self._listener = listener
         #: What it may hold for its peer; the session counts what it holds there, too.
         self.memory = memory
         self.probe = listener.probe
-        self._arriving = Arriving(room, self._queued, memory, self._memory_reserved)
+        self._arriving = Arriving(space, self._queued, memory, self._memory_reserved)
         self._bounds = bounds
         self._loop = listener.loop
         self._session: Session | None = None
@@ -146,9 +146,9 @@ class Connection(asyncio.BufferedProtocol):
             self._split(rest, rest.size)
             self._adjust_reading()
 
-    def be_deaf(self) -> None:
+    def stop_reading(self) -> None:
         """Take no notice of anything that the peer still sends."""
-        if self._recalls_for(self.be_deaf):
+        if self._recalls_for(self.stop_reading):
             return
         self._is_deaf = True
         self._arriving.drop()
@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing or self._recalls_for(partial(self.finish, last)):
             return
         self.write(last)
-        self.be_deaf()
+        self.stop_reading()
         self._is_finishing = True
         if not self._outbox.has_pieces:
             self._shut()
@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def attach(
         self,
-        publishing: Publishing,
+        publishing: ProducerSession,
         payload_max: int,
         returned: Callable[[Returned], None],
         v1_topic: V1Topic | None = None,
@@ -306,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_began = now
         arriving.wait(buffer, start, end)
         self._is_short_of_memory = not arriving.reserve()
-        if arriving.awaited and self._queued() and not self._has_room_for(arriving.awaited):
+        if arriving.awaited and self._queued() and not self._has_space_for(arriving.awaited):
             self._is_blocked = True
 
     @property
@@ -321,8 +321,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_short_of_memory = False
         self._adjust_reading()
 
-    def _has_room_for(self, size: int) -> bool:
-        return self._session is None or self._session.has_room_for(size)
+    def _has_space_for(self, size: int) -> bool:
+        return self._session is None or self._session.has_space_for(size)
 
     def _queued(self) -> int:
         """Bytes that can be received without waiting; 0 if that is unknown."""
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, error: ProtocolError, version: int) -> None:
         self._listener.count(ErrorCode(error.code).name.lower())
-        self.be_deaf()
+        self.stop_reading()
         if self._session is None and not error.answered:
             self.finish()
         else:
@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_finishing or self._session is None:
             return False
         if not self._is_deaf:
-            self.be_deaf()
+            self.stop_reading()
             self._session.ended()
         # An encrypted connection ends in both directions at once.
         return not self._is_encrypted
@@ -396,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._session is not None:
             self._is_full = False
             self._adjust_reading()
-            self._session.has_room()
+            self._session.has_space()
 
     def _bound_outbox(self) -> None:
         if not self._is_full and self.unsent_size > self._bounds.outbox_size:

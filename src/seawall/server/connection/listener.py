@@ -28,7 +28,7 @@ from seawall.errors import ProtocolError
 from seawall.io.network.accepting import Accepted, AcceptingPort, hang_up, watch_peer
 from seawall.server.connection.budget import PeerMemory
 from seawall.server.connection.connection import Connection
-from seawall.server.connection.receive_buffers import ReceiveRoom
+from seawall.server.connection.receive_buffers import ReceiveBuffers
 from seawall.server.connection.session import ConnectionLimits, Session
 from seawall.server.connection.slow_callbacks import SlowCallbacks
 from seawall.server.publish.publish_thread import PublishThread
@@ -54,7 +54,7 @@ class Listener:
         *,
         bounds: ConnectionLimits | None = None,
         connections_max: int = limits.CONNECTIONS_MAX,
-        room: ReceiveRoom | None = None,
+        space: ReceiveBuffers | None = None,
         count_all: Callable[[], int] | None = None,
         memory: PeerMemory | None = None,
         needs_token: bool = False,
@@ -90,7 +90,7 @@ class Listener:
         self._opening: dict[asyncio.Task[None], Accepted] = {}
         #: Connections that are not made yet.
         self._unmade: set[Connection] = set()
-        self._room = room or ReceiveRoom()
+        self._space = space or ReceiveBuffers()
         self._is_stopped = False
 
     async def listen(self, host: str, port: int, tls: SSLContext | None = None) -> tuple[str, int]:
@@ -191,7 +191,7 @@ class Listener:
             port.close()
 
     def _make(self) -> Connection:
-        return Connection(self, self._room, self._bounds, self._memory.open())
+        return Connection(self, self._space, self._bounds, self._memory.open())
 
     # --- for connections -------------------------------------------------------------------------------------------
 
@@ -209,12 +209,12 @@ class Listener:
         session = (make or next(iter(self._versions.values())))(connection)
         if make is None and version in {VERSION_1, VERSION_2}:
             self.count("unsupported_version")
-            connection.be_deaf()
+            connection.stop_reading()
             text = f"protocol version {version} is not spoken here"
             session.failed(ProtocolError(text, code=ErrorCode.UNSUPPORTED_VERSION, closes=True))
         elif self._count_all() > self._connections_max:
             self.count("connection_limit")
-            connection.be_deaf()
+            connection.stop_reading()
             text = f"{self._connections_max} connections are all this server takes: try again later"
             session.failed(ProtocolError(text, code=ErrorCode.CONNECTION_LIMIT, closes=True))
         return session

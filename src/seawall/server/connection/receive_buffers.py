@@ -56,7 +56,7 @@ class Lender(Protocol):
         ...
 
 
-class ReceiveRoom:
+class ReceiveBuffers:
     """What all connections of a loop share: bytes are lent to one of them until its session returns."""
 
     __slots__ = ("one_row", "rows", "slab")
@@ -72,14 +72,14 @@ class Arriving:
 
     __slots__ = (
         *("_expected", "_go_on", "_is_lent", "_kept", "_loans", "_memory", "_own", "_own_end", "_queued", "_reserved"),
-        *("_rest", "_room", "_wanted", "needed", "state"),
+        *("_rest", "_space", "_wanted", "needed", "state"),
     )
 
     def __init__(
-        self, room: ReceiveRoom, queued: Callable[[], int], memory: ConnectionMemory, go_on: Callable[[], None]
+        self, space: ReceiveBuffers, queued: Callable[[], int], memory: ConnectionMemory, go_on: Callable[[], None]
     ) -> None:
         """`go_on` is called when memory was reserved that a frame had to wait for."""
-        self._room = room
+        self._space = space
         self._memory = memory
         self._go_on = go_on
         #: Bytes reserved for the frame that arrives, bytes that it waits for, and bytes counted for what is kept.
@@ -102,7 +102,7 @@ class Arriving:
     @property
     def rows(self) -> frames.Rows:
         """Where a split of these bytes tells of frames: of one, where they are lent."""
-        return self._room.one_row if self._is_lent else self._room.rows
+        return self._space.one_row if self._is_lent else self._space.rows
 
     @property
     def awaited(self) -> int:
@@ -123,7 +123,7 @@ class Arriving:
         if self._own is not None:
             left = self._own.size - self._own_end
             return self._own.data[self._own_end : self._own_end + (left if left < _PIECES_SIZE else _PIECE_SIZE)]
-        slab = self._room.slab
+        slab = self._space.slab
         start, end = self._rest.size, slab.size
         if start:
             slab[:start] = self._rest
@@ -151,7 +151,7 @@ class Arriving:
     def received(self, count: int) -> tuple[Bytes, int] | None:
         """So many bytes have come: all that are no frames yet, and where they end; None if they are still none."""
         if self._own is None:
-            return self._room.slab, self._rest.size + count
+            return self._space.slab, self._rest.size + count
         self._own_end += count
         if self._own_end < self.needed > limits.BATCH_HEADER_SIZE:
             frames.sum_ahead(self._own, 0, self._own_end, self.state)
@@ -218,7 +218,7 @@ class Arriving:
         self._count_reserved(0)
         self._kept = end - start
         self._memory.waiting.hold(self._kept)
-        if self._is_lent or buffer is self._room.slab:
+        if self._is_lent or buffer is self._space.slab:
             self._move(buffer, start, end)
         else:
             self._rest, self._own = buffer[start:end], None

@@ -48,7 +48,7 @@ class Session(Protocol):
         """
         ...
 
-    def has_room_for(self, size: int) -> bool:
+    def has_space_for(self, size: int) -> bool:
         """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
         ...
 
@@ -68,7 +68,7 @@ class Session(Protocol):
         """Nothing was received for `keepalive_s`."""
         ...
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         """All that was written is sent."""
         ...
 

@@ -29,7 +29,7 @@ from seawall.kernels.codec.frames import FRAME_ROW, Rows
 from seawall.server.connection.session import Bytes
 from seawall.server.lwp2.refusals import refuse, v1_error_frame
 from seawall.server.publish.ingest import Ingest
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Returned
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import AckStatus, ErrorCode, V1Flags
@@ -47,7 +47,7 @@ _CODES: Final = {
 }
 
 
-class BatchRoom:
+class EncodeBuffer:
     """Memory in which frames become batches; the connections of a loop share it."""
 
     __slots__ = ("batches", "frame_counts", "rows")
@@ -123,13 +123,13 @@ _TEXTS: Final = {
 }
 
 
-class _Batches(Publishing):
+class _Batches(ProducerSession):
     """The batches of one connection, as the ingest knows them; how many there may be is the session's business."""
 
     __slots__ = ()
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """As much as the ring has."""
         return limits.SERVER_FRAME_ROWS
 
@@ -153,14 +153,14 @@ class Lwp1Ingest:
     """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
 
     def __init__(
-        self, log: ServedLog, ingest: Ingest, room: BatchRoom, told: Callable[[], None], go_on: Callable[[], None]
+        self, log: ServedLog, ingest: Ingest, space: EncodeBuffer, told: Callable[[], None], go_on: Callable[[], None]
     ) -> None:
         self._log = log
         self._ingest = ingest
-        self._room = room
+        self._space = space
         self._told = told
         self.go_on = go_on
-        self._batches: Publishing | None = None
+        self._batches: ProducerSession | None = None
         self._next_seq = 1
         #: Runs that are not decided, in their order.
         self._runs: deque[Run] = deque()
@@ -175,9 +175,9 @@ class Lwp1Ingest:
         if flags & _LZ4 or not length or size > limits.SERVER_RECEIVE_SIZE:
             payload = plain_payload(0, buffer[at + _HEADER : at + size].tobytes()) if plain is None else plain
             return self._take_one(payload, rows[first : first + 1], topic)
-        return self._publish(buffer, rows, first, topic, self._room.batches)
+        return self._publish(buffer, rows, first, topic, self._space.batches)
 
-    def attachable(self) -> Publishing | None:
+    def attachable(self) -> ProducerSession | None:
         """What the publish thread has to know of the connection, if everything before is decided; else None."""
         batches = self._batches
         if batches is None or self._runs or not self._ingest.may_attach(batches):
@@ -249,17 +249,17 @@ class Lwp1Ingest:
     def _publish(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, out: Bytes) -> Run | None:
         if self._batches is None:
             self._batches = self._ingest.begin_sessionless(self, _Batches)
-        batches, room = self._batches, self._room
+        batches, space = self._batches, self._space
         self._log.rules.require(topic)
         client_id = batches.client_id - (1 << 64)
         numbers = (first, topic.topic_id, client_id, self._next_seq, LARGE_BLOCK_SIZE - 1)
-        made = kernel.make_batches(buffer, rows, *numbers, out, room.rows, room.frame_counts)
-        taken = self._ingest.publish(batches, out, room.rows[:made])
+        made = kernel.make_batches(buffer, rows, *numbers, out, space.rows, space.frame_counts)
+        taken = self._ingest.publish(batches, out, space.rows[:made])
         if not taken:
             return None
-        frame_counts = room.frame_counts[:taken].copy()
+        frame_counts = space.frame_counts[:taken].copy()
         batch_ids = rows["id"][first : first + int(frame_counts.sum())].copy()
-        run = Run(batch_ids, int(room.rows["size"][:taken].sum()), self._next_seq, frame_counts)
+        run = Run(batch_ids, int(space.rows["size"][:taken].sum()), self._next_seq, frame_counts)
         self._next_seq += taken
         self._runs.append(run)
         return run

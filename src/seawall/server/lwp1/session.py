@@ -35,12 +35,12 @@ from seawall.server.connection.budget import ConnectionMemory, Lease
 from seawall.server.connection.keepalives import KeepaliveAnswers
 from seawall.server.connection.session import Bytes
 from seawall.server.connection.slow_callbacks import SlowCallbacks
-from seawall.server.lwp1.ingest import BatchRoom, Lwp1Ingest, Run
+from seawall.server.lwp1.ingest import EncodeBuffer, Lwp1Ingest, Run
 from seawall.server.lwp1.reading import Lwp1Reading
 from seawall.server.lwp2.refusals import refusal, v1_error_frame
 from seawall.server.lwp2.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.server.publish.ingest import Ingest
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Returned, V1Topic
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import ErrorCode, V1Flags, V1Kind
@@ -105,12 +105,16 @@ class Line(Protocol):
         ...
 
     def attach(
-        self, publishing: Publishing, payload_max: int, returned: Callable[[Returned], None], v1_topic: V1Topic | None
+        self,
+        publishing: ProducerSession,
+        payload_max: int,
+        returned: Callable[[Returned], None],
+        v1_topic: V1Topic | None,
     ) -> None:
         """Let the publish thread receive and answer, if nothing is on its way in either direction."""
         ...
 
-    def be_deaf(self) -> None:
+    def stop_reading(self) -> None:
         """Take no notice of anything that the peer still sends."""
         ...
 
@@ -140,7 +144,7 @@ class Lwp1Service:
         self.counts: Counter[str] = Counter()
         self.loop = asyncio.get_running_loop()
         #: Where frames become batches.
-        self.room = BatchRoom()
+        self.space = EncodeBuffer()
 
     def __call__(self, line: Line) -> Lwp1Session:
         """The session of a connection."""
@@ -171,7 +175,7 @@ class Lwp1Session:
         #: The last words, once the peer is not listened to any more.
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
-        self._ingest = Lwp1Ingest(service.log, service.ingest, service.room, self._told, self._go_on)
+        self._ingest = Lwp1Ingest(service.log, service.ingest, service.space, self._told, self._go_on)
         #: Receives of nothing but small frames for one topic, one after the other, and that topic.
         self._small_receives = 0
         self._topic: V1Topic | None = None
@@ -198,7 +202,7 @@ class Lwp1Session:
     def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
 
-    def has_room_for(self, _size: int) -> bool:
+    def has_space_for(self, _size: int) -> bool:
         """Whether there is room shows when they have come."""
         return True
 
@@ -210,7 +214,7 @@ class Lwp1Session:
             if self._last is not None:
                 # It ends: nothing more that came with the last frame counts.
                 return len(rows)
-            count = self._take(buffer, rows, taken) if self._has_room() else 0
+            count = self._take(buffer, rows, taken) if self._has_space() else 0
             if not count:
                 self._is_behind = True
                 break
@@ -229,13 +233,13 @@ class Lwp1Session:
 
     def drain(self, _drain_ms: int) -> None:
         """The server ends: nothing more is taken, what is under way is answered."""
-        self._line.be_deaf()
+        self._line.stop_reading()
         self.ended()
 
     def silent(self) -> None:
         """Version 1 says nothing unasked."""
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         """All answers are sent: what was left because of them comes again."""
         self._go_on()
 
@@ -247,7 +251,7 @@ class Lwp1Session:
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         """Whether one more frame may be taken: bounds have space, and no command is under way."""
         return (
             self._command is None
@@ -284,7 +288,7 @@ class Lwp1Session:
                     # At once: the next frame may be larger if this token is known.
                     self._authenticate(request)
                 else:
-                    self._begin(self._carry_out(request))
+                    self._begin(self._execute(request))
         except ProtocolError as error:
             self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
         return 1
@@ -397,12 +401,12 @@ class Lwp1Session:
         bug = None if task.cancelled() else task.exception()
         if bug is not None:
             self._loop.call_exception_handler({"message": "a command failed", "exception": bug, "task": task})
-            self._line.be_deaf()
+            self._line.stop_reading()
             self._end_with(v1_error_frame(refusal(bug)))
         self._write()
         self._go_on()
 
-    async def _carry_out(self, request: Request) -> None:
+    async def _execute(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
         try:
             with self._line.memory.working.lease() as lease:
@@ -422,7 +426,7 @@ class Lwp1Session:
             case CommitOffset():
                 return encode_reply(await self._reading.commit(request))
             case _:
-                return encode_reply(await self._service.commands.carry_out(request))
+                return encode_reply(await self._service.commands.execute(request))
 
     def _authenticate(self, request: Authenticate) -> None:
         is_known = self._admission.authenticate(request.token)
@@ -431,7 +435,7 @@ class Lwp1Session:
         if not is_known:
             self._service.count("authentication_failed")
             if self._admission.is_over:
-                self._line.be_deaf()
+                self._line.stop_reading()
                 self._end_with(b"")
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -462,7 +466,7 @@ class Lwp1Session:
             self._line.finish(self._last)
 
     def _go_on(self) -> None:
-        if self._is_behind and self._has_room():
+        if self._is_behind and self._has_space():
             self._is_behind = False
             self._line.go_on()
 

@@ -22,8 +22,8 @@ from seawall.errors import ProtocolError
 from seawall.server.connection.access import Admission
 from seawall.server.connection.budget import Lease
 from seawall.server.connection.connection import Connection
-from seawall.server.read.fetch_responses import Portion, next_portion, refuse_start, topic_of
-from seawall.server.read.position_responses import next_position_portion, start_position
+from seawall.server.read.fetch_responses import FetchResponse, next_response, refuse_start, topic_of
+from seawall.server.read.position_responses import next_position_response, start_position
 from seawall.server.read.stored_files import stored_files
 from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
 from seawall.wire.lwp2.files import FilesRequest
@@ -92,7 +92,7 @@ class Fetching:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
             async with self._turns:
-                size_max = await self._room(request.max_bytes)
+                size_max = await self._space(request.max_bytes)
                 with self._connection.memory.working.lease() as lease:
                     news = self._log.news
                     found = await self._next(lease, request, start, size_max)
@@ -100,45 +100,45 @@ class Fetching:
                     left = deadline - loop.time()
                     if self._answer(request, request_id, found, is_late=left <= 0):
                         return
-            await self._log.wait_for_news(left, news)
+            await self._log.wait_for_change(left, news)
 
-    def _answer(self, request: Fetch, request_id: int, found: Portion | Gap, *, is_late: bool) -> bool:
+    def _answer(self, request: Fetch, request_id: int, found: FetchResponse | Gap, *, is_late: bool) -> bool:
         """Send what was found, if it is enough or is not to wait for more; whether it was sent."""
         gap = found if isinstance(found, Gap) else _skip_before(found, request)
         if gap is not None:
-            if isinstance(found, Portion):
+            if isinstance(found, FetchResponse):
                 found.release()
             self._connection.write(encode_control(gap, request_id=request_id))
             return True
-        assert isinstance(found, Portion), "what is no gap is a portion"
+        assert isinstance(found, FetchResponse), "what is no gap is a portion"
         if found.size >= max(1, request.min_bytes) or not found.is_last or is_late or self._is_hurried:
             found.send(self._connection, Command.FETCH_DATA, request_id)
             return True
         found.release()
         return False
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         """All that was written is sent."""
         self._sent.set()
 
-    async def _room(self, size: int) -> int:
+    async def _space(self, size: int) -> int:
         """Wait until another portion may be sent, of so many bytes: what waits is bounded, whatever is asked for."""
         while self._connection.is_full:
             self._sent.clear()
             await self._sent.wait()
         return await self._admission.portion(size, lambda: self._is_hurried)
 
-    async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> Portion | Gap:
+    async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> FetchResponse | Gap:
         bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
             told = None if request.within is None else Told(*request.within)
-            return await next_position_portion(
+            return await next_position_response(
                 *(self._log, lease, Position(start), told),
                 size_max=bounds[0],
                 records_max=bounds[1],
                 flags=request.flags,
             )
-        return await next_portion(
+        return await next_response(
             *(self._log, lease, request.topic_id, Seq(start)),
             size_max=bounds[0],
             records_max=bounds[1],
@@ -197,7 +197,7 @@ class Fetching:
         self._connection.write(encode_control(reply, request_id=request_id))
 
 
-def _skip_before(portion: Portion, request: Fetch) -> Gap | None:
+def _skip_before(portion: FetchResponse, request: Fetch) -> Gap | None:
     """The first place before a portion where client seqs were given up, if it is not behind the reader."""
     if request.topic_id == ALL_TOPICS:
         return None

@@ -26,8 +26,8 @@ from seawall.server.connection.access import Admission
 from seawall.server.connection.budget import Lease
 from seawall.server.connection.connection import Connection
 from seawall.server.lwp2.fetch import start_seq
-from seawall.server.read.fetch_responses import Portion, next_portion, topic_of
-from seawall.server.read.position_responses import next_position_portion, start_position
+from seawall.server.read.fetch_responses import FetchResponse, next_response, topic_of
+from seawall.server.read.position_responses import next_position_response, start_position
 from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
 from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.reading import Gap
@@ -117,7 +117,7 @@ class Subscriptions:
         gone = Unsubscribed(found.next_seq, found.bytes_sent)
         self._connection.write(encode_control(gone, request_id=request_id))
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         """Everything that was written is sent."""
         for each in self._live.values():
             each.changed.set()
@@ -145,18 +145,18 @@ class Subscriptions:
             lingers = subscription.request.linger_us > 0
             while size_max := await self._may_send(subscription):
                 news = self._log.news
-                pushed = await self._push_portion(subscription, request_id, size_max, lingers=lingers)
+                pushed = await self._push_response(subscription, request_id, size_max, lingers=lingers)
                 lingers = subscription.request.linger_us > 0
                 if pushed is _Pushed.SHORT:
                     await self._linger(subscription)
                     lingers = False
                 elif pushed is _Pushed.ALL:
-                    await self._log.wait_for_news(_LOOK_AGAIN_S, news)
+                    await self._log.wait_for_change(_LOOK_AGAIN_S, news)
         finally:
             self._live.pop(request_id, None)
             self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
 
-    async def _push_portion(
+    async def _push_response(
         self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
     ) -> _Pushed:
         """Read the next portion when there is memory for it, and send it; not if it is short and `lingers`."""
@@ -172,19 +172,19 @@ class Subscriptions:
     ) -> _Pushed:
         with self._connection.memory.working.lease() as lease:
             found = await self._next(lease, subscription, size_max)
-            is_short = isinstance(found, Portion) and lingers and _may_grow(subscription.request, found)
+            is_short = isinstance(found, FetchResponse) and lingers and _may_grow(subscription.request, found)
             is_sent = not (is_short or subscription.is_over)
             self._admission.has_sent(size_max, 0 if isinstance(found, Gap) or not is_sent else found.size)
             if is_sent:
                 return self._tell(subscription, found, request_id)
-            if isinstance(found, Portion):
+            if isinstance(found, FetchResponse):
                 found.release()
             return _Pushed.SHORT if is_short else _Pushed.SOME
 
-    def _tell(self, subscription: Subscription, found: Portion | Gap, request_id: int) -> _Pushed:
+    def _tell(self, subscription: Subscription, found: FetchResponse | Gap, request_id: int) -> _Pushed:
         """Send a portion, or a gap."""
         if isinstance(found, Gap):
-            self._tell_gap(subscription, found, request_id)
+            self._report_gap(subscription, found, request_id)
             return _Pushed.SOME
         for skip in found.skips:
             self._connection.write(encode_control(skip, request_id=request_id))
@@ -233,36 +233,36 @@ class Subscriptions:
 
     def _can_send(self, subscription: Subscription) -> bool:
         """Whether there is credit and room for another frame, or it is over."""
-        has_room = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
-        return has_room or subscription.is_over
+        has_space = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
+        return has_space or subscription.is_over
 
-    async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> Portion | Gap:
+    async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> FetchResponse | Gap:
         request = subscription.request
         if request.topic_id == ALL_TOPICS:
             place = (subscription.next_position, subscription.told)
-            return await next_position_portion(
+            return await next_position_response(
                 *(self._log, lease, *place), size_max=size_max, records_max=0, flags=request.flags
             )
-        return await next_portion(
+        return await next_response(
             *(self._log, lease, request.topic_id, subscription.next_seq),
             size_max=size_max,
             records_max=0,
             flags=request.flags,
         )
 
-    def _tell_gap(self, subscription: Subscription, gap: Gap, request_id: int) -> None:
+    def _report_gap(self, subscription: Subscription, gap: Gap, request_id: int) -> None:
         self._connection.write(encode_control(gap, request_id=request_id))
         if gap.unit is GapUnit.CLIENT_SEQ:
             subscription.next_position = Position(gap.position + 1)
         else:
             subscription.next_seq = Seq(gap.last + 1)
 
-    def _send(self, subscription: Subscription, found: Portion, request_id: int) -> None:
+    def _send(self, subscription: Subscription, found: FetchResponse, request_id: int) -> None:
         subscription.bytes_sent += found.payload_length
         subscription.records_sent += found.record_count
         found.send(self._connection, Command.DATA, request_id)
 
-    def _advance(self, subscription: Subscription, found: Portion) -> None:
+    def _advance(self, subscription: Subscription, found: FetchResponse) -> None:
         subscription.next_seq = max(subscription.next_seq, found.next_seq)
         subscription.next_position = max(subscription.next_position, found.next_position)
         subscription.told = found.told
@@ -273,6 +273,6 @@ def _size_max(request: Subscribe) -> int:
     return min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
 
 
-def _may_grow(request: Subscribe, found: Portion) -> bool:
+def _may_grow(request: Subscribe, found: FetchResponse) -> bool:
     """Whether it is worth to wait for more, as the subscriber wishes: a short portion with nothing behind it."""
     return request.linger_us > 0 and found.is_last and 0 < found.size < _size_max(request)

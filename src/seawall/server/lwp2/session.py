@@ -35,7 +35,7 @@ from seawall.server.lwp2.fetch import Fetching
 from seawall.server.lwp2.push import Subscriptions
 from seawall.server.lwp2.refusals import read_only_text
 from seawall.server.publish.keyed_publishing import KeyedPublishing
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Returned
 from seawall.wire.format.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1.replies import AuthenticateReply, ClusterStatusReply
@@ -76,7 +76,7 @@ class Lwp2Session:
         self._server = server
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._publishing: Publishing | None = None
+        self._publishing: ProducerSession | None = None
         #: Receives of nothing but small batches, one after the other.
         self._small_receives = 0
         self._is_greeting = False
@@ -128,7 +128,7 @@ class Lwp2Session:
             self._small_receives = 0
             at, size, request_id = rows[["at", "size", "id"]][handled].tolist()
             command = int(rows["command"][handled])
-            if command == _PUBLISH_KEYED and not self._keyed.has_room:
+            if command == _PUBLISH_KEYED and not self._keyed.has_space:
                 return handled
             if not self._requests.has_memory(size):
                 return handled
@@ -145,10 +145,10 @@ class Lwp2Session:
             return None
         return self._server.ingest.place_for(publishing, size, take_back, at_hand=at_hand)
 
-    def has_room_for(self, size: int) -> bool:
+    def has_space_for(self, size: int) -> bool:
         """Whether the ring has, for whoever publishes."""
         publishing = self._publishing
-        return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
+        return publishing is None or self._last is not None or self._server.ingest.has_space_for(publishing, size)
 
     def _returned(self, returned: Returned) -> None:
         """The publish thread has given the connection back: it is attached again after some more small batches."""
@@ -164,7 +164,7 @@ class Lwp2Session:
         if self._server.ingest.may_attach(publishing):
             self._connection.attach(publishing, self.payload_max, self._returned)
 
-    def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+    def _publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
         try:
             return self._server.ingest.take(publishing, buffer, rows)
         except ProtocolError as error:
@@ -186,11 +186,11 @@ class Lwp2Session:
             self._connection.write(refusal(ErrorCode.UNKNOWN_COMMAND, "only servers send ACK", request_id=request_id))
         else:
             try:
-                self._carry_out(parse_request(command, payload), request_id)
+                self._execute(parse_request(command, payload), request_id)
             except SeawallError as error:
                 self._refuse(error, request_id)
 
-    def _carry_out(self, request: Request | SharedRequest, request_id: int) -> None:
+    def _execute(self, request: Request | SharedRequest, request_id: int) -> None:
         """A request of a client; whatever may take time is a task of its own."""
         if not isinstance(request, Hello | Goodbye):
             self._require_allowed(request)
@@ -242,21 +242,21 @@ class Lwp2Session:
                 raise refused
 
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
-        reply = await self._server.commands.carry_out(request)
+        reply = await self._server.commands.execute(request)
         if isinstance(reply, ClusterStatusReply):
             reply = self._server.status(reply)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_own(self, request: TopicRequest, request_id: int) -> None:
-        reply = await self._server.commands.carry_out_own(request)
+        reply = await self._server.commands.execute_own(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_transaction(self, request: TransactionRequest, request_id: int) -> None:
-        reply = await self._server.transactions.carry_out(request)
+        reply = await self._server.transactions.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_sessions(self, request: SessionRequest, request_id: int) -> None:
-        reply = await self._server.sessions.carry_out(request)
+        reply = await self._server.sessions.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     def _authenticate(self, request: Authenticate, request_id: int) -> None:
@@ -421,10 +421,10 @@ class Lwp2Session:
         self._pings += 1
         self._connection.write(encode_ping(self._pings))
 
-    def has_room(self) -> None:
+    def has_space(self) -> None:
         """All that was written is sent."""
-        self._subscriptions.has_room()
-        self._fetching.has_room()
+        self._subscriptions.has_space()
+        self._fetching.has_space()
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -443,7 +443,7 @@ class Lwp2Session:
         if self._last is not None:
             return
         self._last = last
-        self._connection.be_deaf()
+        self._connection.stop_reading()
         self._subscriptions.end()
         self._fetching.hurry()
         self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)

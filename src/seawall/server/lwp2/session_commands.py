@@ -76,7 +76,7 @@ class SessionCommands:
         opened = await self._log.open_session(WantedSession(client_id, hello.start_seq, is_drawn, gap_ns, abandons))
         return Granted(SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, *opened)
 
-    async def carry_out(self, request: SessionRequest) -> SessionsReply:
+    async def execute(self, request: SessionRequest) -> SessionsReply:
         """Answer one command."""
         match request:
             case SessionList():

@@ -117,7 +117,7 @@ class TopicCommands:
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
-    async def carry_out(self, request: SharedRequest) -> SharedReply:
+    async def execute(self, request: SharedRequest) -> SharedReply:
         """Answer one command; Authenticate belongs to the connection (`access`)."""
         match request:
             case GetTopic():
@@ -149,7 +149,7 @@ class TopicCommands:
                     await self._log.delete_topic(topic.name)
                     return TopicDeletedReply(topic.topic_id)
 
-    async def carry_out_own(self, request: TopicRequest) -> TopicReply | RecordsDeleted:
+    async def execute_own(self, request: TopicRequest) -> TopicReply | RecordsDeleted:
         """Answer one command that only version 2 has."""
         match request:
             case TopicDescribe():

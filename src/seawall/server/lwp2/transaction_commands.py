@@ -19,7 +19,7 @@ from seawall.wire.lwp2.transactions import (
     TransactionCommit,
     TransactionRequest,
     TransactionState,
-    TransactionTold,
+    TransactionStatus,
 )
 
 
@@ -29,7 +29,7 @@ class TransactionCommands:
     def __init__(self, log: ServedLog) -> None:
         self._log = log
 
-    async def carry_out(self, request: TransactionRequest) -> TopicReply | TransactionTold | RecordsDeleted:
+    async def execute(self, request: TransactionRequest) -> TopicReply | TransactionStatus | RecordsDeleted:
         """Answer one command."""
         match request:
             case StagingFind():
@@ -38,8 +38,8 @@ class TransactionCommands:
                 wanted = request.wanted
                 key = (wanted.owner, wanted.epoch)
                 committed = await self._log.commit_staged(*key, wanted.parts, offsets=wanted.offsets)
-                return TransactionTold(wanted.owner, committed)
+                return TransactionStatus(wanted.owner, committed)
             case TransactionAbort():
                 return RecordsDeleted(await self._log.abort_staged(request.ranges))
             case TransactionState():
-                return TransactionTold(request.owner, await self._log.transaction_state(request.owner))
+                return TransactionStatus(request.owner, await self._log.transaction_state(request.owner))

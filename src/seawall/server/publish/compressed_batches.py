@@ -29,7 +29,7 @@ from seawall.kernels.codec.batch_header import RAW_LENGTH_AT
 from seawall.kernels.codec.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.codec.frames import Rows
 from seawall.server.connection.session import Bytes
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 from seawall.wire.format.codes import BatchFlags, ErrorCode
 from seawall.wire.format.compression import decompress
@@ -46,7 +46,7 @@ class CompressedBatches:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def judge(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+    def judge(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Replace the verdicts LOOK by those that are known now; how many rows that are, from the first on.
 
         If that is not all, the others are looked at on a thread, and the connection goes on after that.
@@ -65,7 +65,7 @@ class CompressedBatches:
             verdicts[index] = _verdict(buffer[at : at + size].tobytes())
         return int(rows.size)
 
-    def _begin(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> None:
+    def _begin(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> None:
         """Look at some of these batches on a thread, at least at the first."""
         batches: list[bytes] = []
         raw_size = raw_most = 0
@@ -81,7 +81,7 @@ class CompressedBatches:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _check(self, publishing: Publishing, batches: Sequence[bytes], size: int) -> None:
+    async def _check(self, publishing: ProducerSession, batches: Sequence[bytes], size: int) -> None:
         account = publishing.memory
         try:
             with nullcontext() if account is None else account.lease() as lease:

@@ -40,7 +40,7 @@ from seawall.kernels.codec.batch_header import LEVEL_AT
 from seawall.kernels.codec.frames import Rows
 from seawall.server.connection.session import Bytes
 from seawall.server.publish.compressed_batches import CompressedBatches
-from seawall.server.publish.producer_session import Publisher, Publishing
+from seawall.server.publish.producer_session import ProducerSession, Publisher
 from seawall.server.publish.publish_thread import PublishThread, Returned
 from seawall.wire.format.ack_rows import ACK_ROW
 from seawall.wire.format.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
@@ -69,16 +69,16 @@ class Ingest:
         self._publish_thread = publish_thread
         self._call_soon = loop.call_soon
         self._owners = number * _OWNERS_MAX
-        self._publishing: dict[int, Publishing] = {}
+        self._publishing: dict[int, ProducerSession] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
-        self._unsent: set[Publishing] = set()
+        self._unsent: set[ProducerSession] = set()
         #: Connections with batches that wait for room, in their window or in the ring, the longest waiting first.
-        self._waiting: dict[Publishing, None] = {}
+        self._waiting: dict[ProducerSession, None] = {}
         #: Whether nobody's batches are taken for now, but those of a connection that is let through.
         self._is_held = False
         self._released = asyncio.Event()
         self._released.set()
-        self._let_through: Publishing | None = None
+        self._let_through: ProducerSession | None = None
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         self._compressed = CompressedBatches(log, loop)
@@ -96,12 +96,14 @@ class Ingest:
         features: int,
         window_batches: int,
         window_bytes: int = limits.SESSION_WINDOW_SIZE,
-    ) -> Publishing:
+    ) -> ProducerSession:
         """A connection may publish for a session; connections of older sessions of the client may not any more."""
         self._fence_older(client_id, session_epoch)
         self._log.session_begun(client_id, session_epoch)
         self._owners += 1
-        made = Publishing(publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
+        made = ProducerSession(
+            publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes
+        )
         self._publishing[made.owner] = made
         return made
 
@@ -111,7 +113,7 @@ class Ingest:
             if other.session_epoch < session_epoch:
                 other.publisher.fence()
 
-    def begin_sessionless(self, publisher: Publisher, kind: type[Publishing]) -> Publishing:
+    def begin_sessionless(self, publisher: Publisher, kind: type[ProducerSession]) -> ProducerSession:
         """A connection may publish that has no session: its client id is its own."""
         self._owners += 1
         client_id = synthetic_client_id(self._owners)
@@ -119,7 +121,7 @@ class Ingest:
         self._publishing[made.owner] = made
         return made
 
-    def end(self, publishing: Publishing) -> None:
+    def end(self, publishing: ProducerSession) -> None:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
@@ -130,20 +132,20 @@ class Ingest:
         """Nothing more can be written: everybody who publishes is told, and what waits is refused."""
         self.answer()
         for publishing in list(self._publishing.values()):
-            self._tell_failure(publishing, error)
+            self._report_failure(publishing, error)
         self._go_on()
 
-    def _tell_failure(self, publishing: Publishing, error: BaseException) -> None:
+    def _report_failure(self, publishing: ProducerSession, error: BaseException) -> None:
         """Tell one connection that nothing more can be written, then that nobody knows of its undecided batches."""
-        if not publishing.is_told_failure:
-            publishing.is_told_failure = True
+        if not publishing.is_failure_reported:
+            publishing.is_failure_reported = True
             publishing.publisher.fail(error)
             publishing.give_up()
 
     def _clients(self) -> set[ClientId]:
         """Clients of whom more may come. One whose window is full is not read from: what the order waits for cannot
         come that way, and neither can the news that it is gone."""
-        return {each.client_id for each in list(self._publishing.values()) if each.room > 0}
+        return {each.client_id for each in list(self._publishing.values()) if each.space > 0}
 
     def _connected(self) -> set[ClientId]:
         """Clients with a connection. Both are looked up at once, since another loop may ask."""
@@ -152,7 +154,7 @@ class Ingest:
     # --- holding -----------------------------------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> Collection[Publishing]:
+    def waiting(self) -> Collection[ProducerSession]:
         """Connections whose batches wait."""
         return self._waiting
 
@@ -189,7 +191,7 @@ class Ingest:
     def let_one_through(self) -> bool:
         """Take what one connection has sent already, each in its turn; whether there was one."""
         last = self._let_through_last
-        waiting = sorted((each.owner <= last, each.owner, each) for each in self._waiting if each.room > 0)
+        waiting = sorted((each.owner <= last, each.owner, each) for each in self._waiting if each.space > 0)
         if not waiting:
             return False
         self._let_through = waiting[0][2]
@@ -199,37 +201,37 @@ class Ingest:
         self._let_through = None
         return True
 
-    def _is_kept_out(self, publishing: Publishing) -> bool:
+    def _is_kept_out(self, publishing: ProducerSession) -> bool:
         return self._is_held and publishing is not self._let_through
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def place_for(
-        self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]
+        self, publishing: ProducerSession, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]
     ) -> Bytes | None:
         """Bytes of the ring for a large batch of a connection that publishes alone, or which is at hand; else None."""
-        if publishing.room <= 0 or self._is_held or self._log.failure is not None:
+        if publishing.space <= 0 or self._is_held or self._log.failure is not None:
             return None
         return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand())
 
-    def has_room_for(self, publishing: Publishing, size: int) -> bool:
+    def has_space_for(self, publishing: ProducerSession, size: int) -> bool:
         """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `go_on`."""
         if self._log.failure is not None:
             return True  # it is refused, and needs no room
-        if publishing.room > 0 and not self._is_kept_out(publishing):
-            if self._log.ring.has_room(publishing.owner, size):
+        if publishing.space > 0 and not self._is_kept_out(publishing):
+            if self._log.ring.has_space(publishing.owner, size):
                 return True
             self._log.make_way()
         self._waiting[publishing] = None
         return False
 
-    def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+    def take(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
         """Publish BATCH frames; how many were handled. The others have to wait, until `go_on`.
 
         Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
         """
         given = rows.size
-        rows = rows[: max(0, publishing.room)]
+        rows = rows[: max(0, publishing.space)]
         if publishing.is_checking:
             return 0
         if not rows.size or self._is_kept_out(publishing):
@@ -261,22 +263,22 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def may_attach(self, publishing: Publishing) -> bool:
+    def may_attach(self, publishing: ProducerSession) -> bool:
         """Whether batches of a connection may come by the publish thread: none waits, and nothing is held."""
         is_idle = publishing.is_answered and not publishing.is_checking and publishing not in self._waiting
         return is_idle and not self._is_held and self._log.failure is None
 
-    def returned(self, publishing: Publishing, returned: Returned) -> None:
+    def returned(self, publishing: ProducerSession, returned: Returned) -> None:
         """The publish thread has given a connection back, maybe with batches of which nobody knows."""
         publishing.highest = returned.highest
         if returned.seqs.size:
             publishing.highest = max(publishing.highest, int(returned.seqs[-1]))
             publishing.sent(returned.seqs, returned.sizes)
         if self._log.failure is not None:
-            self._tell_failure(publishing, self._log.failure)
+            self._report_failure(publishing, self._log.failure)
             publishing.give_up()
 
-    def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+    def publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
         if self._is_kept_out(publishing):
             self._waiting[publishing] = None
@@ -288,11 +290,11 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+    def _publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Publish batches that were judged, as many as have room; how many were handled."""
         log, rules = self._log, self._log.rules
         if log.failure is not None:
-            self._tell_failure(publishing, log.failure)
+            self._report_failure(publishing, log.failure)
         if log.is_refusing:
             # Not even refusals can be ordered: no number is used.
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
@@ -306,7 +308,7 @@ class Ingest:
             log.make_way()
         return arrived.rows
 
-    def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
+    def _keep(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""
         if rows.size == 1 and verdicts[0] == arriving.TAKEN:
             self._keep_one(publishing, buffer, rows)
@@ -330,7 +332,7 @@ class Ingest:
             publishing.decided(answers)
             self._send_soon(publishing)
 
-    def _keep_one(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> None:
+    def _keep_one(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> None:
         """The same for a receive of one batch that was taken: large ones come so, and arrays would cost more."""
         number, level = int(rows["id"][0]), int(buffer[int(rows["at"][0]) + LEVEL_AT])
         if level == AS_TOPIC:
@@ -343,7 +345,7 @@ class Ingest:
 
     def answer(self) -> None:
         """Send what can be said now, and go on with connections that waited for it."""
-        told: set[Publishing] = set()
+        told: set[ProducerSession] = set()
         while (answers := self._log.ring.answers()).size:
             if answers.size > 1:
                 answers = answers[np.argsort(answers["owner"], kind="stable")]
@@ -368,7 +370,7 @@ class Ingest:
 
     def _go_on(self) -> None:
         """Connections that waited have their turn."""
-        for publishing in [each for each in self._waiting if each.room > 0]:
+        for publishing in [each for each in self._waiting if each.space > 0]:
             if publishing not in self._waiting:
                 continue  # it ended when another one went on
             del self._waiting[publishing]
@@ -376,12 +378,12 @@ class Ingest:
             if publishing not in self._waiting:
                 self._leave(publishing)
 
-    def _leave(self, publishing: Publishing) -> None:
+    def _leave(self, publishing: ProducerSession) -> None:
         """A connection does not wait for room in the ring: those that wait behind it try again."""
         if self._log.ring.leave(publishing.owner):
             self._call_soon(self.answer)
 
-    def _send_soon(self, publishing: Publishing) -> None:
+    def _send_soon(self, publishing: ProducerSession) -> None:
         """Send answers to a connection at the end of the turn."""
         if not self._unsent:
             self._call_soon(self._flush_unsent)
@@ -392,7 +394,7 @@ class Ingest:
         for publishing in unsent:
             publishing.flush()
 
-    def _complete(self, publishing: Publishing, rows: Rows, answers: Records) -> None:
+    def _complete(self, publishing: ProducerSession, rows: Rows, answers: Records) -> None:
         """Say of repetitions where the first is, and of what was refused what became of its number."""
         pending = self._log.pending
         is_repeated = rows["status"] == _DUPLICATE

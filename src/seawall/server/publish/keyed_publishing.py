@@ -68,7 +68,7 @@ class KeyedPublishing:
         self._size = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether one more may be taken; if not, the connection goes on when one is answered."""
         if not self._count:
             return True

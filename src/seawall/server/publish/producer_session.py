@@ -49,12 +49,12 @@ class Publisher(Protocol):
         ...
 
 
-class Publishing:
+class ProducerSession:
     """The batches of one connection."""
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("checked", "is_checking", "is_told_failure", "memory", "session_epoch"),
+        *("checked", "is_checking", "is_failure_reported", "memory", "session_epoch"),
         *("window_batches", "window_bytes"),
     )
 
@@ -85,7 +85,7 @@ class Publishing:
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
         #: Whether its peer knows that nothing more can be written.
-        self.is_told_failure = False
+        self.is_failure_reported = False
         #: Verdicts about the compressed batches that come next, and whether some are being found out.
         self.checked: list[int] = []
         self.is_checking = False
@@ -103,7 +103,7 @@ class Publishing:
         return not (len(self._seqs) or self._rows)
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """Batches that the window has room for."""
         return 0 if self._size >= self.window_bytes else self.window_batches - len(self._seqs)
 

@@ -45,7 +45,7 @@ from seawall.kernels.network import publish_io as kernels
 from seawall.kernels.runtime.memory import set_addresses
 from seawall.sequencer.frontier import signed
 from seawall.server.connection.session import Bytes
-from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.producer_session import ProducerSession
 from seawall.wire.format.codes import Features
 
 __all__ = ["Attachment", "PublishThread", "Returned", "V1Topic"]
@@ -163,7 +163,7 @@ class PublishThread:
     def attach(
         self,
         descriptor: int,
-        publishing: Publishing,
+        publishing: ProducerSession,
         payload_max: int,
         loop: asyncio.AbstractEventLoop,
         returned: Callable[[Returned], None],

@@ -48,7 +48,7 @@ _NO_CLIENT: Final = ClientId(0)
 
 
 @dataclass(slots=True)
-class FileStretch:
+class FileRange:
     """Batches of a pinned file."""
 
     run: Run
@@ -56,11 +56,11 @@ class FileStretch:
     size: int
 
 
-Chunk: TypeAlias = bytes | memoryview | FileStretch
+Chunk: TypeAlias = bytes | memoryview | FileRange
 
 
 @dataclass(slots=True)
-class Portion:
+class FetchResponse:
     """Batches that go into one frame, and where the reader stands behind them."""
 
     topic_id: TopicId
@@ -88,14 +88,14 @@ class Portion:
     def add(self, chunk: Chunk, batches: int, records: int) -> None:
         """Batches that follow those before."""
         self.chunks.append(chunk)
-        self.size += chunk.size if isinstance(chunk, FileStretch) else len(chunk)
+        self.size += chunk.size if isinstance(chunk, FileRange) else len(chunk)
         self.chunk_count += batches
         self.record_count += records
 
     @property
     def memory_size(self) -> int:
         """Bytes of it that are in memory, and not in files."""
-        return sum(len(chunk) for chunk in self.chunks if not isinstance(chunk, FileStretch))
+        return sum(len(chunk) for chunk in self.chunks if not isinstance(chunk, FileRange))
 
     def send(self, connection: Connection, command: Command, request_id: int) -> None:
         """Write the frame; what is pinned is given back when it is sent."""
@@ -118,7 +118,7 @@ class Portion:
             )
         )
         for chunk in self.chunks:
-            if isinstance(chunk, FileStretch):
+            if isinstance(chunk, FileRange):
                 source = chunk.run.source
                 assert source is not None
                 failed = partial(UNFIT.note, source.file.path)
@@ -132,20 +132,20 @@ class Portion:
         return [
             (chunk.run.source.file.fileno(), chunk.at, chunk.size)
             for chunk in self.chunks
-            if isinstance(chunk, FileStretch) and chunk.run.source is not None
+            if isinstance(chunk, FileRange) and chunk.run.source is not None
         ]
 
     def release(self) -> None:
         """Give back what is pinned, of a portion that is not sent."""
         for chunk in self.chunks:
-            if isinstance(chunk, FileStretch) and chunk.run.source is not None:
+            if isinstance(chunk, FileRange) and chunk.run.source is not None:
                 chunk.run.source.unpin()
         self.chunks = []
 
 
-async def next_portion(
+async def next_response(
     log: ServedLog, lease: Lease, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
-) -> Portion | Gap:
+) -> FetchResponse | Gap:
     """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before.
 
     What it takes of memory is counted by `lease`; where there is no room for it, this waits.
@@ -154,7 +154,7 @@ async def next_portion(
     most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.portion(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, most))
 
-    def plan(store: Store) -> tuple[ReadPlan, Portion]:
+    def plan(store: Store) -> tuple[ReadPlan, FetchResponse]:
         topic = topic_of(store, topic_id)
         planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
         made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
@@ -163,7 +163,7 @@ async def next_portion(
             small = min(size_max, limits.FETCH_SMALL_SIZE_MAX)
             made = planner(topic.name, from_seq, size_max=small, records_max=records_max or None)
         position = store.catalog.next_position
-        return made, Portion(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
+        return made, FetchResponse(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
 
     made, portion = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
@@ -177,17 +177,17 @@ async def next_portion(
         made.release()
         raise
     found = await _read(log, made, portion, from_seq, flags, size_max)
-    lease.resize(found.memory_size if isinstance(found, Portion) else 0)
+    lease.resize(found.memory_size if isinstance(found, FetchResponse) else 0)
     return found
 
 
 async def _read(
-    log: ServedLog, made: ReadPlan, portion: Portion, from_seq: Seq, flags: ReadFlags, size_max: int
-) -> Portion | Gap:
+    log: ServedLog, made: ReadPlan, portion: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
+) -> FetchResponse | Gap:
     """Read what is planned: much of it on a thread."""
     if sum(run.size for run in made.runs) > _READ_HERE_MAX:
-        return await log.aside(lambda: _filled(portion, made, made.carry_out(), from_seq, flags, size_max))
-    items = made.carry_out()
+        return await log.aside(lambda: _filled(portion, made, made.execute(), from_seq, flags, size_max))
+    items = made.execute()
     fill = partial(_filled, portion, made, items, from_seq, flags, size_max)
     if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
         # Little is stored, and it decompresses to much.
@@ -244,7 +244,7 @@ def _is_direct(plan: ReadPlan) -> bool:
     )
 
 
-def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
+def _fill_from_files(portion: FetchResponse, plan: ReadPlan) -> None:
     """Take the runs of a plan over, with what they have pinned."""
     for run in plan.take_runs():
         entries = run.entries
@@ -260,7 +260,7 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
             else:
                 if number:
                     run.source.pin()
-                chunk = FileStretch(run, at, length)
+                chunk = FileRange(run, at, length)
             portion.add(chunk, batches, records)
         portion.next_position = Position(int(entries["position"][-1]) + 1)
     portion.next_seq = plan.end_seq
@@ -268,8 +268,8 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
 
 
 def _filled(
-    portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
-) -> Portion | Gap:
+    portion: FetchResponse, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
+) -> FetchResponse | Gap:
     """The batches before the first gap, as many as have room when they are plain; or that gap."""
     for item in items:
         if isinstance(item, LostRange):

@@ -20,7 +20,7 @@ from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
 from seawall.engine.store.topic_log import StoredBatch
 from seawall.server.connection.budget import Lease
-from seawall.server.read.fetch_responses import Portion, chunk_of, plain_size, skip_frame
+from seawall.server.read.fetch_responses import FetchResponse, chunk_of, plain_size, skip_frame
 from seawall.topics.skips import Skip
 from seawall.wire.format.codes import ALL_TOPICS, ReadBy, ReadFlags
 from seawall.wire.lwp2.reading import Gap
@@ -40,7 +40,7 @@ async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
     return await log.ask(partial(_position_at, TimestampNs(start)))
 
 
-async def next_position_portion(
+async def next_position_response(
     log: ServedLog,
     lease: Lease,
     from_position: Position,
@@ -49,7 +49,7 @@ async def next_position_portion(
     size_max: int,
     records_max: int,
     flags: ReadFlags,
-) -> Portion | Gap:
+) -> FetchResponse | Gap:
     """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP.
 
     `told` says what of the position it has already. What it takes of memory is counted by `lease`; where there is no
@@ -58,7 +58,7 @@ async def next_position_portion(
     size_max = max(1, min(size_max, lease.portion(limits.FETCH_SMALL_SIZE_MAX)))
     while True:
         plan, end = await log.ask(partial(_plan, from_position, told, size_max, records_max or None))
-        portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
+        portion = FetchResponse(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         lease.resize(0)
         try:
             await lease.acquire(plan.size)
@@ -82,7 +82,9 @@ async def next_position_portion(
         from_position, told = plan.end_position, plan.told
 
 
-def _fill(portion: Portion, plan: PositionPlan, flags: ReadFlags, size_max: int) -> StoredBatch | ReceivedSkip | None:
+def _fill(
+    portion: FetchResponse, plan: PositionPlan, flags: ReadFlags, size_max: int
+) -> StoredBatch | ReceivedSkip | None:
     """Add batches to a portion, as many as have room when they are plain; what it stopped at, None at the end."""
     portion.is_last = plan.is_last
     last = None

@@ -153,7 +153,7 @@ class Compound:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside(Compound):
+class UnpositionedControl(Compound):
     """Changes that take no position: they stand before the batch whose position they carry."""
 
     COMMAND: ClassVar = ControlCommand.ASIDE
@@ -167,7 +167,7 @@ class Aside(Compound):
 #: What one control batch changes.
 Control: TypeAlias = SimpleControl | Compound
 
-_COMPOUNDS: Final[dict[int, type[Compound]]] = {kind.COMMAND: kind for kind in (Compound, Aside)}
+_COMPOUNDS: Final[dict[int, type[Compound]]] = {kind.COMMAND: kind for kind in (Compound, UnpositionedControl)}
 
 
 def parse_control(command: int, block: Buffer) -> Control:

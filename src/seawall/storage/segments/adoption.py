@@ -29,8 +29,8 @@ from seawall.io.interfaces import File
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segments.batch_index import BatchIndex
 from seawall.storage.segments.names import active_name, adopting_name, adopting_seq
-from seawall.storage.segments.segment import ActiveSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.segment import SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory
 from seawall.wire.format.fields import Buffer
 from seawall.wire.format.frames import checksum
 
@@ -52,7 +52,7 @@ class Note:
     places: Sequence[int]
     headers: Sequence[Buffer]
 
-    def encode(self, home: TopicHome, first_seq: Seq) -> bytes:
+    def encode(self, home: TopicDirectory, first_seq: Seq) -> bytes:
         """The whole file of the note, whose preface tells which segment it is about."""
         about = Preface(FileKind.ADOPTING, home.directory_id, first=first_seq, topic_id=home.topic_id)
         source = self.source.encode()
@@ -63,7 +63,7 @@ class Note:
         return about.encode() + body + _CRC.pack(checksum(body))
 
     @classmethod
-    def parse(cls, data: bytes, home: TopicHome, path: str) -> Note:
+    def parse(cls, data: bytes, home: TopicDirectory, path: str) -> Note:
         """The note of a file."""
         Preface.parse(data[:DATA_START], kind=FileKind.ADOPTING, directory_id=home.directory_id, path=path)
         body = memoryview(data)[DATA_START : -_CRC.size]
@@ -83,13 +83,13 @@ class Note:
 
 
 def adopt_file(
-    home: TopicHome,
+    home: TopicDirectory,
     first_seq: Seq,
     created_ns: TimestampNs,
     source: File,
     index: BatchIndex,
     headers: tuple[Sequence[Buffer], Sequence[Buffer]],
-) -> ActiveSegment:
+) -> SegmentWriter:
     """Make a file with the batches of an index a segment that begins at a seq: `headers` are those before and after.
 
     `source` is open and stays so; whoever has it closes it. A crash leaves what INV-ADOPTED-OR-BACK says.
@@ -107,21 +107,21 @@ def adopt_file(
     file = home.open_segment(active_name(first_seq))
     preface = home.preface(first_seq, created_ns)
     _stamp(file, preface.encode(), places, headers[1])
-    return ActiveSegment(home, preface, file, index)
+    return SegmentWriter(home, preface, file, index)
 
 
-def settle(home: TopicHome, first_seq: Seq) -> None:
+def settle(home: TopicDirectory, first_seq: Seq) -> None:
     """The log tells of the segment: its note is needed no more."""
     home.files.unlink(home.path(adopting_name(first_seq)))
 
 
-def notes_of(home: TopicHome) -> list[Seq]:
+def notes_of(home: TopicDirectory) -> list[Seq]:
     """The segments of a topic, by their first seq, that a crash may have left between two names."""
     found = (adopting_seq(name) for name in home.names())
     return sorted(first_seq for first_seq in found if first_seq is not None)
 
 
-def put_back(home: TopicHome, first_seq: Seq) -> None:
+def put_back(home: TopicDirectory, first_seq: Seq) -> None:
     """The log does not tell of a segment: its file becomes again what it was.
 
     Where the note is damaged nobody knows what that was: what was staged is lost, and missed where it was.

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from seawall.io.disk.files import remove_if_there
 from seawall.storage.segments.names import deletes_name, index_name
 from seawall.storage.segments.segment import SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome
+from seawall.storage.segments.topic_directory import TopicDirectory
 
 
-def drop_segments(home: TopicHome, segments: Sequence[SealedSegment]) -> None:
+def drop_segments(home: TopicDirectory, segments: Sequence[SealedSegment]) -> None:
     """Remove segments of a topic and what belongs to them, with one sync for all.
 
     The data goes first: what records were deleted must outlive it, and what is left of that harms nobody.

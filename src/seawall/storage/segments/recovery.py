@@ -37,8 +37,8 @@ from seawall.storage.segments.batch_index import BatchIndex, Entries
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes
 from seawall.storage.segments.names import SealedName, TopicFiles, active_name, deletes_name, index_name, sort_names
 from seawall.storage.segments.scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments.segment import ActiveSegment, SealedSegment
-from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
+from seawall.storage.segments.segment import SealedSegment, SegmentWriter
+from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 
 __all__ = ["TopicRecovery", "recover_topic"]
 
@@ -50,9 +50,9 @@ class TopicRecovery:
     #: Sealed segments by rising seq.
     sealed: tuple[SealedSegment, ...]
     #: The segment to write on, if there is one.
-    active: ActiveSegment | None
+    active: SegmentWriter | None
     #: Older segments that wait to be sealed, because places in them are damaged or to be filled.
-    pending: tuple[ActiveSegment, ...]
+    pending: tuple[SegmentWriter, ...]
     #: Deleted records by first seq of their segment; a segment whose sidecar is damaged is in `damages` instead.
     deletes: Mapping[Seq, DeletedSeqs]
     damages: tuple[SegmentDamage, ...]
@@ -62,7 +62,7 @@ class TopicRecovery:
 
 
 def recover_topic(
-    home: TopicHome,
+    home: TopicDirectory,
     expected: Mapping[Seq, Entries] | None = None,
     *,
     seal_damaged: bool = False,
@@ -81,13 +81,13 @@ def recover_topic(
 class _Recovery:
     """One run."""
 
-    home: TopicHome
+    home: TopicDirectory
     expected: Mapping[Seq, Entries] | None
     seal_damaged: bool
     unfilled: Collection[Seq]
     sealed: dict[Seq, SealedSegment] = field(default_factory=dict)
-    active: ActiveSegment | None = None
-    pending: list[ActiveSegment] = field(default_factory=list)
+    active: SegmentWriter | None = None
+    pending: list[SegmentWriter] = field(default_factory=list)
     deletes: dict[Seq, DeletedSeqs] = field(default_factory=dict)
     damages: list[SegmentDamage] = field(default_factory=list)
     conflicts: list[tuple[str, str]] = field(default_factory=list)
@@ -213,7 +213,7 @@ class _Recovery:
 
     def _make_anew(self, first_seq: Seq, *, is_last: bool) -> None:
         """Give the batches of a lost segment, which may be in the log, a place to be copied to."""
-        ActiveSegment.create(self.home, first_seq, TimestampNs(0)).close()
+        SegmentWriter.create(self.home, first_seq, TimestampNs(0)).close()
         self._recover_active(first_seq, is_last=is_last)
 
     def _recover_active(self, first_seq: Seq, *, is_last: bool) -> None:
@@ -243,7 +243,7 @@ class _Recovery:
             file.truncate(index.end)
             file.sync()
         self.damages.extend(damages)
-        segment = ActiveSegment(self.home, preface, file, index)
+        segment = SegmentWriter(self.home, preface, file, index)
         if is_last:
             self.active = segment
         elif self.pending or first_seq in self.unfilled or (damages and not self.seal_damaged):

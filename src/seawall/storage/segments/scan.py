@@ -201,9 +201,9 @@ class _Scanner:
             return False
         size = limits.FRAME_HEADER_SIZE + _PAYLOAD_LENGTH.unpack_from(header.data, _PAYLOAD_LENGTH_AT)[0]
         window = self._window(place, size)
-        room: Entries = np.zeros(1, INDEX_ENTRY)
+        space: Entries = np.zeros(1, INDEX_ENTRY)
         state = self._state.copy()
-        scan_batches(window, 0, len(window), place, self._topic_id, room, state)
+        scan_batches(window, 0, len(window), place, self._topic_id, space, state)
         return bool(state[STATE_COUNT] == 1)
 
     def _base_seq(self, place: int) -> int:

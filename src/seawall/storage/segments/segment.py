@@ -45,21 +45,21 @@ from seawall.storage.segments.index_cache import INDEXES
 from seawall.storage.segments.limits import reserve_target
 from seawall.storage.segments.names import SealedName, active_name, index_name
 from seawall.storage.segments.scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
-from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
+from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.storage.shared_file import SharedFile
 
 __all__ = [
-    "ActiveSegment",
     "SealedSegment",
+    "SegmentWriter",
 ]
 
 
-class ActiveSegment:
+class SegmentWriter:
     """A segment that is written. Made by `create`, or by recovery with the index of what is in it."""
 
     def __init__(
         self,
-        home: TopicHome,
+        home: TopicDirectory,
         preface: Preface,
         file: File,
         index: BatchIndex,
@@ -82,12 +82,12 @@ class ActiveSegment:
     @classmethod
     def create(
         cls,
-        home: TopicHome,
+        home: TopicDirectory,
         first_seq: Seq,
         created_ns: TimestampNs,
         *,
         reserve: int = limits.SEGMENT_RESERVE_SIZE_MIN,
-    ) -> ActiveSegment:
+    ) -> SegmentWriter:
         """Make the file, durably, with space reserved: so much, or near the end of the disk, some.
 
         After an error there is no file.
@@ -250,7 +250,7 @@ class ActiveSegment:
 class SealedSegment:
     """A segment that never changes again. File and index are opened when they are first needed."""
 
-    def __init__(self, home: TopicHome, name: SealedName) -> None:
+    def __init__(self, home: TopicDirectory, name: SealedName) -> None:
         self._home = home
         self._shared: SharedFile | None = None
         self._ends: IndexEnds | None = None

@@ -15,11 +15,11 @@ from seawall.io.interfaces import File, Files
 from seawall.storage.open_files import OpenFiles
 from seawall.storage.preface import DATA_START, FileKind, Preface
 
-__all__ = ["TopicHome", "read_segment_preface"]
+__all__ = ["TopicDirectory", "read_segment_preface"]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicHome:
+class TopicDirectory:
     """Where the segments of one topic live, and what their files must say about themselves."""
 
     files: Files
@@ -57,7 +57,7 @@ class TopicHome:
         )
 
 
-def read_segment_preface(file: File, home: TopicHome, first_seq: Seq) -> Preface | None:
+def read_segment_preface(file: File, home: TopicDirectory, first_seq: Seq) -> Preface | None:
     """The preface of an open segment file; None if it is damaged, which costs no record.
 
     `CorruptionError` if it is sound and says that the file is another segment, which must not be taken for this one.

@@ -51,7 +51,7 @@ class EpochWrite:
         """Address behind it."""
         return WalAddress(self.at + self.size)
 
-    def carry_out(self, *, durable: bool) -> None:
+    def execute(self, *, durable: bool) -> None:
         """Write it, and with `durable` make it and everything before it durable."""
         at_once = durable and self.follows_synced
         try:

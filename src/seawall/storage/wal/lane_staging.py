@@ -24,7 +24,7 @@ class LaneRun:
     last_ticket: int
 
 
-class LaneRoom(NamedTuple):
+class LaneSpace(NamedTuple):
     """Free bytes of a lane: `array[start:]`, for whoever writes a batch in place."""
 
     array: npt.NDArray[np.uint8]
@@ -90,7 +90,7 @@ class Staging:
         self._referenced = 0
         self.runs: list[LaneRun] = []
 
-    def has_room(self, length: int) -> bool:
+    def has_space(self, length: int) -> bool:
         """Whether a piece of that length can be taken."""
         if length < limits.LARGE_BATCH_SIZE:
             return self._used + length <= self._memory.nbytes
@@ -107,9 +107,9 @@ class Staging:
         self._memory[self._used : self._used + length] = data
         self._extend(length, first_ticket, last_ticket)
 
-    def room(self, length: int) -> LaneRoom | None:
+    def space(self, length: int) -> LaneSpace | None:
         """Where a small piece may be written in place."""
-        return LaneRoom(self._array, self._used) if self._used + length <= self._memory.nbytes else None
+        return LaneSpace(self._array, self._used) if self._used + length <= self._memory.nbytes else None
 
     def written(self) -> memoryview:
         """All small pieces, back to back."""

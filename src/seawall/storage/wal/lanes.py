@@ -34,7 +34,7 @@ from seawall.core.checks import check
 from seawall.core.types import LaneEpoch
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.interfaces import ReadableBuffer
-from seawall.storage.wal.lane_staging import LaneFlush, LaneRoom, Staging, runs_of
+from seawall.storage.wal.lane_staging import LaneFlush, LaneSpace, Staging, runs_of
 from seawall.storage.wal.lane_types import (
     WRITABLE,
     FlushOutcome,
@@ -171,7 +171,7 @@ class Lane:
             self._last_ticket = first_ticket + count - 1
         return outcome
 
-    def room(self, owner: LaneOwner, length: int) -> LaneRoom | None:
+    def space(self, owner: LaneOwner, length: int) -> LaneSpace | None:
         """Where small batches of that length may be written in place; None if the active half cannot take them.
 
         `take` makes it part of the lane. Whoever has the bytes already uses `append`.
@@ -179,7 +179,7 @@ class Lane:
         self._check_owner(owner)
         if self._active_state is not WRITABLE or self._must_drain or self._overflow:
             return None
-        return self._active.room(length)
+        return self._active.space(length)
 
     def take(self, owner: LaneOwner, length: int, first_ticket: int, count: int = 1) -> None:
         """Take the batches that were written, back to back, into the last `room`."""
@@ -250,12 +250,12 @@ class Lane:
         if self._must_drain or self._is_draining:
             return LaneOutcome.REFUSED
         # Behind a waiting overflow nothing goes into the active half, or a lane would reorder its own batches.
-        if self._active_state is WRITABLE and not self._overflow and self._active.has_room(data.nbytes):
+        if self._active_state is WRITABLE and not self._overflow and self._active.has_space(data.nbytes):
             self._active.take(data, first_ticket, last_ticket)
             return LaneOutcome.ACCEPTED
         if self._settings.policy is LanePolicy.BLOCK_WRITER:
             return LaneOutcome.REFUSED
-        if not self._overflow or not self._overflow[-1].has_room(data.nbytes):
+        if not self._overflow or not self._overflow[-1].has_space(data.nbytes):
             self._overflow.append(Staging(limits.LANE_OVERFLOW_CHUNK_SIZE))
         self._overflow[-1].take(data, first_ticket, last_ticket)
         self._overflow_bytes += data.nbytes
@@ -267,7 +267,7 @@ class Lane:
         for staging in self._overflow:
             while staging.runs:
                 run = staging.runs[0]
-                if not self._active.has_room(run.end - run.start):
+                if not self._active.has_space(run.end - run.start):
                     self._overflow = [each for each in self._overflow if each.runs]
                     return
                 self._active.take(run.memory[run.start : run.end], run.first_ticket, run.last_ticket)

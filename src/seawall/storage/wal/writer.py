@@ -148,7 +148,7 @@ class WalWriter:
         """
         length = sum(memoryview(buffer).nbytes for buffer in batches)
         write = self.begin_epoch(batches, length, first_position, batch_count, timestamp_ns)
-        write.carry_out(durable=durable)
+        write.execute(durable=durable)
         self.finish_epoch(write, durable=durable)
         return EpochReceipt(LaneEpoch(write.epoch), write.at, self.at)
 
@@ -333,7 +333,7 @@ class WalWriter:
             if self.at + EPOCH_HEADER_SIZE > current.limit_at:
                 current = self._rotate(EPOCH_HEADER_SIZE, self._timestamp_ns)
             write = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CLEAN, self._timestamp_ns)
-            write.carry_out(durable=True)
+            write.execute(durable=True)
             self.finish_epoch(write, durable=True)
         if self._spare is not None:
             self._files.unlink(self._spare.path)
@@ -394,7 +394,7 @@ class WalWriter:
         # Not where that held no epoch and the new file took its name, nor where damage took the space for the mark.
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
             mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
-            mark.carry_out(durable=True)
+            mark.execute(durable=True)
         self._is_poisoned = False
         self._spare = None
         self._use(following)

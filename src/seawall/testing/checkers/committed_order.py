@@ -14,7 +14,7 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
 from seawall.engine.commit.appends import NO_SESSION
-from seawall.engine.ordering.applier import Follower, Following
+from seawall.engine.ordering.applier import Applied, Applier
 from seawall.fabric.records import FLAG_NOP, FLAG_SKIP, FLAG_SKIP_RANGE, GOI_ENTRY, SIDE_ENTRY
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels.admission.frontier import NEXT_POSITION
@@ -47,14 +47,14 @@ class CommittedOrder:
         self._frontier = frontier
         self._tails = [0] * brokers
 
-    def follow(self, follower: Follower) -> Following:
+    def follow(self, applier: Applier) -> Applied:
         """Follow once from where the follower is."""
-        start = follower.next_position
-        return follower.follow(self.entries, self.sides, start, self.committed - start, self.blogs)
+        start = applier.next_position
+        return applier.follow(self.entries, self.sides, start, self.committed - start, self.blogs)
 
-    def follow_all(self, follower: Follower) -> None:
+    def apply_all(self, applier: Applier) -> None:
         """Follow everything."""
-        while self.follow(follower).next_position < self.committed:
+        while self.follow(applier).next_position < self.committed:
             pass
 
     def batch(

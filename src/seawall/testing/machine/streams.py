@@ -64,8 +64,8 @@ class SimStream:
         if self.peer is None or not self.connected or not payload:
             return 0
         link = self._links.get(self.local, self.remote)
-        room = link.buffer_size - sum(len(piece) for _, piece in self._flying) - len(self.peer._inbox)
-        taken = min(len(payload), room)
+        space = link.buffer_size - sum(len(piece) for _, piece in self._flying) - len(self.peer._inbox)
+        taken = min(len(payload), space)
         if taken <= 0:
             return 0
         if self._links.happens(0.25):

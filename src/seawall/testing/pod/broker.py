@@ -94,7 +94,7 @@ class PodBroker:
             left = upload.size - upload.arrived
             count = self._chance.randint(0, left) if slow_chance and self._chance.random() < 0.8 else left
             if count:
-                upload.room[:count] = np.frombuffer(frame.data, np.uint8)[upload.arrived : upload.arrived + count]
+                upload.space[:count] = np.frombuffer(frame.data, np.uint8)[upload.arrived : upload.arrived + count]
                 upload.received(count)
             if upload.is_whole and self._uploads.finish(upload, _defaults(frame)):
                 self._slow.remove((upload, frame))

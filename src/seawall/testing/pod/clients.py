@@ -33,7 +33,7 @@ SYNTHETIC = 1 << 63
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkFaults:
     """How bad the network is."""
 
     loss: float = 0.0
@@ -47,7 +47,7 @@ class Network:
     def __init__(self, pod: SimPod, chance: Random) -> None:
         self.pod = pod
         self.chance = chance
-        self.weather = Weather()
+        self.weather = NetworkFaults()
         #: Anything that was sent in an earlier life is lost on its way.
         self.life = 0
         self._latest: dict[tuple[int, int], int] = {}
@@ -100,7 +100,7 @@ class Network:
         return self.chance.randint(0, usual * 10 if self.chance.random() < 0.05 else usual)
 
 
-def tell_answer(pod: SimPod, answer: Answer) -> AckStatus:
+def report_answer(pod: SimPod, answer: Answer) -> AckStatus:
     """Write down that a publisher got an answer."""
     status = AckStatus(answer.status)
     position = answer.original if status is AckStatus.DUPLICATE else answer.position
@@ -199,7 +199,7 @@ class Publisher:
 
     def take(self, answer: Answer) -> None:
         """An answer has come."""
-        status = tell_answer(self.pod, answer)
+        status = report_answer(self.pod, answer)
         client_seq, epoch = answer.frame.batch.client_seq, answer.frame.epoch
         now = self.pod.clock.monotonic_ns()
         if answer.frame.batch.is_forged:
@@ -246,7 +246,7 @@ class Lone:
 
     def take(self, answer: Answer) -> None:
         """An answer has come."""
-        status = tell_answer(self.network.pod, answer)
+        status = report_answer(self.network.pod, answer)
         batch = answer.frame.batch
         if status in _AGAIN:
             if batch.client in self.waiting:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from seawall.core.types import Offset, Position, Term, TopicId
-from seawall.engine.ordering.applier import Follower
-from seawall.engine.ordering.client_rows import PodRows
+from seawall.engine.ordering.applier import Applier
+from seawall.engine.ordering.client_rows import StoredClientRows
 from seawall.engine.store.opening import POSITION_JUMP
 from seawall.engine.store.store import Store
 from seawall.errors import SeawallError
@@ -55,14 +55,14 @@ class PodOwner:
 
     def __init__(self, store: Store, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
         self.store = store
-        self.follower = Follower(store.parts, store.maintenance, goi_entries=len(fabric.goi), blog_size=blog_size)
+        self.applier = Applier(store.parts, store.maintenance, goi_entries=len(fabric.goi), blog_size=blog_size)
         self.frontier = store.parts.writer.frontier
         self._fabric = fabric
         self._clock = clock
         #: Changes by the position of their entry: to be made, and made.
         self.changes: dict[int, Change] = {}
         self.made: dict[int, Change] = {}
-        self._rows = PodRows(store.sessions)
+        self._rows = StoredClientRows(store.sessions)
         #: For the sequencer: rows of clients that no worker has.
         self.load, self.save = self._rows.load, self._rows.save
 
@@ -70,30 +70,30 @@ class PodOwner:
 
     def follow(self) -> int:
         """Bring what is committed to the log, as much as one commit holds; how many entries."""
-        fabric, first = self._fabric, self.follower.next_position
+        fabric, first = self._fabric, self.applier.next_position
         self.note_term()
         committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
         count = max(0, committed - first)
-        return self.follower.follow(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
+        return self.applier.follow(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
 
     def note_term(self) -> None:
         """Log the term that entries have now, if it is a new one."""
         term = load_acquire_u64(self._fabric.control_words, records.CONTROL_TERM)
-        if term > self.follower.term:
-            self.follower.begin_term(Term(term))
+        if term > self.applier.term:
+            self.applier.begin_term(Term(term))
 
     def tell(self) -> None:
         """Say how much is on disk."""
         vector = self._fabric.replica_words[REPLICA]
-        store_release_u64(vector, records.REPLICA_DURABLE, self.follower.next_position)
-        if self.follower.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
+        store_release_u64(vector, records.REPLICA_DURABLE, self.applier.next_position)
+        if self.applier.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
             self._rows.forget()
 
     # --- the owner of the sequencer ------------------------------------------------------------------------------
 
-    def carry_out(self, position: Position) -> None:
+    def execute(self, position: Position) -> None:
         """Make the change at a position; if that was done before the sequencer ended, only the frontier hears of it."""
-        if position < self.follower.next_position:
+        if position < self.applier.next_position:
             self.repeat_for_topics(position)
             self.frontier.number_control(self._clock.wall_ns())
             return
@@ -102,7 +102,7 @@ class PodOwner:
         change = self.changes.pop(position, None)
         if change is not None:
             self.made[position] = change
-        with self.follower.at(position):
+        with self.applier.at(position):
             if change is not None:
                 self._make(change)
         self.tell()
@@ -118,7 +118,7 @@ class PodOwner:
 
     def raise_ceilings(self) -> None:
         """Make higher ceilings durable."""
-        self.follower.ensure_ceilings()
+        self.applier.ensure_ceilings()
 
     def repeat_for_topics(self, position: Position) -> None:
         """Change the topics of the frontier as the control at a position did."""

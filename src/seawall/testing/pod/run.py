@@ -22,7 +22,7 @@ from seawall.testing.checkers.order_events import ReadMode
 from seawall.testing.checkers.ordering_checkers import check_all
 from seawall.testing.pod.batches import Frame
 from seawall.testing.pod.broker import Answer
-from seawall.testing.pod.clients import SYNTHETIC, Lone, Network, Publisher, Weather
+from seawall.testing.pod.clients import SYNTHETIC, Lone, Network, NetworkFaults, Publisher
 from seawall.testing.pod.owner import Change
 from seawall.testing.pod.readers import OrderReader, StoreReader
 from seawall.testing.pod.world import MILLISECOND_NS, PodPlan, SimPod
@@ -68,7 +68,7 @@ def plan_of(chance: Random) -> PodPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class FaultRates:
     """How likely things go wrong, in one step."""
 
     broker_crash: float = 0.0
@@ -80,7 +80,7 @@ class Troubles:
     forgery: float = 0.0
 
     @classmethod
-    def of(cls, chance: Random) -> Troubles:
+    def of(cls, chance: Random) -> FaultRates:
         """Some of them, in some runs."""
         return cls(
             broker_crash=chance.choice((0.0, 0.003)),
@@ -101,9 +101,9 @@ class PodRun:
         self.pod = SimPod(seed, plan_of(chance))
         self.pod.create_topics(_TOPICS)
         self.pod.start()
-        self.troubles = Troubles.of(chance)
+        self.troubles = FaultRates.of(chance)
         self.network = Network(self.pod, chance)
-        self.network.weather = Weather(
+        self.network.weather = NetworkFaults(
             chance.choice((0.0, 0.02, 0.1)), chance.choice((0.0, 0.05)), chance.choice((1, 4)) * MILLISECOND_NS
         )
         self.publishers = {
@@ -320,8 +320,8 @@ class PodRun:
 
     def settle(self) -> None:
         """No faults any more, until nothing is under way."""
-        self.troubles = Troubles(change=0.0)
-        self.network.weather = Weather()
+        self.troubles = FaultRates(change=0.0)
+        self.network.weather = NetworkFaults()
         self.paused.clear()
         self.pod.disk.clear_faults()
         self._come_to_rest()

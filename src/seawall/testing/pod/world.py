@@ -138,7 +138,7 @@ class SimPod:
         self._declare_gaps()
         self.history.record(events.TermGranted(term, start))
         self.history.record(events.Recovered(False, kept_of(self.store), start))
-        self._tell_clients()
+        self._notify_clients()
         self.observer.attach(self.fabric)
         self.brokers = [self._new_broker(number) for number in range(self.plan.brokers)]
 
@@ -159,7 +159,7 @@ class SimPod:
                     self.history.record(events.GapDeclared(topic.topic_id, first, gap.last_seq, gap.reason))
                     self._declared[topic.topic_id] = gap.last_seq
 
-    def _tell_clients(self) -> None:
+    def _notify_clients(self) -> None:
         """What is known of every client that has a session."""
         for client in sorted(self.epochs):
             epoch, next_expected = self._known_of(ClientId(client))
@@ -358,7 +358,7 @@ class SimPod:
         self.owner.note_term()
         start = self.sequencer.frontier.reserved
         self.observer.recover(self.sequencer.term, start)
-        self._tell_clients()
+        self._notify_clients()
         for number, broker in enumerate(self.brokers):
             if broker is None:
                 self.notice_broker(number)

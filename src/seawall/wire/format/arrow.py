@@ -100,9 +100,9 @@ def decode_table(
 
     check_columns(wanted)
     source = np.frombuffer(block, np.uint8)
-    room = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
-    offsets = np.empty(room + 1, np.int64)
-    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, room, offsets)
+    space = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
+    offsets = np.empty(space + 1, np.int64)
+    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, space, offsets)
     if count < 0 or record_count not in (None, count):
         raise CorruptionError(
             f"a block of {source.size} bytes is not a run of records, or not of as many as it should (code {count})"
@@ -314,8 +314,8 @@ class _Fields:
         rows = len(array)
         lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), np.int64(-1), np.int64(0))
         starts = np.zeros(rows, np.int64)
-        room = 2 * rows + 6 * len(entries) + int(np.ptp(keys.offsets)) + int(np.ptp(values.offsets))
-        out = np.empty(room, np.uint8)
+        space = 2 * rows + 6 * len(entries) + int(np.ptp(keys.offsets)) + int(np.ptp(values.offsets))
+        out = np.empty(space, np.uint8)
         used = headers.encode_headers(
             offsets, rows, keys.data, keys.offsets, values.data, values.offsets, out, starts, lengths
         )

@@ -100,7 +100,7 @@ class FrameDecoder:
         awaited = self.awaited_size
         if awaited:
             return self._buffer.data[self._end : self._end + awaited]
-        self._make_room(_ROOM_MIN)
+        self._make_space(_ROOM_MIN)
         return self._buffer.data[self._end :]
 
     def received(self, count: int) -> None:
@@ -117,7 +117,7 @@ class FrameDecoder:
 
     def feed(self, data: Buffer) -> None:
         """Copy bytes in: for callers that have them already."""
-        self._make_room(len(data))
+        self._make_space(len(data))
         self._buffer.data[self._end : self._end + len(data)] = data
         self._end += len(data)
         self._look()
@@ -168,7 +168,7 @@ class FrameDecoder:
         self._needed = needed
         if not self.awaited_size:
             return
-        self._make_room(self.awaited_size)
+        self._make_space(self.awaited_size)
         header = parse_frame_header(self._buffer.data[self._start : self._end])
         if header.kind == Kind.CONTROL and header.command in (Command.FETCH_DATA, Command.DATA):
             self._chunks = ArrivingChunks(
@@ -181,7 +181,7 @@ class FrameDecoder:
         if self._chunks is not None:
             self._chunks.has_arrived(min(self.pending_size, self._needed) - limits.FRAME_HEADER_SIZE)
 
-    def _make_room(self, count: int) -> None:
+    def _make_space(self, count: int) -> None:
         """Have room for so many bytes behind those that wait: behind them, or in another buffer."""
         if self._buffer.size - self._end >= count:
             return

@@ -48,7 +48,7 @@ from seawall.wire.lwp2.session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2.topics import RecordsDeleted, TopicRequest
-from seawall.wire.lwp2.transactions import TransactionRequest, TransactionTold
+from seawall.wire.lwp2.transactions import TransactionRequest, TransactionStatus
 
 SharedReply: TypeAlias = (
     AuthenticateReply
@@ -85,7 +85,7 @@ Answer: TypeAlias = (
     | BoundsReply
     | FilesReply
     | RecordsDeleted
-    | TransactionTold
+    | TransactionStatus
     | PublishedKeyed
     | SessionsReply
     | Error
@@ -206,7 +206,7 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.BOUNDS_REPLY: lwp2_reading.parse_bounds_reply,
     Command.FILES_REPLY: lwp2_files.parse_files_reply,
     Command.RECORDS_DELETED: lwp2_topics.parse_records_deleted,
-    Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_told,
+    Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_status,
     Command.PUBLISHED_KEYED: lwp2_keyed.parse_published_keyed,
     Command.SESSIONS: lwp2_sessions.parse_sessions_reply,
     Command.ERROR: lwp2_session.parse_error,

@@ -104,7 +104,7 @@ class TransactionCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionTold:
+class TransactionStatus:
     """The last transaction of an owner, or that there is none."""
 
     COMMAND: ClassVar[Command] = Command.TRANSACTION_TOLD
@@ -189,7 +189,7 @@ def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
     return TransactionCommit(WantedTransaction(owner, epoch, tuple(found_parts), tuple(found_offsets)))
 
 
-def parse_transaction_told(payload: Buffer) -> TransactionTold:
+def parse_transaction_status(payload: Buffer) -> TransactionStatus:
     """A server's TRANSACTION_TOLD."""
     fields = _Fields(payload, "TRANSACTION_TOLD")
     epoch, position, timestamp_ns, flags, reserved, owner_length, count = fields.take(_TOLD)
@@ -206,9 +206,11 @@ def parse_transaction_told(payload: Buffer) -> TransactionTold:
         spans.append(TopicSpan(fields.text(length, limits.TOPIC_NAME_SIZE_MAX), Seq(first_seq), records))
     fields.end()
     if not flags & _IS_THERE:
-        return TransactionTold(owner, None)
+        return TransactionStatus(owner, None)
     numbers = (owner, epoch, Position(position), TimestampNs(timestamp_ns))
-    return TransactionTold(owner, CommittedTransaction(*numbers, tuple(spans), is_repeated=bool(flags & _IS_REPEATED)))
+    return TransactionStatus(
+        owner, CommittedTransaction(*numbers, tuple(spans), is_repeated=bool(flags & _IS_REPEATED))
+    )
 
 
 def parse_transaction_abort(payload: Buffer) -> TransactionAbort:

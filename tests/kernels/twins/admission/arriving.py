@@ -67,7 +67,7 @@ def judge_batches(
     return int(np.count_nonzero(verdicts[: len(rows)]))
 
 
-def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
+def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
     """Claim it in a copy of everything, and look where it lies."""
     copied, rows = state.copy(), pending.copy()
     slot = claim_slot(copied, np.zeros(8, np.int64), completion, rows, blog_size, size)
@@ -75,7 +75,7 @@ def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, s
     return broker_ring.NO_ROOM if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
 
 
-def want_place(state: Words, tails: Words, blog_size: int, size: int) -> None:
+def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
     """Claim it in a copy in which everything is in use, which wants its room."""
     copied, rows = state.copy(), np.zeros(2, broker_ring.PENDING_ROW)
     copied[[broker_ring.CLAIMED, broker_ring.ANSWERED, broker_ring.FREED]] = 1, 0, 0

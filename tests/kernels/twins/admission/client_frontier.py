@@ -9,7 +9,7 @@ from seawall.kernels.admission.client_frontier import (
     REASON_SKIPPED,
     STATUS_DUPLICATE,
 )
-from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -51,7 +51,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -102,7 +102,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import (
     BITS,
     CHECK_DUPLICATE,
@@ -162,7 +162,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -248,7 +248,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: int,
     client_seq: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -273,7 +273,7 @@ def decide_batch(
 def skip_to(
     client_id: int,
     next_expected: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -294,7 +294,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -312,7 +312,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import Words
 from seawall.kernels.admission.frontier import Rows
 from seawall.kernels.runtime.memory import Bytes
@@ -110,7 +110,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: Places,
+    places: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,

@@ -19,9 +19,9 @@ _REST: Final = struct.Struct("<qqIIII4xq24xI4xII")
 _ACK: Final = struct.Struct("<44x8xIIqqqqIIIBBH")
 
 
-def seal_lone_frame(frame: Bytes, desk: Values) -> None:
+def seal_one_frame(frame: Bytes, arguments: Values) -> None:
     """Magic and kind, the checksum, and everything else behind it."""
-    told = desk.tolist()
+    told = arguments.tolist()
     size = told[places.BLOCK_SIZE]
     block = np.ascontiguousarray(frame[places.BLOCK_AT : places.BLOCK_AT + size])
     rest = _REST.pack(
@@ -34,7 +34,7 @@ def seal_lone_frame(frame: Bytes, desk: Values) -> None:
     frame[: places.BLOCK_AT] = np.frombuffer(_START + struct.pack("<I", crc) + rest, np.uint8)
 
 
-def read_lone_answer(desk: Values, answer: Bytes, size: int, rows: Rows, state: Values) -> int:
+def read_one_answer(arguments: Values, answer: Bytes, size: int, rows: Rows, state: Values) -> int:
     """One whole ACK frame with one entry, of the batch on the desk, which is stored at a known position."""
     if size != _ACK.size or split_frames(answer, 0, size, 1 << 16, rows, state) != SPLIT_MORE:
         return places.OTHERWISE
@@ -43,7 +43,7 @@ def read_lone_answer(desk: Values, answer: Bytes, size: int, rows: Rows, state: 
     batches, window, seq, base_seq, position, time_ns, _topic, run, _count, status, _level, _reason = _ACK.unpack(
         answer[:size].tobytes()
     )
-    if seq != desk[places.CLIENT_SEQ] or run > 1 or status or position < 0:
+    if seq != arguments[places.CLIENT_SEQ] or run > 1 or status or position < 0:
         return places.OTHERWISE
-    desk[places.BASE_SEQ : places.WAITED_NS] = base_seq, position, time_ns, batches, window
+    arguments[places.BASE_SEQ : places.WAITED_NS] = base_seq, position, time_ns, batches, window
     return places.STORED

@@ -47,7 +47,7 @@ def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
     return batch_in_blog(blogs, blog_size, broker, offset, size, count, block_crc, topic_id)
 
 
-def follow_run(
+def apply_run(
     goi: Bytes,
     side: Bytes,
     mask: int,
@@ -109,7 +109,7 @@ def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq
     lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
 
 
-def follow_apart(
+def apply_apart(
     goi: Bytes,
     side: Bytes,
     mask: int,

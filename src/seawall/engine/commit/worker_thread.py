@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 
-class Pump:
+class WorkerThread:
     """Calls `work` on a thread of its own whenever it was woken. The thread starts with the first wake."""
 
     def __init__(self, work: Callable[[], None]) -> None:

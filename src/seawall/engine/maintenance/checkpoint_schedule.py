@@ -31,20 +31,20 @@ _PARTS: Final = 16
 _FILLED_PARTS: Final = 4
 
 
-class Upkeep:
+class CheckpointSchedule:
     """Where the log was looked after last, and where it is next."""
 
     def __init__(self, checkpoint_at: WalAddress, checkpoint_size: int) -> None:
         self._size = checkpoint_size
         self._part = max(checkpoint_size // _PARTS, 1)
         #: Has what waits brought to its places on a thread, at once if that is urgent, and calls `placed` then.
-        self._place_soon: Callable[[bool], None] | None = None
+        self._flush_soon: Callable[[bool], None] | None = None
         self.placing = RLock()
         self.checkpointed(checkpoint_at)
 
     def on_the_side(self, place_soon: Callable[[bool], None]) -> None:
         """Have places filled by somebody else."""
-        self._place_soon = place_soon
+        self._flush_soon = place_soon
         self.look_at = self._begun_at + self._part
 
     def is_long(self, at: WalAddress) -> bool:
@@ -55,11 +55,11 @@ class Upkeep:
         """Have done what a log up to this address needs."""
         is_due = self._is_pressed or at >= self._begun_at + self._size
         self.look_at = at + self._part
-        if self._place_soon is not None and not self._is_placed:
-            self._place_soon(is_due)
+        if self._flush_soon is not None and not self._is_flushed:
+            self._flush_soon(is_due)
             if not is_due:
                 self.look_at = self._begun_at + self._size
-        elif (is_due or self._is_placed) and self.placing.acquire(blocking=False):
+        elif (is_due or self._is_flushed) and self.placing.acquire(blocking=False):
             try:
                 checkpoint()
             finally:
@@ -76,23 +76,23 @@ class Upkeep:
         if self._rolls >= SEGMENTS_FILLING_MAX or self._filled >= self._size // _FILLED_PARTS:
             self._press()
 
-    def found_no_room(self, at: WalAddress) -> None:
+    def found_no_space(self, at: WalAddress) -> None:
         """The disk is full: a checkpoint may give back what a log up to this address takes."""
         if self.is_long(at):
             self._press()
 
     def placed(self) -> None:
         """Next to nothing waits for its place: now a checkpoint is short."""
-        self._is_placed = True
+        self._is_flushed = True
         self.look_at = 0
 
     def checkpointed(self, at: WalAddress) -> None:
         """There was a checkpoint, or none could be made: the next is due after another stretch of the log."""
         self._begun_at = at
-        self._is_placed = self._is_pressed = False
+        self._is_flushed = self._is_pressed = False
         self._rolls = self._filled = 0
         #: A log that reaches this address needs something.
-        self.look_at = at + (self._size if self._place_soon is None else self._part)
+        self.look_at = at + (self._size if self._flush_soon is None else self._part)
 
     def _press(self) -> None:
         self._is_pressed = True
