@@ -1,4 +1,4 @@
-"""Who may import whom: the rooms and their direction, the door to the operating system, and what stays unloaded.
+"""Who may import whom: the direction of the layers, no cycles, access to the operating system, what stays unloaded.
 
 The rules are read from the source with `ast`, so an import inside a function or under `TYPE_CHECKING` counts as well.
 Each rule is also tried on a small tree that breaks it: a check that cannot fail is worth nothing.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,15 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "seawall"
 
-#: A room imports itself and the rooms before it.
-ROOMS = (
+#: A layer imports itself and the layers before it.
+LAYERS = (
     *("limits", "errors", "config", "core", "kernels", "wire", "api", "io", "telemetry", "fabric", "sequencer"),
     *("broker", "storage", "topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli"),
     "testing",
 )
 
 #: What runs in a user's process, or in Spark's, must not drag a server along.
-FORBIDDEN_ROOMS = {room: frozenset({"server", "engine", "topics"}) for room in ("client", "spark")}
+FORBIDDEN_LAYERS = {layer: frozenset({"server", "engine", "topics"}) for layer in ("client", "spark")}
 
 #: `core` decides and never acts: same state and same input, same output.
 IMPURE_MODULES = frozenset(
@@ -35,11 +35,11 @@ IMPURE_MODULES = frozenset(
     )
 )
 
-#: Rooms above `io` reach the machine through its protocols, so that a simulator can stand in for it.
+#: Layers above `io` reach the machine through its protocols, so that a simulator can stand in for it.
 MACHINE_MODULES = frozenset({"os", "socket", "mmap", "time"})
-MACHINE_ROOMS = frozenset({"io", "kernels", "bench", "cli", "testing"})
+MACHINE_LAYERS = frozenset({"io", "kernels", "bench", "cli", "testing"})
 
-#: The package itself offers what the rooms make, and `python -m seawall` starts the command: both stand above all.
+#: The package itself offers what the layers make, and `python -m seawall` starts the command: both stand above all.
 ABOVE_ALL = frozenset({"__init__", "__main__"})
 
 #: Too heavy for `import seawall`; each is loaded by whoever needs it, when it is needed.
@@ -59,35 +59,35 @@ def problems(package: Path) -> list[str]:
     found: list[str] = []
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
-        room = relative.parts[0].removesuffix(".py")
+        layer = relative.parts[0].removesuffix(".py")
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        if room not in ROOMS and room not in ABOVE_ALL:
-            found.append(f"{relative}:1: {room} is no room; give it a place in ROOMS")
+        if layer not in LAYERS and layer not in ABOVE_ALL:
+            found.append(f"{relative}:1: {layer} is not a layer; add it to LAYERS")
             continue
         for imported in imports_of(tree, module_package(relative)):
-            found.extend(f"{relative}:{imported.line}: {problem}" for problem in import_problems(room, imported))
-        if room != "kernels":
+            found.extend(f"{relative}:{imported.line}: {problem}" for problem in import_problems(layer, imported))
+        if layer != "kernels":
             found.extend(f"{relative}:{line}: @kernel outside kernels/" for line in kernel_decorators(tree))
     return found
 
 
-def import_problems(room: str, imported: Import) -> Iterator[str]:
-    """What is wrong with one import of a room."""
+def import_problems(layer: str, imported: Import) -> Iterator[str]:
+    """What is wrong with one import of a layer."""
     top, _, rest = imported.module.partition(".")
     if top == "seawall":
         target = rest.partition(".")[0]
-        if target not in ROOMS:
+        if target not in LAYERS:
             return  # a name of the package itself, such as its version
-        if target == "testing" and room != "testing":
-            yield f"{room} imports testing, which only tests may"
-        elif room in ROOMS and ROOMS.index(target) > ROOMS.index(room):
-            yield f"{room} imports {target}, which comes after it"
-        elif target in FORBIDDEN_ROOMS.get(room, ()):
-            yield f"{room} imports {target}, which it must do without"
-    elif room == "core" and top in IMPURE_MODULES:
+        if target == "testing" and layer != "testing":
+            yield f"{layer} imports testing, which only tests may"
+        elif layer in LAYERS and LAYERS.index(target) > LAYERS.index(layer):
+            yield f"{layer} imports {target}, which comes after it"
+        elif target in FORBIDDEN_LAYERS.get(layer, ()):
+            yield f"{layer} imports {target}, which it must do without"
+    elif layer == "core" and top in IMPURE_MODULES:
         yield f"core imports {top}; pass in what it gives"
-    elif room not in MACHINE_ROOMS and top in MACHINE_MODULES:
-        yield f"{room} imports {top}; ask io/ for it"
+    elif layer not in MACHINE_LAYERS and top in MACHINE_MODULES:
+        yield f"{layer} imports {top}; ask io/ for it"
 
 
 def imports_of(tree: ast.Module, package: str) -> Iterator[Import]:
@@ -129,6 +129,57 @@ def kernel_decorators(tree: ast.Module) -> Iterator[int]:
                     yield decorator.lineno
 
 
+def cycles(package: Path) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others; imports for types count."""
+    paths = {module_name(path.relative_to(package)): path for path in package.rglob("*.py")}
+    graph = {
+        module: set(targets(path, module_package(path.relative_to(package)), paths)) for module, path in paths.items()
+    }
+    found: list[list[str]] = []
+    remaining = set(graph)
+    while remaining:
+        module = min(remaining)
+        group = reachable(graph, module) & reached_from(graph, module)
+        if len(group) > 1:
+            found.append(sorted(group))
+        remaining -= group | {module}
+    return found
+
+
+def module_name(relative: Path) -> str:
+    """The full name of the module in a file of the package."""
+    return ".".join(("seawall", *relative.with_suffix("").parts)).removesuffix(".__init__")
+
+
+def targets(path: Path, package: str, modules: Collection[str]) -> Iterator[str]:
+    """The modules of the package that a file imports."""
+    for imported in imports_of(ast.parse(path.read_text(encoding="utf-8")), package):
+        name = imported.module
+        if name not in modules:
+            name = name.rpartition(".")[0]
+        if name in modules:
+            yield name
+
+
+def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Everything that a module imports, itself included if it is on a cycle or alone."""
+    seen, open_ends = {start}, [start]
+    while open_ends:
+        for target in graph[open_ends.pop()] - seen:
+            seen.add(target)
+            open_ends.append(target)
+    return seen
+
+
+def reached_from(graph: Mapping[str, set[str]], end: str) -> set[str]:
+    """Every module from which the imports lead to `end`."""
+    backwards: dict[str, set[str]] = {module: set() for module in graph}
+    for module, imported in graph.items():
+        for target in imported:
+            backwards[target].add(module)
+    return reachable(backwards, end)
+
+
 def called(function: ast.expr) -> str:
     """The last name of `name` or `some.thing.name`."""
     match function:
@@ -146,6 +197,22 @@ def loaded_by(*modules: str) -> set[str]:
 
 def test_the_rooms_import_in_one_direction_only() -> None:
     assert problems(PACKAGE) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(PACKAGE) == []
+
+
+def test_a_cycle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").touch()
+    (tmp_path / "core" / "a.py").write_text("from seawall.core.b import thing", encoding="utf-8")
+    (tmp_path / "core" / "b.py").write_text("from . import c", encoding="utf-8")
+    (tmp_path / "core" / "c.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import seawall.core.a", encoding="utf-8"
+    )
+    (tmp_path / "core" / "d.py").write_text("import seawall.core.a", encoding="utf-8")
+    assert cycles(tmp_path) == [["seawall.core.a", "seawall.core.b", "seawall.core.c"]]
 
 
 def test_every_module_is_looked_at() -> None:
@@ -209,7 +276,7 @@ BROKEN = {
     "a socket in wire": ("wire/a.py", "def f():\n    import socket", "wire imports socket; ask io/ for it"),
     "a kernel elsewhere": ("wire/a.py", "@kernel(int64(int64))\ndef f(x): ...", "@kernel outside kernels/"),
     "a bare kernel elsewhere": ("io/a.py", "@jit.kernel\ndef f(x): ...", "@kernel outside kernels/"),
-    "an unknown room": ("attic/a.py", "", "attic is no room; give it a place in ROOMS"),
+    "an unknown layer": ("attic/a.py", "", "attic is not a layer; add it to LAYERS"),
 }
 
 

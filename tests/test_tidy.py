@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,8 +22,12 @@ import seawall
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "seawall").rglob("*.py"))
 
+FOLDER_FILES_MAX = 20
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+
+#: Folders with more modules than allowed, by path.
+CROWDED_FOLDERS: dict[str, int] = {}
 
 #: Files longer than allowed, by path.
 LONG_FILES: dict[str, int] = {}
@@ -212,6 +217,11 @@ def test_everything_public_is_documented(path: Path) -> None:
 def test_files_stay_readable() -> None:
     sizes = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
     assert ratchet(sizes, FILE_LINES_MAX, LONG_FILES) == []
+
+
+def test_folders_stay_readable() -> None:
+    counts = Counter(name_of(path.parent) for path in SOURCES if path.name != "__init__.py")
+    assert ratchet(counts, FOLDER_FILES_MAX, CROWDED_FOLDERS) == []
 
 
 def test_functions_stay_readable() -> None:
