@@ -33,7 +33,7 @@ KERNEL_CALL = """
 import json
 import numpy as np
 import seawall
-from seawall.kernels import jit, memory
+from seawall.kernels.runtime import jit, memory
 
 target = np.zeros(5, np.uint8)
 memory.copy_block(target, 1, np.frombuffer(b"abcd", np.uint8), 1, 3)

@@ -131,9 +131,11 @@ import os, signal, sys
 from pathlib import Path
 from click.testing import CliRunner
 from seawall import config
-from seawall.bench import peers, processes, suites
+from seawall.bench import registry
 from seawall.bench.harness import Measurement
 from seawall.bench.results import Better
+from seawall.bench.subjects import peers
+from seawall.bench.suites import processes
 from seawall.cli.bench import bench
 
 # Who runs the tests in the background may have had interrupts ignored.
@@ -146,7 +148,7 @@ def told(self, *arguments, **options):
 
 peers.subprocess.Popen.__init__ = told
 figure = Measurement("loopback", "B/s", Better.HIGHER, processes.loopback_bandwidth)
-suites.load = lambda name: lambda context: [figure]
+registry.load = lambda name: lambda context: [figure]
 bench.main(["trial", "--seconds", "1000"], standalone_mode=False, obj=config.load(environ={}))
 """
 

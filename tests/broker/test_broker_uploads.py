@@ -28,7 +28,7 @@ def uploads(ring: BrokerRing) -> Uploads:
 
 
 def receive(upload: Upload, batch: Bytes, count: int) -> None:
-    upload.room[:count] = batch[upload.arrived : upload.arrived + count]
+    upload.space[:count] = batch[upload.arrived : upload.arrived + count]
     upload.received(count)
 
 
@@ -43,7 +43,7 @@ def test_a_quick_upload_is_received_where_it_stays(
 ) -> None:
     sent = make_batch(4, 1000)
     upload = uploads.begin(70, 1000, 0)
-    assert np.shares_memory(upload.room, arrays.blogs[1])
+    assert np.shares_memory(upload.space, arrays.blogs[1])
     receive(upload, sent, 600)
     assert uploads.expire(LIFE_NS - 1) == 0
     with pytest.raises(WrongStateError, match="400 bytes"):
@@ -64,7 +64,7 @@ def test_a_slow_upload_moves_to_private_memory_and_gives_its_slot_up(
     receive(upload, sent, 600)
     ring.publish(make_batch(9), 72, defaults)
     assert uploads.expire(LIFE_NS) == 1
-    assert not np.shares_memory(upload.room, arrays.blogs[1])
+    assert not np.shares_memory(upload.space, arrays.blogs[1])
     assert (upload.index, other.index) == (None, 1)
     assert arrays.pbr[1]["flags"][0] == records.FLAG_NOP
     assert arrays.pbr[1]["size"][0] == 0

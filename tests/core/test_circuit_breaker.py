@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import PendingBatch, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from seawall.core.circuit_breaker import (
     AGGRESSIVE_POLICY,
@@ -23,7 +23,7 @@ POLICY = BreakerPolicy(failure_threshold=3, success_threshold=2, reset_timeout_n
 class BreakerMachine(RuleBasedStateMachine):
     """Requests that overlap, report late, twice or never; operators; time that steps back."""
 
-    admissions = PendingBatch("admissions")
+    admissions = Bundle("admissions")
 
     @initialize(
         policy=st.builds(BreakerPolicy, st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.integers(1, 30))

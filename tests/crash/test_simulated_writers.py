@@ -39,9 +39,9 @@ CASES_MAX, CASES_STEP = 50, 5
 def writers() -> set[str]:
     """The functions of the source that write."""
     return {
-        f"{package}/{path.name} {name}"
+        f"{path.relative_to(SOURCES).as_posix()} {name}"
         for package in PACKAGES
-        for path in (SOURCES / package).glob("*.py")
+        for path in (SOURCES / package).rglob("*.py")
         for name in _writing(ast.parse(path.read_text()), ())
     }
 
@@ -72,7 +72,8 @@ def test_every_writer_runs_on_a_simulated_disk(monkeypatch: pytest.MonkeyPatch) 
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name != "run_case":
             path = Path(frame.f_code.co_filename)
-            seen.add(f"{path.parent.name}/{path.name} {frame.f_code.co_qualname}")
+            if path.is_relative_to(SOURCES):
+                seen.add(f"{path.relative_to(SOURCES).as_posix()} {frame.f_code.co_qualname}")
             frame = frame.f_back
         return call(disk, *arguments)
 

@@ -149,10 +149,10 @@ def test_more_than_a_file_of_the_log_holds_goes_in_at_once(log: EmbeddedLog) -> 
 
 
 def test_topics(log: EmbeddedLog) -> None:
-    log.create_topic("other", durability="disk", ttl_ms=5)
+    log.create_topic("other", durability="disk", ttl_ms=5_000)
     assert log.topics() == ["events", "other"]
-    assert log.describe("other").config.ttl_ms == 5
-    assert log.configure_topic("other", ttl_ms=9).config.ttl_ms == 9
+    assert log.describe("other").config.ttl_ms == 5_000
+    assert log.configure_topic("other", ttl_ms=9_000).config.ttl_ms == 9_000
     log.publish("other", [b"a", b"b"])
     info = log.describe("other")
     assert (info.floor, info.next_seq, info.record_count) == (1, 3, 2)

@@ -56,12 +56,12 @@ def array(data: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
-def scan(data: bytes, rules: int = 0, records_max: int = 1000, room: int = 64, before: int = 3) -> int:
+def scan(data: bytes, rules: int = 0, records_max: int = 1000, space: int = 64, before: int = 3) -> int:
     """Scan with kernel and twin, bytes of another block around it; return what both said."""
     block = array(b"\xff" * before + data + b"\xff" * 9)
     results = []
     for function in (blocks.scan_block, twin.scan_block):
-        offsets = np.full(room, UNTOUCHED, np.int64)
+        offsets = np.full(space, UNTOUCHED, np.int64)
         code = function(block, before, before + len(data), rules, records_max, offsets)
         results.append((code, offsets.tolist()))
     assert results[0] == results[1]
@@ -70,8 +70,8 @@ def scan(data: bytes, rules: int = 0, records_max: int = 1000, room: int = 64, b
 
 @settings(max_examples=EXAMPLES)
 @given(any_block, st.sampled_from(RULES), st.integers(0, 9), st.integers(0, 10), st.integers(0, 9))
-def test_scan_equals_its_twin(data: bytes, rules: int, records_max: int, room: int, before: int) -> None:
-    scan(data, rules, records_max, room, before)
+def test_scan_equals_its_twin(data: bytes, rules: int, records_max: int, space: int, before: int) -> None:
+    scan(data, rules, records_max, space, before)
 
 
 @settings(max_examples=EXAMPLES)
@@ -132,9 +132,9 @@ def test_one_record_too_many() -> None:
     data = plain(1, b"a") * 4
     assert scan(data, records_max=4) == 4
     assert scan(data, records_max=3) == blocks.SCAN_TOO_MANY
-    assert scan(data, room=5) == 4
-    assert scan(data, room=4) == blocks.SCAN_TOO_MANY
-    assert scan(data, room=0, records_max=3) == blocks.SCAN_TOO_MANY
+    assert scan(data, space=5) == 4
+    assert scan(data, space=4) == blocks.SCAN_TOO_MANY
+    assert scan(data, space=0, records_max=3) == blocks.SCAN_TOO_MANY
     assert scan(data[:-1], records_max=3) == blocks.SCAN_TOO_MANY
     assert scan(plain(1) * 3 + b"\1", records_max=3) == blocks.SCAN_TRUNCATED
 
@@ -173,7 +173,7 @@ def test_encoding_equals_its_twin_and_scans(contents: list[bytes], record_type: 
         extended(record_type - 0x10000, each) if record_type > 0xFF else plain(record_type, each) for each in contents
     )
     assert built[0][start : start + size] == b"".join(made)
-    assert scan(built[0][start : start + size], records_max=count, room=count + 1) == count
+    assert scan(built[0][start : start + size], records_max=count, space=count + 1) == count
 
 
 def test_a_null_is_an_empty_record_of_type_ff() -> None:

@@ -20,7 +20,8 @@ SCRIPT = """
 import resource, struct, sys
 import crc32c
 import numpy as np
-from seawall.kernels import blocks, columns, frames, warm
+from seawall.kernels.codec import blocks, columns, frames
+from seawall.kernels.runtime import warm
 
 warm.warm()
 random = np.random.default_rng(11)

@@ -31,7 +31,7 @@ class Desk:
 
     subject: ModuleType = broker_acks
 
-    def __init__(self, *waiting: tuple[int, int], first: int = 0, rooms: int = 8) -> None:
+    def __init__(self, *waiting: tuple[int, int], first: int = 0, spaces: int = 8) -> None:
         self.state = np.zeros(broker_ring.STATE_SIZE, np.int64)
         self.state[[broker_ring.ANSWERED, broker_ring.CLAIMED]] = first, first + len(waiting)
         self.pending = np.zeros(SLOTS, broker_ring.PENDING_ROW)
@@ -42,7 +42,7 @@ class Desk:
         self.slots = np.zeros(SLOTS * 8, np.int64)
         self.results = self.slots.view(np.uint8)
         self.control = np.zeros(16, np.int64)
-        self.answers = np.zeros(rooms, broker_acks.ANSWER_ROW)
+        self.answers = np.zeros(spaces, broker_acks.ANSWER_ROW)
 
     def settle(self, index: int, position: int, status: int = 0, reason: int = 0) -> None:
         content = struct.pack("<qQQQBxH20xQ", position, position + 100, position + 200, 7, status, reason, index + 1)
@@ -76,9 +76,9 @@ def test_answers_equal_their_twin(
     stage: list[int],
     settled: list[tuple[int, int, int, int]],
     first: int,
-    rooms: int,
+    spaces: int,
 ) -> None:
-    arguments, model = Desk(*waiting, first=first, rooms=rooms), Desk(*waiting, first=first, rooms=rooms)
+    arguments, model = Desk(*waiting, first=first, spaces=spaces), Desk(*waiting, first=first, spaces=spaces)
     for each in (arguments, model):
         each.pending["stage"] = stage
     for slot, position, status, durable in settled:
@@ -151,7 +151,7 @@ def test_a_result_of_the_lap_before_is_no_answer() -> None:
 
 
 def test_more_answers_than_fit_come_with_the_next_call() -> None:
-    arguments = Desk((2, 1), (2, 1), (2, 1), rooms=2)
+    arguments = Desk((2, 1), (2, 1), (2, 1), spaces=2)
     for index in range(3):
         arguments.settle(index, index)
     assert [answer[1] for answer in arguments.collect()] == [0, 1]

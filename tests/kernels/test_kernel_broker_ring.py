@@ -80,8 +80,8 @@ class Ring:
     def abandon(self, index: int) -> int:
         return self.module.abandon_reserved(self.state, self.pending, self.entries, self.slots, index, TERM)
 
-    def overdue(self, now_ns: int, room: int = 8) -> list[int]:
-        found = np.zeros(room, np.int64)
+    def overdue(self, now_ns: int, space: int = 8) -> list[int]:
+        found = np.zeros(space, np.int64)
         return found[: self.module.find_overdue(self.state, self.pending, now_ns, found)].tolist()
 
     def complete(self, count: int, *, answered: bool = True) -> None:
@@ -280,7 +280,7 @@ def test_an_overdue_reservation_becomes_a_nop() -> None:
     assert ring.overdue(4) == []
     assert ring.overdue(8) == [late]
     assert ring.overdue(9) == [late, soon]
-    assert ring.overdue(9, room=1) == [late]
+    assert ring.overdue(9, space=1) == [late]
     assert ring.abandon(late) == 1
     assert ring.entry(late) == (0, 0, 0, 0, 0, 3, 0x2345, broker_ring.FLAG_NOP, 0, 0, 0, 0, late + 1)
     assert ring.overdue(9) == [soon]

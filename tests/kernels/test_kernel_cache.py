@@ -25,7 +25,7 @@ as_installed = pytest.mark.skipif(
 
 REPORT = """
 import json
-from seawall.kernels import jit, memory
+from seawall.kernels.runtime import jit, memory
 import numpy as np
 
 target = np.zeros(3, np.uint8)
@@ -40,14 +40,14 @@ print(json.dumps(result | dict(hits=hits, misses=misses)))
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package that a test may change; its parent goes on PYTHONPATH."""
-    room = tmp_path / "copy" / "seawall"
+    space = tmp_path / "copy" / "seawall"
     source = Path(seawall.__file__).parent
-    room.mkdir(parents=True)
+    space.mkdir(parents=True)
     for name in ("__init__.py", "limits.py", "errors.py", "py.typed"):
         if (source / name).exists():
-            shutil.copy(source / name, room / name)
-    shutil.copytree(source / "kernels", room / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    return room
+            shutil.copy(source / name, space / name)
+    shutil.copytree(source / "kernels", space / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    return space
 
 
 @pytest.fixture
@@ -129,14 +129,14 @@ def test_a_folder_open_to_others_is_not_used(package: Path, tmp_path: Path) -> N
 @as_installed
 def test_a_disk_without_room_costs_the_cache_only(tmp_path: Path) -> None:
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-    script = full + "from seawall.kernels import memory\nassert not memory.copy_block.stats.cache_path"
+    script = full + "from seawall.kernels.runtime import memory\nassert not memory.copy_block.stats.cache_path"
     run(script, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
     assert not [name for name in files_below(tmp_path) if name.endswith(".nbc")]
 
 
 @as_installed
 def test_a_changed_kernel_starts_a_new_generation(package: Path) -> None:
-    script = "from seawall.kernels import jit; print(jit._generation())"
+    script = "from seawall.kernels.runtime import jit; print(jit._generation())"
     first = run(script, package)
     assert run(script, package) == first
     for name in ("checksum.py", "jit.py"):
@@ -204,7 +204,7 @@ def test_roots_without_home_and_without_temporary_folder(monkeypatch: pytest.Mon
     monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", "/chosen")
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setattr(tempfile, "gettempdir", no_temporary)
-    assert list(jit._cache_roots()) == [Path("/chosen"), Path(jit.__file__).parent / "__pycache__"]
+    assert list(jit._cache_roots()) == [Path("/chosen"), Path(jit.__file__).parents[1] / "__pycache__"]
     monkeypatch.delenv("SEAWALL_KERNELS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/user")
     assert list(jit._cache_roots())[1:] == [Path("/user/seawall")]

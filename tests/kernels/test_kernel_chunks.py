@@ -61,11 +61,11 @@ def batch(block: bytes = RECORD, **changed: Any) -> bytes:
 
 
 def check_with(
-    module: Any, data: bytes, room: int = 16, start: int = 0, pieces: tuple[int, ...] = ()
+    module: Any, data: bytes, space: int = 16, start: int = 0, pieces: tuple[int, ...] = ()
 ) -> tuple[int, list[Any], list[int]]:
     """Code, rows and the places of the state that are for others, with all of the data or after each of some pieces."""
     buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
-    rows = np.zeros(room, chunks.CHUNK_ROW)
+    rows = np.zeros(space, chunks.CHUNK_ROW)
     state = np.zeros(chunks.STATE_SIZE, np.int64)
     state[chunks.STATE_CONSUMED] = start
     end = start + len(data)
@@ -103,9 +103,9 @@ def test_sound_batches_are_listed_with_what_a_reader_needs() -> None:
 
 def test_a_full_table_is_gone_on_from() -> None:
     data = batch() * 5
-    code, rows, state = check(data, room=3)
+    code, rows, state = check(data, space=3)
     assert (code, len(rows), state) == (chunks.CHUNKS_FULL, 3, [3, 3, 3 * len(batch())])
-    assert check(data[state[2] :], room=3)[::2] == (chunks.CHUNKS_DONE, [2, 2, 2 * len(batch())])
+    assert check(data[state[2] :], space=3)[::2] == (chunks.CHUNKS_DONE, [2, 2, 2 * len(batch())])
     assert check(b"") == (chunks.CHUNKS_DONE, [], [0, 0, 0])
 
 
@@ -167,7 +167,7 @@ def test_what_arrives_in_pieces_is_what_arrives_at_once(
         data[int(where * (len(data) - 1))] ^= 1 << bit
     stored = bytes(data)
     pieces = tuple(drawn.draw(st.lists(st.integers(0, len(stored)), max_size=6)))
-    assert check(stored, room=4, pieces=pieces) == check(stored, room=4)
+    assert check(stored, space=4, pieces=pieces) == check(stored, space=4)
 
 
 def test_a_batch_counts_when_its_last_byte_is_there() -> None:
@@ -205,7 +205,7 @@ def test_damage_anywhere_is_what_the_parser_finds_too(
     for where, bit in flips if data else ():
         data[int(where * (len(data) - 1))] ^= 1 << bit
     stored = bytes(data[: round(cut * len(data))])
-    code, rows, _ = check(stored, room=4)
+    code, rows, _ = check(stored, space=4)
     found = []
     try:
         for header, block in iter_batches(stored):

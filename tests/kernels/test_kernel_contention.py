@@ -28,7 +28,7 @@ DEADLINE_S = 120
 PROLOGUE = """
 import mmap, sys
 import numpy as np
-from seawall.kernels import atomics, rings
+from seawall.kernels.runtime import atomics, rings
 
 path, number, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with open(path, "r+b") as file:

@@ -96,13 +96,13 @@ class Scan:
 
 
 def scan_both(
-    data: bytes, *, epoch: int = 0, position: int = 0, shift: int = 100, room: int = 9, start: int = 3, used: int = 0
+    data: bytes, *, epoch: int = 0, position: int = 0, shift: int = 100, space: int = 9, start: int = 3, used: int = 0
 ) -> Scan:
     """A scan from `start` on of bytes that more bytes follow."""
     buffer = np.frombuffer(bytes(start) + data + epoch_of(epoch + 9, position + 9), np.uint8)
     results = []
     for scan in (epochs.scan_epochs, twin.scan_epochs):
-        rows = np.zeros(room, epochs.WAL_ROW)
+        rows = np.zeros(space, epochs.WAL_ROW)
         walk = np.array([shift - start, epoch, position, 0, 0, 0, used, 77], np.int64)
         reached = scan(buffer, start, start + len(data), np.uint64(SALT), walk, rows)
         assert not rows[:used]["size"].any()
@@ -312,11 +312,11 @@ def test_a_scan_tells_what_it_needs() -> None:
 
 def test_a_scan_stops_where_rows_end() -> None:
     data = epoch_of(1, 0, 2) + epoch_of(2, 2, 2)
-    assert scan_both(data, room=4).positions == [0, 1, 2, 3]
-    assert scan_both(data, room=3) == Scan(len(epoch_of(1, 0, 2)), [0, 1], [1, 2, 0, 1_001, 0], 64)
-    assert scan_both(data, room=6, used=2).positions == [0, 1, 2, 3]
-    assert scan_both(data, room=5, used=2).positions == [0, 1]
-    assert scan_both(data, room=1) == Scan(0, [], [0, 0, 0, 0, 0], 64)
+    assert scan_both(data, space=4).positions == [0, 1, 2, 3]
+    assert scan_both(data, space=3) == Scan(len(epoch_of(1, 0, 2)), [0, 1], [1, 2, 0, 1_001, 0], 64)
+    assert scan_both(data, space=6, used=2).positions == [0, 1, 2, 3]
+    assert scan_both(data, space=5, used=2).positions == [0, 1]
+    assert scan_both(data, space=1) == Scan(0, [], [0, 0, 0, 0, 0], 64)
 
 
 @settings(max_examples=EXAMPLES)
@@ -326,7 +326,7 @@ def test_a_scan_of_any_bytes_equals_its_twin(counts: list[int], data: st.DataObj
     run = bytearray(whole)
     for bit in data.draw(st.lists(st.integers(0, 8 * len(run) - 1), max_size=2)) if run else []:
         run[bit // 8] ^= 1 << bit % 8
-    scan = scan_both(bytes(run), room=20)
+    scan = scan_both(bytes(run), space=20)
     assert scan.positions == list(range(len(scan.positions)))
     assert (scan.reached == len(run)) == (run == whole)
 

@@ -65,14 +65,14 @@ def split_in(
     split: Callable[..., int],
     content: bytearray,
     version: int = 0,
-    room: int = 64,
+    space: int = 64,
     start: int = 0,
     maximum: int = PAYLOAD_MAX,
     summed: tuple[int, int] = (0, 0),
 ) -> Split:
     """What a split says of all but the last four bytes."""
     buffer = np.frombuffer(content, np.uint8)
-    rows = np.zeros(room, frames.FRAME_ROW)
+    rows = np.zeros(space, frames.FRAME_ROW)
     state = np.array([version, -1, -1, -1, *summed], np.int64)
     code = split(buffer, start, buffer.size - 4, maximum, rows, state)
     return int(code), rows[: state[frames.STATE_FRAMES]].tolist(), state.tolist()
@@ -121,8 +121,8 @@ any_stream = st.one_of(streams, hostile_stream(), noise, noise.map(b"LANC\2".__a
 
 @settings(max_examples=EXAMPLES)
 @given(any_stream, st.integers(0, 2), st.integers(0, 7), st.integers(0, 5), st.sampled_from([0, 20, 40, 500]))
-def test_split_equals_its_twin(data: bytes, version: int, room: int, start: int, maximum: int) -> None:
-    code, rows, state = split_both(data, version=version, room=room, start=start, maximum=maximum)
+def test_split_equals_its_twin(data: bytes, version: int, space: int, start: int, maximum: int) -> None:
+    code, rows, state = split_both(data, version=version, space=space, start=start, maximum=maximum)
     assert 0 <= code <= frames.SPLIT_NO_SUM
     assert start <= state[frames.STATE_CONSUMED] <= start + len(data)
     # Behind each row lies the next one, or a checksum that was behind it.
@@ -133,7 +133,7 @@ def test_split_equals_its_twin(data: bytes, version: int, room: int, start: int,
     assert all(begin - end in (0, frames.SUM_FRAME_SIZE) for end, begin in zip(ends, begins, strict=True))
 
 
-def feed(data: bytes, cuts: list[int], room: int, ahead: Callable[..., None] | None = None) -> Split:
+def feed(data: bytes, cuts: list[int], space: int, ahead: Callable[..., None] | None = None) -> Split:
     """Feed a stream piece by piece, as a connection does, and sum what waits; rows as if from one buffer."""
     rows: list[Any] = []
     version, consumed, code = 0, 0, frames.SPLIT_MORE
@@ -142,7 +142,7 @@ def feed(data: bytes, cuts: list[int], room: int, ahead: Callable[..., None] | N
     for cut in [*cuts, len(data)]:
         while True:
             code, more, state = split_with(
-                frames.split_frames, data[consumed:cut], version=version, room=room, summed=summed
+                frames.split_frames, data[consumed:cut], version=version, space=space, summed=summed
             )
             summed = (state[frames.STATE_SUMMED], state[frames.STATE_CRC])
             rows += [(row[0] + consumed, *row[1:]) for row in more]
@@ -161,12 +161,12 @@ def feed(data: bytes, cuts: list[int], room: int, ahead: Callable[..., None] | N
 
 @settings(max_examples=EXAMPLES)
 @given(st.one_of(streams, hostile_stream()), st.lists(st.integers(0, 400), max_size=12).map(sorted), st.integers(1, 3))
-def test_any_chunking_gives_the_same(data: bytes, cuts: list[int], room: int) -> None:
+def test_any_chunking_gives_the_same(data: bytes, cuts: list[int], space: int) -> None:
     whole = split_with(frames.split_frames, data)
     cuts = [cut for cut in cuts if cut < len(data)]
-    assert feed(data, cuts, room) == whole
+    assert feed(data, cuts, space) == whole
     for module in (frames, twin):
-        code, rows, state = feed(data, cuts, room, module.sum_ahead)
+        code, rows, state = feed(data, cuts, space, module.sum_ahead)
         assert (code, rows, state[:4]) == (whole[0], whole[1], whole[2][:4])
 
 
@@ -317,7 +317,7 @@ def test_a_checksum_behind_a_batch_is_one_in_front_of_it(split: Callable[..., in
     assert content[50:151] == plain
     # Whatever was reported and not taken may be split again: nobody hears of the checksum by itself.
     assert split_in(split, content)[:2] == (code, rows)
-    assert split_in(split, content[50:], room=1)[::2] == (frames.SPLIT_FULL, [2, 1, 149, 50, 0, 0])
+    assert split_in(split, content[50:], space=1)[::2] == (frames.SPLIT_FULL, [2, 1, 149, 50, 0, 0])
     assert state == [2, 3, len(content) - 4, 0, 0, 0]
 
 
@@ -356,12 +356,12 @@ def test_a_connection_keeps_its_version() -> None:
 
 def test_a_full_table_is_continued() -> None:
     data = frame(b"a") + frame(b"bc") + frame(b"def", payload_crc=1)
-    code, rows, state = split_both(data, room=1)
+    code, rows, state = split_both(data, space=1)
     assert (code, len(rows), state[2:4]) == (frames.SPLIT_FULL, 1, [45, 46])
-    assert split_both(data, room=0)[::2] == (frames.SPLIT_FULL, [2, 0, 0, 45, 0, 0])
-    assert split_both(data[45:], room=1)[0] == frames.SPLIT_FULL
-    assert split_both(data[91:], room=1)[0] == frames.SPLIT_PAYLOAD_CRC
-    assert split_both(frame(b"a"), room=1)[0] == frames.SPLIT_MORE
+    assert split_both(data, space=0)[::2] == (frames.SPLIT_FULL, [2, 0, 0, 45, 0, 0])
+    assert split_both(data[45:], space=1)[0] == frames.SPLIT_FULL
+    assert split_both(data[91:], space=1)[0] == frames.SPLIT_PAYLOAD_CRC
+    assert split_both(frame(b"a"), space=1)[0] == frames.SPLIT_MORE
 
 
 def test_every_bit_of_a_batch_header_is_covered() -> None:

@@ -43,11 +43,11 @@ def run_of(*batches: tuple[int, bytes], base_seq: int = 1, codec: int = 0, flags
 
 
 def gather_with(
-    module: Any, stored: bytes, entries: Any, live: list[tuple[int, int]], room: int, size: int
+    module: Any, stored: bytes, entries: Any, live: list[tuple[int, int]], space: int, size: int
 ) -> tuple[int, list[Row]]:
     firsts, lasts = np.array(live, np.int64).reshape(-1, 2).T.copy()
-    offsets, data = np.zeros(room + 1, np.int32), np.zeros(size, np.uint8)
-    seqs, types = np.zeros(room, np.uint64), np.zeros(room, np.uint32)
+    offsets, data = np.zeros(space + 1, np.int32), np.zeros(size, np.uint8)
+    seqs, types = np.zeros(space, np.uint64), np.zeros(space, np.uint32)
     state = np.zeros(gather.GATHER_STATE, np.int64)
     buffer = np.frombuffer(stored + b"beyond", np.uint8)
     code = module.gather_values(buffer, SHIFT, entries, firsts, lasts, state, offsets, data, seqs, types)
@@ -61,10 +61,10 @@ def gather_with(
 
 
 def gathered(
-    stored: bytes, entries: Any, live: list[tuple[int, int]] = EVERYTHING, room: int = 50, size: int = 10_000
+    stored: bytes, entries: Any, live: list[tuple[int, int]] = EVERYTHING, space: int = 50, size: int = 10_000
 ) -> tuple[int, list[Row]]:
-    result = gather_with(gather, stored, entries, live, room, size)
-    assert result == gather_with(twin, stored, entries, live, room, size)
+    result = gather_with(gather, stored, entries, live, space, size)
+    assert result == gather_with(twin, stored, entries, live, space, size)
     return result
 
 
@@ -92,11 +92,11 @@ ranges = st.lists(st.integers(1, 12), max_size=6, unique=True).map(
     st.booleans(),
 )
 def test_it_equals_its_twin_whatever_the_blocks_hold(
-    batches: list[tuple[int, list[bytes]]], live: list[tuple[int, int]], room: int, size: int, cut: bool
+    batches: list[tuple[int, list[bytes]]], live: list[tuple[int, int]], space: int, size: int, cut: bool
 ) -> None:
     made = [(max(1, len(records) + off), b"".join(records)[: -1 if cut else None]) for off, records in batches]
     stored, entries = run_of(*made)
-    gathered(stored, entries, live, room, size)
+    gathered(stored, entries, live, space, size)
 
 
 @given(st.lists(st.lists(plain_record, min_size=1, max_size=4), max_size=4), ranges)
@@ -157,6 +157,6 @@ def test_a_block_that_is_no_run_of_as_many_records_is_told(block: bytes, count: 
 
 def test_nothing_is_written_beyond_the_columns() -> None:
     stored, entries = run_of((2, plain(1, b"abc") * 2))
-    assert gathered(stored, entries, room=1)[0] == gather.GATHER_MALFORMED
+    assert gathered(stored, entries, space=1)[0] == gather.GATHER_MALFORMED
     assert gathered(stored, entries, size=5)[0] == gather.GATHER_MALFORMED
-    assert gathered(stored, entries, room=2, size=6)[0] == gather.GATHER_DONE
+    assert gathered(stored, entries, space=2, size=6)[0] == gather.GATHER_DONE

@@ -75,11 +75,11 @@ class Desk:
         )
         self.side[place * 4 : place * 4 + 4] = np.frombuffer(stamp, np.int64)
 
-    def run(self, module: ModuleType, room: int) -> list[object]:
+    def run(self, module: ModuleType, space: int) -> list[object]:
         stretch = (self.first, self.end, self.goi, self.side)
         state = (*self.table, self.topics, self.numbers)
         stops = [module.replay_topics(*stretch, *state, self.latest)]
-        batches, outcomes = np.zeros(room, WINDOW_BATCH), np.zeros(room, WINDOW_RESULT)
+        batches, outcomes = np.zeros(space, WINDOW_BATCH), np.zeros(space, WINDOW_RESULT)
         counts = np.zeros(1, np.int64)
         stops.append(module.gather_batches(*stretch, batches, outcomes, counts))
         module.mark_ordered(self.first, self.end, self.goi, self.completion, self.taken, BROKERS)
@@ -92,8 +92,8 @@ class Desk:
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, 5))
-def test_a_recovery_equals_its_twin(seed: int, room: int) -> None:
-    assert Desk(seed).run(goi_recovery, room) == Desk(seed).run(twin, room)
+def test_a_recovery_equals_its_twin(seed: int, space: int) -> None:
+    assert Desk(seed).run(goi_recovery, space) == Desk(seed).run(twin, space)
 
 
 @pytest.mark.parametrize("module", [goi_recovery, twin], ids=["kernel", "twin"])

@@ -256,14 +256,14 @@ def test_stand_ins_without_effect() -> None:
 
 
 def test_a_line_is_copied_past_the_caches() -> None:
-    room = np.zeros(256, np.uint8)
-    start = -room.ctypes.data % memory.LINE_SIZE
+    space = np.zeros(256, np.uint8)
+    start = -space.ctypes.data % memory.LINE_SIZE
     source = np.arange(100, dtype=np.uint8)
     for copy in (STREAM, memory._stream):
-        room[:] = 0
-        copy(room, start + memory.LINE_SIZE, source, 7)
-        assert room[start + memory.LINE_SIZE : start + 2 * memory.LINE_SIZE].tolist() == list(range(7, 71))
-        assert np.count_nonzero(room) == memory.LINE_SIZE
+        space[:] = 0
+        copy(space, start + memory.LINE_SIZE, source, 7)
+        assert space[start + memory.LINE_SIZE : start + 2 * memory.LINE_SIZE].tolist() == list(range(7, 71))
+        assert np.count_nonzero(space) == memory.LINE_SIZE
 
 
 def test_a_line_may_be_asked_for_anywhere() -> None:

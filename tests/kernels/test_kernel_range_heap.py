@@ -21,10 +21,10 @@ EXAMPLES = 25 if jit.PYTHON_MODE else 150
 class Desk:
     """Rings of a few workers with four items each, and a small heap."""
 
-    def __init__(self, workers: int, *, room: int = 3, limit: int = 0) -> None:
+    def __init__(self, workers: int, *, space: int = 3, limit: int = 0) -> None:
         self.words = [np.zeros(4 * range_heap.RANGE_WORDS, np.int64) for _ in range(workers)]
         self.counters = [np.zeros(COUNTER_WORDS, np.int64) for _ in range(workers)]
-        self.heap = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64))
+        self.heap = (np.zeros(space, np.int64), np.zeros(space, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64))
         self.limit = limit
 
     def push(self, worker: int, first: int, end: int) -> bool:
@@ -49,11 +49,11 @@ class Desk:
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 5), st.sampled_from([0, 7, 2**40]))
 def test_any_order_of_arrival_gives_the_same_limit_and_nothing_waits_for_ever(
-    seed: int, workers: int, room: int, start: int
+    seed: int, workers: int, space: int, start: int
 ) -> None:
     """Stretches are dealt to workers in rising order; each worker tells of its own when chance has it."""
     chance = random.Random(seed)
-    arguments, model = Desk(workers, room=room, limit=start), Desk(workers, room=room, limit=start)
+    arguments, model = Desk(workers, space=space, limit=start), Desk(workers, space=space, limit=start)
     todo: list[list[tuple[int, int]]] = [[] for _ in range(workers)]
     at = start
     for _ in range(30):
@@ -79,7 +79,7 @@ def test_any_order_of_arrival_gives_the_same_limit_and_nothing_waits_for_ever(
 
 @pytest.mark.parametrize("module", [range_heap, twin], ids=["kernel", "twin"])
 def test_a_full_heap_does_not_keep_back_the_one_that_all_wait_for(module: ModuleType) -> None:
-    arguments = Desk(2, room=1)
+    arguments = Desk(2, space=1)
     for first in (10, 20, 30):
         arguments.push(0, first, first + 10)
     arguments.drain(module)

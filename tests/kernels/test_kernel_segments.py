@@ -58,9 +58,9 @@ def new_state(seq: int = 1, position: int = 0, offset: int = 0, timestamp: int =
     return np.array([seq, position, offset, timestamp, -1, -1, -1], np.int64)
 
 
-def scan_with(module: Any, data: bytes, room: int = 16, start: int = 0, state: Any = None) -> Scan:
+def scan_with(module: Any, data: bytes, space: int = 16, start: int = 0, state: Any = None) -> Scan:
     buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
-    entries = np.zeros(room, segments.INDEX_ENTRY)
+    entries = np.zeros(space, segments.INDEX_ENTRY)
     state = new_state() if state is None else state.copy()
     code = module.scan_batches(buffer, start, start + len(data), SHIFT, TOPIC, entries, state)
     return int(code), entries[: state[segments.STATE_COUNT]].tolist(), state.tolist()
@@ -120,8 +120,8 @@ def test_the_bound_of_a_block_is_the_one_of_the_limits() -> None:
 
 @settings(max_examples=EXAMPLES)
 @given(any_bytes, st.integers(0, 8), st.integers(0, 5))
-def test_scan_equals_its_twin_on_any_bytes(data: bytes, room: int, start: int) -> None:
-    code, entries, state = scan(data, room=room, start=start)
+def test_scan_equals_its_twin_on_any_bytes(data: bytes, space: int, start: int) -> None:
+    code, entries, state = scan(data, space=space, start=start)
     assert segments.SCAN_MORE <= code <= segments.SCAN_BLOCK
     assert sum(entry[6] for entry in entries) == state[segments.STATE_CONSUMED] - start
 
@@ -212,7 +212,7 @@ def test_what_is_not_whole_asks_for_more() -> None:
 
 def test_a_full_table_stops_before_the_next_batch() -> None:
     data = chain([1, 1, 1], [b"a", b"b", b"c"])
-    code, entries, state = scan(data, room=2)
+    code, entries, state = scan(data, space=2)
     assert (code, len(entries)) == (segments.SCAN_FULL, 2)
     rest = state[segments.STATE_CONSUMED]
     assert scan(data[rest:], state=np.array(state, np.int64))[:1] == (segments.SCAN_MORE,)

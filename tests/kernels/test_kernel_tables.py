@@ -114,15 +114,15 @@ def test_home_slots_spread() -> None:
 @pytest.mark.parametrize("slots", [1, 2, 4, 8, 64])
 def test_a_table_takes_three_quarters_and_no_more(slots: int) -> None:
     table = KernelTable(slots)
-    room = slots * 3 // 4
-    assert [table.put(key, key) for key in range(room)] == [tables.ADDED] * room
-    assert table.put(room, 0) == tables.FULL
-    assert table.find(room) == tables.ABSENT
-    if room:
+    space = slots * 3 // 4
+    assert [table.put(key, key) for key in range(space)] == [tables.ADDED] * space
+    assert table.put(space, 0) == tables.FULL
+    assert table.find(space) == tables.ABSENT
+    if space:
         assert table.put(0, 5) == tables.PRESENT
         assert table.remove(0) == tables.PRESENT
         assert table.put(KEY_MAX, 1) == tables.ADDED
-    assert table.counts[0] == room
+    assert table.counts[0] == space
 
 
 def test_zero_is_a_key_like_any_other() -> None:
@@ -165,10 +165,10 @@ close_pairs = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 @settings(max_examples=EXAMPLES * 2)
 @given(st.integers(0, 20), st.lists(st.one_of(pairs, close_pairs, st.none()), max_size=60))
-def test_heap_equals_its_twin(room: int, steps: list[tuple[int, int] | None]) -> None:
-    keys, values, counts = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64)
-    model, taken, expected = twin.Heap(room), np.zeros(2, np.int64), np.zeros(2, np.int64)
-    for step in [*steps, *[None] * (room + 1)]:
+def test_heap_equals_its_twin(space: int, steps: list[tuple[int, int] | None]) -> None:
+    keys, values, counts = np.zeros(space, np.int64), np.zeros(space, np.int64), np.zeros(1, np.int64)
+    model, taken, expected = twin.Heap(space), np.zeros(2, np.int64), np.zeros(2, np.int64)
+    for step in [*steps, *[None] * (space + 1)]:
         if step is None:
             assert tables.heap_pop(keys, values, counts, taken) == twin.heap_pop(model, expected)
             assert taken.tolist() == expected.tolist()

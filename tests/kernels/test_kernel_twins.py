@@ -1,4 +1,4 @@
-"""Every kernel has a twin, the twin takes the same arguments, and nothing outside the room shapes the machine code."""
+"""Every kernel has a twin, the twin takes the same arguments, and nothing outside the package shapes the machine code."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import twins
 
 import seawall.kernels
 from seawall.kernels.runtime import jit
 from seawall.kernels.runtime.warm import kernel_modules, warm
 
-ROOM = Path(seawall.kernels.__file__).parent
+KERNELS = Path(seawall.kernels.__file__).parent
+TWINS = Path(twins.__file__).parent
 
 #: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
 ONE_MODEL = {
-    "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client",
-    "collecting": "slot_of_ref",
-    "asking_ahead": "ask_ahead",
-    "ordering": "release_held drain_refs",
-    "gaps": "expire_gaps",
-    "order_entries": "wrap_floor reserve_positions has_range_space write_entries settle_entries reserve_repeatedly",
+    "ordering.holding": "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client",
+    "ordering.collecting": "slot_of_ref",
+    "runtime.prefetch": "ask_ahead",
+    "ordering.deciding": "release_held drain_refs",
+    "ordering.gaps": "expire_gaps",
+    "ordering.order_entries": "wrap_floor reserve_positions has_range_space write_entries settle_entries reserve_repeatedly",
 }
 
 #: Kernels without a twin, each with the reason.
@@ -34,34 +36,34 @@ WITHOUT_TWIN = {
         for module, names in ONE_MODEL.items()
         for name in names.split()
     },
-    "batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
-    "chunk_arrival.receive_chunks": "makes system calls; what it calls for each piece (check_chunks) has a twin",
-    "disk_ring.ask_for_signal": "is for another thread to see",
-    "disk_ring.execute": "is a system call",
-    "disk_ring.measure_chain": "measures time",
-    "disk_ring.wake_role": "signals another thread",
-    "disk_ring.wake_role_if_asked": "signals another thread",
-    "disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
-    "disk_ring.serve_resident": "serves until it is told to stop",
-    "disk_ring.take_completion": "sleeps until another thread signals",
-    "disk_ring.wake_submitter": "signals another thread",
-    "lone_exchange.exchange_one_batch": "makes system calls; its parts (seal and read) have twins",
+    "network.batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
+    "network.chunk_arrival.receive_chunks": "makes system calls; what it calls for each piece (check_chunks) has a twin",
+    "runtime.disk_ring.ask_for_signal": "is for another thread to see",
+    "runtime.disk_ring.execute": "is a system call",
+    "runtime.disk_ring.measure_chain": "measures time",
+    "runtime.disk_ring.wake_server": "signals another thread",
+    "runtime.disk_ring.wake_server_if_asked": "signals another thread",
+    "runtime.disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
+    "runtime.disk_ring.serve_resident": "serves until it is told to stop",
+    "runtime.disk_ring.take_completion": "sleeps until another thread signals",
+    "runtime.disk_ring.wake_submitter": "signals another thread",
+    "network.waiting_exchange.exchange_one_batch": "makes system calls; its parts (seal and read) have twins",
     **{
-        f"locks.{name}": "is a call of the C library, which other threads wait for"
+        f"runtime.locks.{name}": "is a call of the C library, which other threads wait for"
         for name in ("acquire_lock", "release_lock", "try_acquire_lock")
     },
     **{
-        f"publish_cycle.{name}": "makes system calls; the steps between them (commit_cycle, publish_io) have twins"
+        f"network.publish_cycle.{name}": "makes system calls; the steps between them (commit_cycle, publish_io) have twins"
         for name in ("run_cycles", "settle_received", "stage_received")
     },
-    "publish_io.receive_batches": "makes system calls; what it does with received bytes (accept_batches) has a twin",
-    "publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
-    "rings.consume_pattern": "a stress loop against another process",
-    "rings.produce_pattern": "a stress loop against another process",
-    "waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
-    "waiting_publisher.publish_waiting": "makes system calls; its parts (seal and read) are those of lone_exchange",
-    "values.send_values": "makes system calls; what it sends (join_part) has a twin",
-    "uring.serve_uring": "serves until it is told to stop",
+    "network.publish_io.receive_batches": "makes system calls; what it does with received bytes (accept_batches) has a twin",
+    "network.publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
+    "runtime.rings.consume_pattern": "a stress loop against another process",
+    "runtime.rings.produce_pattern": "a stress loop against another process",
+    "network.waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
+    "network.waiting_publisher.publish_waiting": "makes system calls; its parts (seal and read) are those of waiting_exchange",
+    "codec.values.send_values": "makes system calls; what it sends (join_part) has a twin",
+    "runtime.uring.serve_uring": "serves until it is told to stop",
 }
 
 #: Twins that work on an object in place of the kernel's arrays.
@@ -77,12 +79,11 @@ def public_kernels() -> dict[str, jit.Kernel]:
 
 
 def twin_of(name: str) -> object:
-    module, _, function = name.partition(".")
+    module, _, function = name.rpartition(".")
     try:
-        twins = importlib.import_module(f"twins.{module}")
+        return getattr(importlib.import_module(f"twins.{module}"), function, None)
     except ModuleNotFoundError:
         return None
-    return getattr(twins, function, None)
 
 
 def test_every_public_kernel_has_a_twin_or_a_reason() -> None:
@@ -97,16 +98,15 @@ def test_a_twin_takes_the_arguments_of_its_kernel(name: str) -> None:
     assert callable(twin)
     expected = list(inspect.signature(public_kernels()[name].source).parameters)
     given = list(inspect.signature(twin).parameters)
-    if name.partition(".")[2] in ON_OBJECTS:
+    if name.rpartition(".")[2] in ON_OBJECTS:
         expected = [parameter for parameter in expected if parameter not in ("keys", "values", "used", "counts")]
         given = given[1:]
     assert given == expected
 
 
 def test_the_twins_package_holds_nothing_without_a_kernel() -> None:
-    modules = {name.rpartition(".")[2] for name in kernel_modules()}
-    twins = {path.stem for path in (ROOM / "twins").glob("*.py")} - {"__init__"}
-    assert twins <= modules
+    modules = {Path(*name.split(".")[2:]).with_suffix(".py") for name in kernel_modules()}
+    assert {path.relative_to(TWINS) for path in TWINS.rglob("*.py") if path.stem != "__init__"} <= modules
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -119,14 +119,14 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(KERNELS.rglob("*.py")), ids=lambda path: path.stem)
 def test_kernels_import_nothing_of_seawall_that_the_cache_key_does_not_cover(path: Path) -> None:
     own = {name for name in imported_modules(path) if name.startswith("seawall")}
     assert all(name.startswith("seawall.kernels") for name in own)
     assert not any(name.startswith("twins") for name in own)
 
 
-@pytest.mark.parametrize("path", sorted((ROOM / "twins").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(TWINS.rglob("*.py")), ids=lambda path: path.stem)
 def test_twins_import_no_numba_themselves(path: Path) -> None:
     assert not [name for name in imported_modules(path) if name.split(".")[0] in ("numba", "llvmlite")]
 
@@ -140,7 +140,7 @@ def test_warming_reports_each_module_once() -> None:
     assert seen == [(name, index, len(names)) for index, name in enumerate(names, start=1)]
 
 
-def test_importing_the_room_loads_no_numba() -> None:
+def test_importing_the_package_loads_no_numba() -> None:
     check = "import sys, seawall.kernels, seawall.kernels.runtime.warm; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", check], check=True)
 
@@ -148,7 +148,8 @@ def test_importing_the_room_loads_no_numba() -> None:
 FIRST_CALLS = """
 import sys
 import numpy as np
-from seawall.kernels import atomics, disk_ring, frames, memory, warm
+from seawall.kernels.codec import frames
+from seawall.kernels.runtime import atomics, disk_ring, memory, warm
 
 warm.warm()
 before = set(sys.modules)

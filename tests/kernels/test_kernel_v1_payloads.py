@@ -36,13 +36,13 @@ def received(*made: bytes) -> tuple[Any, Any]:
 
 
 def batches(
-    buffer: Any, rows: Any, first: int = 0, *, joined: int = 100, size: int = 2_000, room: int = 20
+    buffer: Any, rows: Any, first: int = 0, *, joined: int = 100, size: int = 2_000, space: int = 20
 ) -> list[tuple[BatchHeader, bytes, int]]:
     """Header and block of each batch that is made, and how many frames it was made of."""
     results = []
     for module in (kernel, twin):
-        out, out_rows = np.zeros(size, np.uint8), np.zeros(room, frames.FRAME_ROW)
-        counts = np.zeros(room, np.int64)
+        out, out_rows = np.zeros(size, np.uint8), np.zeros(space, frames.FRAME_ROW)
+        counts = np.zeros(space, np.int64)
         made = int(module.make_batches(buffer, rows, first, 9, CLIENT, 3, joined, out, out_rows, counts))
         used = int(out_rows["size"][:made].sum())
         results.append((made, out[:used].tobytes(), out_rows[:made].tobytes(), counts[:made].tolist()))
@@ -78,10 +78,10 @@ def test_records_are_counted_as_the_codec_does(data: bytes) -> None:
     st.integers(0, 4),
 )
 def test_it_equals_its_twin_whatever_the_frames_hold(
-    made: list[tuple[bytes, int, int]], joined: int, size: int, room: int
+    made: list[tuple[bytes, int, int]], joined: int, size: int, space: int
 ) -> None:
     each = [encode_frame(flags, data, topic_id=topic_id) for data, flags, topic_id in made]
-    found = batches(*received(*each), joined=joined, size=size, room=room)
+    found = batches(*received(*each), joined=joined, size=size, space=space)
     taken = sum(count for _, _, count in found)
     assert b"".join(block for _, block, _ in found) == b"".join(data for data, _, _ in made[:taken])
 
@@ -115,6 +115,6 @@ def test_a_run_ends_where_there_is_no_room() -> None:
     assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one))] == [4]
     assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one) - 1)] == [3]
     assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one) + 97)] == [4, 1]
-    assert [count for _, _, count in batches(buffer, rows, room=1)] == [4]
-    assert batches(buffer, rows, room=0) == batches(buffer, rows, size=100) == []
+    assert [count for _, _, count in batches(buffer, rows, space=1)] == [4]
+    assert batches(buffer, rows, space=0) == batches(buffer, rows, size=100) == []
     assert kernel.JOINED_RECORDS_MAX == BATCH_RECORDS_MAX

@@ -43,11 +43,11 @@ def run_of(*batches: tuple[int, bytes, bool], hole: int = 0, codec: int = 0) -> 
 
 
 def show_with(
-    module: Any, stored: bytes, entries: Any, start: int, room: int, live: list[tuple[int, int]], size: int
+    module: Any, stored: bytes, entries: Any, start: int, space: int, live: list[tuple[int, int]], size: int
 ) -> tuple[int, bytes, list[int]]:
     firsts, lasts = np.array(live, np.int64).reshape(-1, 2).T.copy()
     state = np.zeros(kernel.SHOW_STATE, np.int64)
-    state[[kernel.SHOW_FROM, kernel.SHOW_ROOM, kernel.SHOW_LIMIT]] = start, room, -1
+    state[[kernel.SHOW_FROM, kernel.SHOW_ROOM, kernel.SHOW_LIMIT]] = start, space, -1
     out = np.zeros(size, np.uint8)
     code = module.show_batches(np.frombuffer(stored + b"more", np.uint8), SHIFT, entries, firsts, lasts, state, out)
     return int(code), out[: state[kernel.SHOW_SIZE]].tobytes(), state.tolist()
@@ -58,13 +58,13 @@ def shown(
     entries: Any,
     *,
     start: int = 0,
-    room: int = 1_000,
+    space: int = 1_000,
     live: list[tuple[int, int]] = EVERYTHING,
     size: int = 10_000,
 ) -> tuple[int, bytes, int, int]:
     """Code, bytes, units and the offset behind them, of kernel and twin."""
-    found = show_with(kernel, stored, entries, start, room, live, size)
-    assert found == show_with(twin, stored, entries, start, room, live, size)
+    found = show_with(kernel, stored, entries, start, space, live, size)
+    assert found == show_with(twin, stored, entries, start, space, live, size)
     code, data, state = found
     return code, data, state[kernel.SHOW_UNITS], state[kernel.SHOW_NEXT]
 
@@ -97,7 +97,7 @@ def test_it_equals_its_twin_whatever_the_blocks_hold(
     batches: list[tuple[int, list[bytes], bool]],
     live: list[tuple[int, int]],
     start: int,
-    room: int,
+    space: int,
     size: int,
     cut: bool,
 ) -> None:
@@ -105,7 +105,7 @@ def test_it_equals_its_twin_whatever_the_blocks_hold(
         (max(1, len(records) + off), b"".join(records)[: -1 if cut else None], is_opaque)
         for off, records, is_opaque in batches
     ]
-    shown(*run_of(*made), start=start, room=room, live=live, size=size)
+    shown(*run_of(*made), start=start, space=space, live=live, size=size)
 
 
 @settings(max_examples=EXAMPLES)
@@ -121,10 +121,10 @@ def test_everything_from_an_offset_on_is_the_view_of_version_1(batches: list[lis
 
 def test_units_end_within_what_is_asked_for_and_the_first_comes_whole() -> None:
     stored, entries = run_of((2, plain(1, b"abc") * 2, False), (1, b"opaque bytes", True))
-    assert shown(stored, entries, room=15) == (kernel.SHOW_FULL, plain(1, b"abc"), 1, 8)
-    assert shown(stored, entries, room=16) == (kernel.SHOW_FULL, plain(1, b"abc") * 2, 2, 16)
-    assert shown(stored, entries, room=1) == (kernel.SHOW_FULL, plain(1, b"abc"), 1, 8)
-    assert shown(stored, entries, start=16, room=1) == (kernel.SHOW_DONE, b"opaque bytes", 1, 28)
+    assert shown(stored, entries, space=15) == (kernel.SHOW_FULL, plain(1, b"abc"), 1, 8)
+    assert shown(stored, entries, space=16) == (kernel.SHOW_FULL, plain(1, b"abc") * 2, 2, 16)
+    assert shown(stored, entries, space=1) == (kernel.SHOW_FULL, plain(1, b"abc"), 1, 8)
+    assert shown(stored, entries, start=16, space=1) == (kernel.SHOW_DONE, b"opaque bytes", 1, 28)
 
 
 def test_a_unit_is_shown_from_any_byte_inside_it() -> None:
@@ -151,7 +151,7 @@ def test_what_is_not_live_and_what_is_a_hole_is_stepped_over() -> None:
     code, data, units, following = shown(stored, entries, live=[(1, 1), (3, 3)])
     assert (code, data, units, following) == (kernel.SHOW_DONE, plain(1, b"a") + plain(1, b"c"), 2, 18)
     # Asked for inside the hole: what is asked for counts from the first byte that is there.
-    assert shown(stored, entries, start=20, room=4) == (kernel.SHOW_DONE, b"dead", 1, 72)
+    assert shown(stored, entries, start=20, space=4) == (kernel.SHOW_DONE, b"dead", 1, 72)
     assert shown(stored, entries, live=[(9, 9)]) == (kernel.SHOW_DONE, b"", 0, 0)
 
 

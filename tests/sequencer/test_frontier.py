@@ -78,12 +78,12 @@ class FrontierMachine(RuleBasedStateMachine):
 
     ids = st.integers(0, 5)
 
-    @rule(number=ids, next_seq=st.sampled_from([1, 50]), room=st.integers(0, 20), late=st.booleans())
-    def add(self, number: int, next_seq: int, room: int, late: bool) -> None:
+    @rule(number=ids, next_seq=st.sampled_from([1, 50]), space=st.integers(0, 20), late=st.booleans())
+    def add(self, number: int, next_seq: int, space: int, late: bool) -> None:
         made = topic(
             number,
             next_seq=next_seq,
-            ceiling=next_seq + room,
+            ceiling=next_seq + space,
             next_offset=number,
             last_timestamp_ns=TimestampNs(WALL_NS + 10**9 if late else 0),
         )

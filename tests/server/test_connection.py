@@ -27,7 +27,7 @@ class Recorded:
         self.version = version
         self.payload_max = PAYLOAD_SIZE_MIN
         self.payloads = []
-        self.room = world.room
+        self.space = world.space
         self.errors = []
         self.silences = 0
         self.is_lost = asyncio.Event()
@@ -40,9 +40,9 @@ class Recorded:
     def feed(self, buffer, rows):
         taken = 0
         for at, size in rows[["at", "size"]].tolist():
-            if not self.room:
+            if not self.space:
                 break
-            self.room -= 1
+            self.space -= 1
             taken += 1
             self.payloads.append(buffer[at + FRAME_HEADER_SIZE : at + size].tobytes())
         self.news.set()
@@ -85,9 +85,9 @@ class Recorded:
 class World:
     """A listener, and the sessions it made."""
 
-    def __init__(self, bounds=None, *, connections_max=100, versions=(1, 2), room=1 << 30, **times):
+    def __init__(self, bounds=None, *, connections_max=100, versions=(1, 2), space=1 << 30, **times):
         self.sessions = []
-        self.room = room
+        self.space = space
         self.times = times
         makers = {version: partial(Recorded, self, version) for version in versions}
         self.listener = Listener(makers, bounds=bounds, connections_max=connections_max)
@@ -266,13 +266,13 @@ def test_a_session_without_room_is_fed_again(on_loop):
     payloads = [bytes([number]) * 1000 for number in range(200)]
 
     async def work():
-        async with world(room=3) as made:
+        async with world(space=3) as made:
             _, writer = await made.connect()
             writer.write(b"".join(map(frame, payloads)))
             session = await made.session()
             for count in range(3, 200, 50):
                 assert len(await session.received(count)) == count
-                session.room = 50
+                session.space = 50
                 session.connection.go_on()
             assert await session.received(200) == payloads
             writer.close()

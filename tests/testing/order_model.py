@@ -131,7 +131,7 @@ class PodModel:
             self.replicate(everything=True)
 
     def take_over(self) -> None:
-        if self._room():
+        if self._space():
             self.open_session(self.random.choice(CLIENTS))
 
     def join(self) -> None:
@@ -177,7 +177,7 @@ class PodModel:
         """A broker dies with a claimed slot, which the sequencer fills."""
         broker = self.random.choice(BROKERS)
         index = self.claimed[broker]
-        if index - self.completed[broker] >= SHAPE.pbr_entries or not self._room():
+        if index - self.completed[broker] >= SHAPE.pbr_entries or not self._space():
             return
         self.claimed[broker] += 1
         self.say(e.Claimed(broker, broker, index))
@@ -204,11 +204,11 @@ class PodModel:
             if slot not in self.ended:
                 self.pending.append(self.slots[slot])
 
-    def _room(self) -> bool:
+    def _space(self) -> bool:
         return self.next_position - self.durable < SHAPE.goi_entries - 4
 
     def order(self) -> None:
-        if not self.pending or not self._room():
+        if not self.pending or not self._space():
             return
         slot = self.random.choice(self.pending)
         publisher = self.publishers[slot.client]

@@ -246,12 +246,12 @@ def test_claimed_length_alone_takes_no_memory() -> None:
     for decoder in decoders:
         decoder.feed(v2_frame(0x40, length=limits.PAYLOAD_SIZE_MIN))
         assert decoder.frames() == []
-        room = len(decoder.buffer())
-        assert limits.PAYLOAD_SIZE_MIN <= room <= limits.PAYLOAD_SIZE_MIN + limits.RECEIVE_SIZE
+        space = len(decoder.buffer())
+        assert limits.PAYLOAD_SIZE_MIN <= space <= limits.PAYLOAD_SIZE_MIN + limits.RECEIVE_SIZE
         decoder.received(9_999)
         assert decoder.frames() == []
         # The frame has its place: it is not moved again while it comes.
-        assert len(decoder.buffer()) == room - 9_999
+        assert len(decoder.buffer()) == space - 9_999
     assert (resident_pages() - before) * mmap.PAGESIZE < 64 * limits.MIB
 
 
@@ -278,9 +278,9 @@ def test_a_large_frame_stays_where_it_arrives() -> None:
     assert started is not None
     assert (started[0].payload_length, started[0].command) == (len(payload), 0x40)
     assert bytes(started[1]) == payload[:16]
-    room = decoder.buffer()
-    assert len(room) == len(frame) - 60  # what follows is received elsewhere
-    room[:1_000] = frame[60:1_060]
+    space = decoder.buffer()
+    assert len(space) == len(frame) - 60  # what follows is received elsewhere
+    space[:1_000] = frame[60:1_060]
     decoder.received(1_000)
     assert decoder.frames() == []
     decoder.buffer()[:] = frame[1_060:]
@@ -289,7 +289,7 @@ def test_a_large_frame_stays_where_it_arrives() -> None:
     assert decoder.beginning() is None
     [found] = decoder.frames()
     assert bytes(found.whole) == frame
-    address = np.frombuffer(room, np.uint8).ctypes.data
+    address = np.frombuffer(space, np.uint8).ctypes.data
     assert np.frombuffer(found.whole, np.uint8).ctypes.data == address - 60
 
 
@@ -322,9 +322,9 @@ def test_batches_of_a_large_frame_are_verified_as_they_arrive(size: int) -> None
     found = []
     rest = memoryview(frame)[60:]
     while rest:
-        room = decoder.buffer()
-        count = min(size, len(room), len(rest))
-        room[:count] = rest[:count]
+        space = decoder.buffer()
+        count = min(size, len(space), len(rest))
+        space[:count] = rest[:count]
         decoder.received(count)
         rest = rest[count:]
         found += decoder.frames()
@@ -365,9 +365,9 @@ def test_small_frames_share_memory_until_it_is_full() -> None:
     frame = v2_frame(0x40, b"payload" * 100, command=0x40)
     held = []
     for _ in range(3 * limits.RECEIVE_SIZE // len(frame)):
-        room = decoder.buffer()
-        assert len(room) >= limits.RECEIVE_SIZE // 4
-        room[: len(frame)] = frame
+        space = decoder.buffer()
+        assert len(space) >= limits.RECEIVE_SIZE // 4
+        space[: len(frame)] = frame
         decoder.received(len(frame))
         held += decoder.frames()
     assert [bytes(each.whole) for each in held] == [frame] * len(held)

@@ -103,9 +103,9 @@ def test_what_is_no_answer_is_refused(payload: bytes) -> None:
 
 
 def test_more_than_one_frame_holds_is_not_sent() -> None:
-    room = limits.PAYLOAD_SIZE_MIN - PUBLISH.size
-    assert len(PublishKeyed(7, 1, b"key", bytes(room - 3)).encode()) == limits.PAYLOAD_SIZE_MIN
-    for key, block in ((b"key", bytes(room - 2)), (bytes(room), b"x")):
+    space = limits.PAYLOAD_SIZE_MIN - PUBLISH.size
+    assert len(PublishKeyed(7, 1, b"key", bytes(space - 3)).encode()) == limits.PAYLOAD_SIZE_MIN
+    for key, block in ((b"key", bytes(space - 2)), (bytes(space), b"x")):
         with pytest.raises(LimitError, match="one batch"):
             PublishKeyed(7, 1, key, block).encode()
     with pytest.raises(InvalidInputError):

@@ -183,12 +183,12 @@ class DiskRing:
     def submit(self) -> None:
         """Wake the server if it sleeps. Operations queued before may have started already."""
         self._check_alive()
-        disk_ring.wake_role(self.words, self.doorbell.signal_fd)
+        disk_ring.wake_server(self.words, self.doorbell.signal_fd)
 
     def submit_signalled(self) -> bool:
         """`submit` and `ask_for_signal` at once."""
         self._check_alive()
-        return bool(disk_ring.wake_role_if_asked(self.words, self.doorbell.signal_fd))
+        return bool(disk_ring.wake_server_if_asked(self.words, self.doorbell.signal_fd))
 
     def reap(self, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
         """Take completions: all there are, waiting up to `wait_ms` in all for the first `count`."""

@@ -142,7 +142,7 @@ def submit(ring: Words, operation: Words) -> int:
 
 
 @kernel(void(_words, int64))
-def wake_role(ring: Words, doorbell: int) -> None:
+def wake_server(ring: Words, doorbell: int) -> None:
     """Wake the server if it sleeps."""
     fence()
     if ring[CONTROL_SLEEPING] != 0:
@@ -345,9 +345,9 @@ def ask_for_signal(ring: Words) -> int:
 
 
 @kernel(int64(_words, int64))
-def wake_role_if_asked(ring: Words, doorbell: int) -> int:
-    """`wake_role` and `ask_for_signal` at once."""
-    wake_role(ring, doorbell)
+def wake_server_if_asked(ring: Words, doorbell: int) -> int:
+    """`wake_server` and `ask_for_signal` at once."""
+    wake_server(ring, doorbell)
     return ask_for_signal(ring)
 
 
@@ -364,7 +364,7 @@ def measure_chain(ring: Words, doorbell: int, completed: int, operations: Words,
         started = monotonic_ns()
         for link in range(chain):
             submit(ring, operations[link * CONTENT_WORDS : (link + 1) * CONTENT_WORDS])
-        wake_role(ring, doorbell)
+        wake_server(ring, doorbell)
         for _ in range(chain):
             if take_completion(ring, completed, content, 10_000) == 0:
                 return _TIMED_OUT

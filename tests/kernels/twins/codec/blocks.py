@@ -58,10 +58,10 @@ def _records(block: bytes, rules: int, records_max: int) -> Iterator[int]:
 def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int, offsets: Offsets) -> int:
     """The number of records in `block[start:end]`, or why it is none; offsets of the records that are good."""
     counting_only = offsets.size == 0
-    room = records_max if counting_only else min(records_max, offsets.size - 1)
+    space = records_max if counting_only else min(records_max, offsets.size - 1)
     count = 0
     try:
-        for at in _records(block[start:end].tobytes(), rules, room):
+        for at in _records(block[start:end].tobytes(), rules, space):
             if not counting_only:
                 offsets[count] = start + at
             count += 1

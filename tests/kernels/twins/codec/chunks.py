@@ -38,7 +38,7 @@ def _crc(message: bytes) -> int:
     return crc32c(np.frombuffer(message, np.uint8), 0, len(message), 0)
 
 
-def _header(stored: bytes, room: int) -> dict[str, int] | None:
+def _header(stored: bytes, space: int) -> dict[str, int] | None:
     """The fields of a sound header, if `stored` begins with one, of a batch that takes no more than `room` bytes."""
     if len(stored) < _SIZE:
         return None
@@ -49,7 +49,7 @@ def _header(stored: bytes, room: int) -> dict[str, int] | None:
     is_known = fields["reserved"] == 0 and fields["level"] in (0, 1, 2, 255) and fields["codec"] in (0, 1, 2)
     if not is_known or fields["flags"] not in (0, 2, 4, 6) or (fields["flags"] & 4 and fields["client_id"] < 2**63):
         return None
-    return fields if 52 <= fields["length"] <= room - 44 and _fits(fields) else None
+    return fields if 52 <= fields["length"] <= space - 44 and _fits(fields) else None
 
 
 def _fits(fields: dict[str, int]) -> bool:

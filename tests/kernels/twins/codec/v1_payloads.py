@@ -47,16 +47,16 @@ def make_batches(
             break
         payload = buffer[at + 44 : at + 44 + length].tobytes()
         count = count_v1_records(buffer, at + 44, at + 44 + length)
-        room = len(out) - sum(96 + len(b"".join(block)) for block in blocks)
+        space = len(out) - sum(96 + len(b"".join(block)) for block in blocks)
         joins = bool(counts and counts[-1] and count) and (
             len(b"".join(blocks[-1])) + length <= joined_size_max
             and counts[-1] + count <= JOINED_RECORDS_MAX
-            and length <= room
+            and length <= space
         )
         if joins:
             blocks[-1].append(payload)
             counts[-1] += count
-        elif len(blocks) == len(out_rows) or room < 96 + length:
+        elif len(blocks) == len(out_rows) or space < 96 + length:
             break
         else:
             blocks.append([payload])

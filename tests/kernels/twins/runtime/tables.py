@@ -27,7 +27,7 @@ class Table:
 class Heap:
     """A heap with room for so many pairs, smallest first."""
 
-    room: int
+    space: int
     pairs: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ def comes_before(key: int, value: int, other_key: int, other_value: int) -> bool
 
 def heap_push(heap: Heap, key: int, value: int) -> int:
     """Add a pair."""
-    if len(heap.pairs) == heap.room:
+    if len(heap.pairs) == heap.space:
         return FULL
     insort(heap.pairs, (key, value))
     return ADDED
