@@ -143,23 +143,23 @@ class _Batches(ProducerSession):
     def flush(self) -> None:
         """Give the answers there are."""
         rows, self._rows = self._rows, []
-        publisher = self.publisher
-        assert isinstance(publisher, Lwp1Ingest)
+        session = self.session
+        assert isinstance(session, Lwp1Ingest)
         if rows:
-            publisher.decided(np.concatenate(rows))
+            session.decided(np.concatenate(rows))
 
 
 class Lwp1Ingest:
-    """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
+    """What one connection publishes. `told` is called when runs are decided, `resume` when the ring has room again."""
 
     def __init__(
-        self, log: ServedLog, ingest: Ingest, space: EncodeBuffer, told: Callable[[], None], go_on: Callable[[], None]
+        self, log: ServedLog, ingest: Ingest, space: EncodeBuffer, told: Callable[[], None], resume: Callable[[], None]
     ) -> None:
         self._log = log
         self._ingest = ingest
         self._space = space
         self._told = told
-        self.go_on = go_on
+        self.resume = resume
         self._batches: ProducerSession | None = None
         self._next_seq = 1
         #: Runs that are not decided, in their order.

@@ -92,7 +92,7 @@ class Lwp1Reading:
         wanted = min(request.max_bytes, V1_FETCH_DATA_SIZE_MAX, bounds.end - max(start, bounds.floor))
         # What is read, and the frame that it is joined to.
         await lease.acquire(2 * wanted)
-        size_max = self._admission.response_now(lease.portion(request.max_bytes))
+        size_max = self._admission.fair_size_now(lease.fair_size(request.max_bytes))
         if not size_max:
             # Published clients take an answer that comes late for that to their next request.
             self._count("read_rate")

@@ -6,7 +6,7 @@
     keepalive   answered at once by the same frame, within a rate: published clients answer every answer
 
 Throttling is not reading: while a command is carried out, while too much is not acked, and while answers wait to be
-sent, frames are not taken, and come again (`go_on`).
+sent, frames are not taken, and come again (`resume`).
 
 Answers go out in the order of requests, one each; only those to keepalives may overtake. An ack means that its batch is
 as durable as its topic promises, and visible to Fetch; an error in its place, that nothing of it was stored or nobody
@@ -100,13 +100,13 @@ class Line(Protocol):
         """Send bytes behind everything that was written before."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """What was not taken comes once more."""
         ...
 
     def attach(
         self,
-        publishing: ProducerSession,
+        producer: ProducerSession,
         payload_max: int,
         returned: Callable[[Returned], None],
         v1_topic: V1Topic | None,
@@ -175,7 +175,7 @@ class Lwp1Session:
         #: The last words, once the peer is not listened to any more.
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
-        self._ingest = Lwp1Ingest(service.log, service.ingest, service.space, self._told, self._go_on)
+        self._ingest = Lwp1Ingest(service.log, service.ingest, service.space, self._told, self._resume)
         #: Receives of nothing but small frames for one topic, one after the other, and that topic.
         self._small_receives = 0
         self._topic: V1Topic | None = None
@@ -199,7 +199,7 @@ class Lwp1Session:
         """Whether the peer has shown a token, or needs none."""
         return self._admission.is_admitted
 
-    def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
+    def buffer_for(self, _size: int, _revoke: Callable[[], None], *, is_queued: Callable[[], bool]) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
 
     def has_space_for(self, _size: int) -> bool:
@@ -241,7 +241,7 @@ class Lwp1Session:
 
     def has_space(self) -> None:
         """All answers are sent: what was left because of them comes again."""
-        self._go_on()
+        self._resume()
 
     def lost(self) -> None:
         """The connection is gone: nothing is answered any more."""
@@ -357,16 +357,16 @@ class Lwp1Session:
     def _settle(self) -> None:
         self._is_settling = False
         self._write()
-        self._go_on()
+        self._resume()
         self._attach()
 
     def _attach(self) -> None:
         """Let the publish thread handle the connection, if there is nothing else on it than small frames."""
         is_idle = not (self._answers or self._is_behind) and self._command is None and self._last is None
         if is_idle and self._small_receives >= _ATTACH_AFTER:
-            publishing = self._ingest.attachable()
-            if publishing is not None:
-                self._line.attach(publishing, self.payload_max, self._returned, self._topic)
+            producer = self._ingest.attachable()
+            if producer is not None:
+                self._line.attach(producer, self.payload_max, self._returned, self._topic)
 
     def _returned(self, returned: Returned) -> None:
         """The publish thread has given the connection back: it is attached again after some more small frames."""
@@ -404,7 +404,7 @@ class Lwp1Session:
             self._line.stop_reading()
             self._end_with(v1_error_frame(refusal(bug)))
         self._write()
-        self._go_on()
+        self._resume()
 
     async def _execute(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
@@ -465,10 +465,10 @@ class Lwp1Session:
         if self._last is not None and not self._answers and self._command is None:
             self._line.finish(self._last)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._is_behind and self._has_space():
             self._is_behind = False
-            self._line.go_on()
+            self._line.resume()
 
     def _end_with(self, last: bytes) -> None:
         """Nothing more is taken: answer what is under way, then say the last words, and end."""

@@ -126,7 +126,7 @@ class Fetching:
         while self._connection.is_full:
             self._sent.clear()
             await self._sent.wait()
-        return await self._admission.portion(size, lambda: self._is_hurried)
+        return await self._admission.fair_size(size, lambda: self._is_hurried)
 
     async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> FetchResponse | Gap:
         bounds = (size_max, request.max_records)
@@ -197,9 +197,9 @@ class Fetching:
         self._connection.write(encode_control(reply, request_id=request_id))
 
 
-def _skip_before(portion: FetchResponse, request: Fetch) -> Gap | None:
+def _skip_before(response: FetchResponse, request: Fetch) -> Gap | None:
     """The first place before a portion where client seqs were given up, if it is not behind the reader."""
     if request.topic_id == ALL_TOPICS:
         return None
     start = request.start if request.by is ReadBy.POSITION else 0
-    return next((skip for skip in portion.skips if skip.position >= start), None)
+    return next((skip for skip in response.skips if skip.position >= start), None)

@@ -95,7 +95,7 @@ class Subscriptions:
         if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
             text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
-        if not self._connection.memory.standing.try_take(limits.REQUEST_SIZE):
+        if not self._connection.memory.standing.try_reserve(limits.REQUEST_SIZE):
             text = "the server has no memory for another subscription: end some, or raise server.peer_memory"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
         made = self._live[request_id] = Subscription(request)
@@ -226,7 +226,7 @@ class Subscriptions:
         size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         while not subscription.is_over:
             if self._can_send(subscription):
-                return await self._admission.portion(size_max, lambda: subscription.is_over)
+                return await self._admission.fair_size(size_max, lambda: subscription.is_over)
             subscription.changed.clear()
             await subscription.changed.wait()
         return 0

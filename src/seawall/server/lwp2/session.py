@@ -76,7 +76,7 @@ class Lwp2Session:
         self._server = server
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._publishing: ProducerSession | None = None
+        self._producer: ProducerSession | None = None
         #: Receives of nothing but small batches, one after the other.
         self._small_receives = 0
         self._is_greeting = False
@@ -91,7 +91,7 @@ class Lwp2Session:
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
-        self._requests = RequestMemory(connection.memory.waiting, connection.go_on)
+        self._requests = RequestMemory(connection.memory.waiting, connection.resume)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
@@ -113,14 +113,14 @@ class Lwp2Session:
         handled = 0
         kinds = rows["kind"]
         while handled < rows.size and self._last is None:
-            if kinds[handled] == _BATCH and self._publishing is not None:
+            if kinds[handled] == _BATCH and self._producer is not None:
                 end = rows.size
                 if end > handled + 1:
                     others = np.flatnonzero(kinds[handled:] != _BATCH)
                     end = handled + int(others[0]) if others.size else end
                 is_small = end == rows.size and not handled and int(rows["size"].max()) < limits.LARGE_BATCH_SIZE
                 self._small_receives = self._small_receives + 1 if is_small else 0
-                taken = self._publish(self._publishing, buffer, rows[handled:end])
+                taken = self._publish(self._producer, buffer, rows[handled:end])
                 handled += taken
                 if handled < end and self._last is None:
                     return handled
@@ -138,35 +138,35 @@ class Lwp2Session:
             handled += 1
         return rows.size if self._last is not None else handled
 
-    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> Bytes | None:
+    def buffer_for(self, size: int, revoke: Callable[[], None], *, is_queued: Callable[[], bool]) -> Bytes | None:
         """Bytes of the ring, for whoever publishes."""
-        publishing = self._publishing
-        if publishing is None:
+        producer = self._producer
+        if producer is None:
             return None
-        return self._server.ingest.place_for(publishing, size, take_back, at_hand=at_hand)
+        return self._server.ingest.buffer_for(producer, size, revoke, is_queued=is_queued)
 
     def has_space_for(self, size: int) -> bool:
         """Whether the ring has, for whoever publishes."""
-        publishing = self._publishing
-        return publishing is None or self._last is not None or self._server.ingest.has_space_for(publishing, size)
+        producer = self._producer
+        return producer is None or self._last is not None or self._server.ingest.has_space_for(producer, size)
 
     def _returned(self, returned: Returned) -> None:
         """The publish thread has given the connection back: it is attached again after some more small batches."""
-        assert self._publishing is not None, "only publishers are attached"
+        assert self._producer is not None, "only publishers are attached"
         self._small_receives = 0
-        self._server.ingest.returned(self._publishing, returned)
+        self._server.ingest.returned(self._producer, returned)
 
     def _attach(self) -> None:
         """Let the publish thread handle the connection, if there is nothing else on it than batches."""
-        publishing = self._publishing
-        if publishing is None or self._last is not None or self._tasks or self._small_receives < _ATTACH_AFTER:
+        producer = self._producer
+        if producer is None or self._last is not None or self._tasks or self._small_receives < _ATTACH_AFTER:
             return
-        if self._server.ingest.may_attach(publishing):
-            self._connection.attach(publishing, self.payload_max, self._returned)
+        if self._server.ingest.may_attach(producer):
+            self._connection.attach(producer, self.payload_max, self._returned)
 
-    def _publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
+    def _publish(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> int:
         try:
-            return self._server.ingest.take(publishing, buffer, rows)
+            return self._server.ingest.take(producer, buffer, rows)
         except ProtocolError as error:
             self.failed(error)
             return int(rows.size)
@@ -295,7 +295,7 @@ class Lwp2Session:
             self._unanswered -= 1
             self._requests.ended(size)
             # What there was no room for, of a window or of the requests, has some now.
-            self._connection.go_on()
+            self._connection.resume()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -343,10 +343,10 @@ class Lwp2Session:
         features = hello.features & FEATURES
         window = min(hello.window_batches or settings.window_batches, settings.window_batches)
         if status in (SessionStatus.NEW, SessionStatus.RESUMED, SessionStatus.JOINED):
-            self._publishing = self._server.ingest.begin(
+            self._producer = self._server.ingest.begin(
                 *(self, client_id, epoch), features=features, window_batches=window, window_bytes=settings.window_bytes
             )
-            self._publishing.memory = self._connection.memory.working
+            self._producer.memory = self._connection.memory.working
         keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
         idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
         self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000
@@ -380,9 +380,9 @@ class Lwp2Session:
             # When the loop has sent it.
             self._loop.call_soon(self._attach)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """There is room again for batches that were not taken."""
-        self._connection.go_on()
+        self._connection.resume()
 
     def fence(self) -> None:
         """A newer session of the same client was opened, or this one was retired."""
@@ -432,8 +432,8 @@ class Lwp2Session:
         self._subscriptions.end()
         for task in list(self._tasks):
             task.cancel()
-        if self._publishing is not None:
-            self._server.ingest.end(self._publishing)
+        if self._producer is not None:
+            self._server.ingest.end(self._producer)
 
     def _close(self, code: ErrorCode, text: str, request_id: int) -> None:
         self._end_with(refusal(code, text, request_id=request_id, closes=True))
@@ -450,6 +450,6 @@ class Lwp2Session:
         self._end_if_answered()
 
     def _end_if_answered(self) -> None:
-        if self._last is None or self._tasks or (self._publishing is not None and not self._publishing.is_answered):
+        if self._last is None or self._tasks or (self._producer is not None and not self._producer.is_answered):
             return
         self._connection.finish(self._last)

@@ -46,13 +46,13 @@ class CompressedBatches:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def judge(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+    def judge(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Replace the verdicts LOOK by those that are known now; how many rows that are, from the first on.
 
         If that is not all, the others are looked at on a thread, and the connection goes on after that.
         """
         looks = np.flatnonzero(verdicts == arriving.LOOK)
-        known = publishing.checked[: looks.size]
+        known = producer.checked[: looks.size]
         verdicts[looks[: len(known)]] = known
         left = looks[len(known) :].tolist()
         here = limits.CHECK_HERE_SIZE
@@ -60,12 +60,12 @@ class CompressedBatches:
             at, size = rows[["at", "size"]][index].tolist()
             here -= _raw_length(buffer, at)
             if here < 0:
-                self._begin(publishing, buffer, rows[left[number:]])
+                self._begin(producer, buffer, rows[left[number:]])
                 return int(index)
             verdicts[index] = _verdict(buffer[at : at + size].tobytes())
         return int(rows.size)
 
-    def _begin(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> None:
+    def _begin(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> None:
         """Look at some of these batches on a thread, at least at the first."""
         batches: list[bytes] = []
         raw_size = raw_most = 0
@@ -76,21 +76,21 @@ class CompressedBatches:
             batches.append(buffer[at : at + size].tobytes())
             raw_size += raw_length
             raw_most = max(raw_most, raw_length)
-        publishing.is_checking = True
-        task = self._loop.create_task(self._check(publishing, batches, sum(map(len, batches)) + raw_most))
+        producer.is_checking = True
+        task = self._loop.create_task(self._check(producer, batches, sum(map(len, batches)) + raw_most))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _check(self, publishing: ProducerSession, batches: Sequence[bytes], size: int) -> None:
-        account = publishing.memory
+    async def _check(self, producer: ProducerSession, batches: Sequence[bytes], size: int) -> None:
+        account = producer.memory
         try:
             with nullcontext() if account is None else account.lease() as lease:
                 if lease is not None:
                     await lease.acquire(size)
-                publishing.checked = await self._log.beside(partial(_verdicts, batches))
+                producer.checked = await self._log.beside(partial(_verdicts, batches))
         finally:
-            publishing.is_checking = False
-        publishing.publisher.go_on()
+            producer.is_checking = False
+        producer.session.resume()
 
 
 def _raw_length(buffer: Bytes, at: int) -> int:

@@ -40,7 +40,7 @@ from seawall.kernels.codec.batch_header import LEVEL_AT
 from seawall.kernels.codec.frames import Rows
 from seawall.server.connection.session import Bytes
 from seawall.server.publish.compressed_batches import CompressedBatches
-from seawall.server.publish.producer_session import ProducerSession, Publisher
+from seawall.server.publish.producer_session import Producer, ProducerSession
 from seawall.server.publish.publish_thread import PublishThread, Returned
 from seawall.wire.format.ack_rows import ACK_ROW
 from seawall.wire.format.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
@@ -69,7 +69,7 @@ class Ingest:
         self._publish_thread = publish_thread
         self._call_soon = loop.call_soon
         self._owners = number * _OWNERS_MAX
-        self._publishing: dict[int, ProducerSession] = {}
+        self._producers: dict[int, ProducerSession] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
         self._unsent: set[ProducerSession] = set()
         #: Connections with batches that wait for room, in their window or in the ring, the longest waiting first.
@@ -89,7 +89,7 @@ class Ingest:
 
     def begin(
         self,
-        publisher: Publisher,
+        session: Producer,
         client_id: ClientId,
         session_epoch: SessionEpoch,
         *,
@@ -101,55 +101,53 @@ class Ingest:
         self._fence_older(client_id, session_epoch)
         self._log.session_begun(client_id, session_epoch)
         self._owners += 1
-        made = ProducerSession(
-            publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes
-        )
-        self._publishing[made.owner] = made
+        made = ProducerSession(session, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
+        self._producers[made.owner] = made
         return made
 
     def _fence_older(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
         """Older sessions of a client have ended."""
-        for other in [each for each in self._publishing.values() if each.client_id == client_id]:
+        for other in [each for each in self._producers.values() if each.client_id == client_id]:
             if other.session_epoch < session_epoch:
-                other.publisher.fence()
+                other.session.fence()
 
-    def begin_sessionless(self, publisher: Publisher, kind: type[ProducerSession]) -> ProducerSession:
+    def begin_sessionless(self, session: Producer, kind: type[ProducerSession]) -> ProducerSession:
         """A connection may publish that has no session: its client id is its own."""
         self._owners += 1
         client_id = synthetic_client_id(self._owners)
-        made = kind(publisher, self._owners, client_id, SessionEpoch(0), 0, 0, 0)
-        self._publishing[made.owner] = made
+        made = kind(session, self._owners, client_id, SessionEpoch(0), 0, 0, 0)
+        self._producers[made.owner] = made
         return made
 
-    def end(self, publishing: ProducerSession) -> None:
+    def end(self, producer: ProducerSession) -> None:
         """A connection is gone: answers to it are nobody's."""
-        self._publishing.pop(publishing.owner, None)
-        self._unsent.discard(publishing)
-        self._waiting.pop(publishing, None)
-        self._leave(publishing)
+        self._producers.pop(producer.owner, None)
+        self._unsent.discard(producer)
+        self._waiting.pop(producer, None)
+        self._leave(producer)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told, and what waits is refused."""
         self.answer()
-        for publishing in list(self._publishing.values()):
-            self._report_failure(publishing, error)
-        self._go_on()
+        for producer in list(self._producers.values()):
+            self._report_failure(producer, error)
+        self._resume()
 
-    def _report_failure(self, publishing: ProducerSession, error: BaseException) -> None:
+    def _report_failure(self, producer: ProducerSession, error: BaseException) -> None:
         """Tell one connection that nothing more can be written, then that nobody knows of its undecided batches."""
-        if not publishing.is_failure_reported:
-            publishing.is_failure_reported = True
-            publishing.publisher.fail(error)
-            publishing.give_up()
+        if not producer.is_failure_reported:
+            producer.is_failure_reported = True
+            producer.session.fail(error)
+            producer.give_up()
 
     def _clients(self) -> set[ClientId]:
         """Clients of whom more may come. One whose window is full is not read from: what the order waits for cannot
         come that way, and neither can the news that it is gone."""
-        return {each.client_id for each in list(self._publishing.values()) if each.space > 0}
+        return {each.client_id for each in list(self._producers.values()) if each.space > 0}
 
     def _connected(self) -> set[ClientId]:
         """Clients with a connection. Both are looked up at once, since another loop may ask."""
-        return {each.client_id for each in list(self._publishing.values())}
+        return {each.client_id for each in list(self._producers.values())}
 
     # --- holding -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +159,7 @@ class Ingest:
     @property
     def undecided(self) -> int:
         """Batches of sessions that wait for their answers."""
-        return sum(publishing.undecided for publishing in self._publishing.values())
+        return sum(producer.undecided for producer in self._producers.values())
 
     @property
     def is_held(self) -> bool:
@@ -180,7 +178,7 @@ class Ingest:
         if self._is_held:
             self._is_held = False
             self._released.set()
-            self._go_on()
+            self._resume()
 
     async def until_released(self, timeout_s: float) -> None:
         """Wait while batches are held, for who publishes without a session; so long at the most."""
@@ -197,130 +195,130 @@ class Ingest:
         self._let_through = waiting[0][2]
         self._let_through_last = self._let_through.owner
         self._waiting.pop(self._let_through, None)
-        self._let_through.publisher.go_on()
+        self._let_through.session.resume()
         self._let_through = None
         return True
 
-    def _is_kept_out(self, publishing: ProducerSession) -> bool:
-        return self._is_held and publishing is not self._let_through
+    def _is_kept_out(self, producer: ProducerSession) -> bool:
+        return self._is_held and producer is not self._let_through
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
-    def place_for(
-        self, publishing: ProducerSession, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]
+    def buffer_for(
+        self, producer: ProducerSession, size: int, revoke: Callable[[], None], *, is_queued: Callable[[], bool]
     ) -> Bytes | None:
         """Bytes of the ring for a large batch of a connection that publishes alone, or which is at hand; else None."""
-        if publishing.space <= 0 or self._is_held or self._log.failure is not None:
+        if producer.space <= 0 or self._is_held or self._log.failure is not None:
             return None
-        return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand())
+        return self._log.ring.lend(producer.owner, size, revoke, at_hand=is_queued())
 
-    def has_space_for(self, publishing: ProducerSession, size: int) -> bool:
-        """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `go_on`."""
+    def has_space_for(self, producer: ProducerSession, size: int) -> bool:
+        """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `resume`."""
         if self._log.failure is not None:
             return True  # it is refused, and needs no room
-        if publishing.space > 0 and not self._is_kept_out(publishing):
-            if self._log.ring.has_space(publishing.owner, size):
+        if producer.space > 0 and not self._is_kept_out(producer):
+            if self._log.ring.has_space(producer.owner, size):
                 return True
             self._log.make_way()
-        self._waiting[publishing] = None
+        self._waiting[producer] = None
         return False
 
-    def take(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
-        """Publish BATCH frames; how many were handled. The others have to wait, until `go_on`.
+    def take(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> int:
+        """Publish BATCH frames; how many were handled. The others have to wait, until `resume`.
 
         Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
         """
         given = rows.size
-        rows = rows[: max(0, publishing.space)]
-        if publishing.is_checking:
+        rows = rows[: max(0, producer.space)]
+        if producer.is_checking:
             return 0
-        if not rows.size or self._is_kept_out(publishing):
-            self._waiting[publishing] = None
+        if not rows.size or self._is_kept_out(producer):
+            self._waiting[producer] = None
             return 0
         verdicts = self._verdicts[: rows.size]
         rules = self._log.rules
         others = arriving.judge_batches(
-            *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
+            *(buffer, rows, _signed(producer.client_id), producer.session_epoch & 0xFFFF_FFFF, producer.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
         broken = None
         looks = _NO_OFFSETS
         if others:
             looks = np.flatnonzero(verdicts == arriving.LOOK)
-            judged = self._compressed.judge(publishing, buffer, rows, verdicts)
+            judged = self._compressed.judge(producer, buffer, rows, verdicts)
             rows, verdicts = rows[:judged], verdicts[:judged]
             found = np.flatnonzero(verdicts == arriving.BROKEN)
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
-        handled = self._publish(publishing, buffer, rows, verdicts)
-        del publishing.checked[: int(looks.searchsorted(handled))]
+        handled = self._publish(producer, buffer, rows, verdicts)
+        del producer.checked[: int(looks.searchsorted(handled))]
         if broken is not None and handled == rows.size:
             raise ProtocolError(
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
-        if handled < given and not (handled == rows.size and publishing.is_checking):
-            self._waiting[publishing] = None
+        if handled < given and not (handled == rows.size and producer.is_checking):
+            self._waiting[producer] = None
         return handled
 
-    def may_attach(self, publishing: ProducerSession) -> bool:
+    def may_attach(self, producer: ProducerSession) -> bool:
         """Whether batches of a connection may come by the publish thread: none waits, and nothing is held."""
-        is_idle = publishing.is_answered and not publishing.is_checking and publishing not in self._waiting
+        is_idle = producer.is_answered and not producer.is_checking and producer not in self._waiting
         return is_idle and not self._is_held and self._log.failure is None
 
-    def returned(self, publishing: ProducerSession, returned: Returned) -> None:
+    def returned(self, producer: ProducerSession, returned: Returned) -> None:
         """The publish thread has given a connection back, maybe with batches of which nobody knows."""
-        publishing.highest = returned.highest
+        producer.highest = returned.highest
         if returned.seqs.size:
-            publishing.highest = max(publishing.highest, int(returned.seqs[-1]))
-            publishing.sent(returned.seqs, returned.sizes)
+            producer.highest = max(producer.highest, int(returned.seqs[-1]))
+            producer.sent(returned.seqs, returned.sizes)
         if self._log.failure is not None:
-            self._report_failure(publishing, self._log.failure)
-            publishing.give_up()
+            self._report_failure(producer, self._log.failure)
+            producer.give_up()
 
-    def publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
-        """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
-        if self._is_kept_out(publishing):
-            self._waiting[publishing] = None
+    def publish(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> int:
+        """Publish batches that the server made itself; how many were handled. The others wait, until `resume`."""
+        if self._is_kept_out(producer):
+            self._waiting[producer] = None
             return 0
         verdicts = self._verdicts[: rows.size]
         verdicts[:] = arriving.TAKEN
-        handled = self._publish(publishing, buffer, rows, verdicts)
+        handled = self._publish(producer, buffer, rows, verdicts)
         if handled < rows.size:
-            self._waiting[publishing] = None
+            self._waiting[producer] = None
         return handled
 
-    def _publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+    def _publish(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Publish batches that were judged, as many as have room; how many were handled."""
         log, rules = self._log, self._log.rules
         if log.failure is not None:
-            self._report_failure(publishing, log.failure)
+            self._report_failure(producer, log.failure)
         if log.is_refusing:
             # Not even refusals can be ordered: no number is used.
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
             verdicts &= arriving.CODE_MASK
-        arrived = log.ring.publish_judged(buffer, rows, verdicts, publishing.owner, rules.orders, rules.levels)
+        arrived = log.ring.publish_judged(buffer, rows, verdicts, producer.owner, rules.orders, rules.levels)
         if arrived.rows:
-            self._keep(publishing, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
+            self._keep(producer, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:
             log.kick()
         if arrived.stop is Stop.FULL:
             log.make_way()
         return arrived.rows
 
-    def _keep(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
+    def _keep(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""
         if rows.size == 1 and verdicts[0] == arriving.TAKEN:
-            self._keep_one(publishing, buffer, rows)
+            self._keep_one(producer, buffer, rows)
             return
-        publishing.highest = max(publishing.highest, int(rows["id"].max()))
+        producer.highest = max(producer.highest, int(rows["id"].max()))
         levels = buffer[rows["at"] + LEVEL_AT].astype(np.int64)
         is_taken = verdicts == arriving.TAKEN
         topics = np.where(is_taken, rows["topic_id"], 0)
         levels = np.where(levels == AS_TOPIC, self._log.rules.levels[topics], levels)
         refused = ~is_taken & (verdicts < arriving.NUMBER_USED)
         is_answered = ~refused & ((levels > int(AckLevel.FAILURES)) | ~is_taken)
-        publishing.sent(rows["id"][is_answered], rows["size"][is_answered])
+        producer.sent(rows["id"][is_answered], rows["size"][is_answered])
         if refused.any():
             answers = np.zeros(int(refused.sum()), ACK_ROW)
             for name, source in (("client_seq", "id"), ("topic_id", "topic_id"), ("record_count", "record_count")):
@@ -329,17 +327,17 @@ class Ingest:
             answers["run"] = 1
             answers["status"] = int(AckStatus.REJECTED)
             answers["reason"] = verdicts[refused]
-            publishing.decided(answers)
-            self._send_soon(publishing)
+            producer.decided(answers)
+            self._send_soon(producer)
 
-    def _keep_one(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> None:
+    def _keep_one(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> None:
         """The same for a receive of one batch that was taken: large ones come so, and arrays would cost more."""
         number, level = int(rows["id"][0]), int(buffer[int(rows["at"][0]) + LEVEL_AT])
         if level == AS_TOPIC:
             level = int(self._log.rules.levels[int(rows["topic_id"][0])])
-        publishing.highest = max(publishing.highest, number)
+        producer.highest = max(producer.highest, number)
         if level > int(AckLevel.FAILURES):
-            publishing.sent(rows["id"], rows["size"])
+            producer.sent(rows["id"], rows["size"])
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -354,47 +352,47 @@ class Ingest:
             ends = [*(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), answers.size]
             first = 0
             for end in ends:
-                publishing = self._publishing.get(owners.item(first))
-                if publishing is not None:
+                producer = self._producers.get(owners.item(first))
+                if producer is not None:
                     own = rows[first:end]
                     if has_others:
-                        self._complete(publishing, own, answers[first:end])
-                    publishing.decided(own)
-                    told.add(publishing)
+                        self._complete(producer, own, answers[first:end])
+                    producer.decided(own)
+                    told.add(producer)
                 first = end
-        for publishing in told | self._unsent:
-            publishing.flush()
+        for producer in told | self._unsent:
+            producer.flush()
         self._unsent.clear()
         if not self._is_held:
-            self._go_on()
+            self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Connections that waited have their turn."""
-        for publishing in [each for each in self._waiting if each.space > 0]:
-            if publishing not in self._waiting:
+        for producer in [each for each in self._waiting if each.space > 0]:
+            if producer not in self._waiting:
                 continue  # it ended when another one went on
-            del self._waiting[publishing]
-            publishing.publisher.go_on()
-            if publishing not in self._waiting:
-                self._leave(publishing)
+            del self._waiting[producer]
+            producer.session.resume()
+            if producer not in self._waiting:
+                self._leave(producer)
 
-    def _leave(self, publishing: ProducerSession) -> None:
+    def _leave(self, producer: ProducerSession) -> None:
         """A connection does not wait for room in the ring: those that wait behind it try again."""
-        if self._log.ring.leave(publishing.owner):
+        if self._log.ring.leave(producer.owner):
             self._call_soon(self.answer)
 
-    def _send_soon(self, publishing: ProducerSession) -> None:
+    def _send_soon(self, producer: ProducerSession) -> None:
         """Send answers to a connection at the end of the turn."""
         if not self._unsent:
             self._call_soon(self._flush_unsent)
-        self._unsent.add(publishing)
+        self._unsent.add(producer)
 
     def _flush_unsent(self) -> None:
         unsent, self._unsent = self._unsent, set()
-        for publishing in unsent:
-            publishing.flush()
+        for producer in unsent:
+            producer.flush()
 
-    def _complete(self, publishing: ProducerSession, rows: Rows, answers: Records) -> None:
+    def _complete(self, producer: ProducerSession, rows: Rows, answers: Records) -> None:
         """Say of repetitions where the first is, and of what was refused what became of its number."""
         pending = self._log.pending
         is_repeated = rows["status"] == _DUPLICATE
@@ -403,7 +401,7 @@ class Ingest:
             rows["position"][is_repeated] = answers["original_position"][is_repeated]
             for index in np.flatnonzero(is_repeated & (rows["base_seq"] == 0)).tolist():
                 seq, crc = ClientSeq(int(rows["client_seq"][index])), int(pending["block_crc"][slots[index]])
-                known = self._log.remembered(publishing.client_id, publishing.session_epoch, seq, crc)
+                known = self._log.remembered(producer.client_id, producer.session_epoch, seq, crc)
                 rows["status"][index], rows["reason"][index] = known.status, known.reason
                 rows["base_seq"][index], rows["timestamp_ns"][index] = known.base_seq, known.timestamp_ns
                 rows["position"][index] = known.position if known.base_seq else POSITION_UNKNOWN

@@ -25,14 +25,14 @@ _NO_SIZES: Final = np.zeros(0, np.int64)
 _OK: Final = int(AckStatus.OK)
 
 
-class Publisher(Protocol):
+class Producer(Protocol):
     """Whose batches they are: a session, as far as ingest has to know it."""
 
     def send_ack(self, frame: bytes) -> None:
         """Batches are decided: send this."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """There is room again for batches that were not taken."""
         ...
 
@@ -53,14 +53,14 @@ class ProducerSession:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
+        *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "session"),
         *("checked", "is_checking", "is_failure_reported", "memory", "session_epoch"),
         *("window_batches", "window_bytes"),
     )
 
     def __init__(
         self,
-        publisher: Publisher,
+        session: Producer,
         owner: int,
         client_id: ClientId,
         session_epoch: SessionEpoch,
@@ -68,7 +68,7 @@ class ProducerSession:
         window_batches: int,
         window_bytes: int,
     ) -> None:
-        self.publisher = publisher
+        self.session = session
         self.owner = owner
         self.client_id = client_id
         self.session_epoch = session_epoch
@@ -147,7 +147,7 @@ class ProducerSession:
         self.flush()
 
     def _send(self, rows: Rows) -> None:
-        self.publisher.send_ack(
+        self.session.send_ack(
             encode_ack_rows(
                 rows,
                 session_epoch=self.session_epoch,

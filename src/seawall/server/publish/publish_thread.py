@@ -163,7 +163,7 @@ class PublishThread:
     def attach(
         self,
         descriptor: int,
-        publishing: ProducerSession,
+        producer: ProducerSession,
         payload_max: int,
         loop: asyncio.AbstractEventLoop,
         returned: Callable[[Returned], None],
@@ -178,12 +178,12 @@ class PublishThread:
                 return None
             index = self._free.pop()
             row: Any = self._connections[index]
-            row["fd"], row["client_id"] = descriptor, signed(publishing.client_id)
-            row["session_epoch"], row["version"] = publishing.session_epoch, 2 if v1_topic is None else 1
+            row["fd"], row["client_id"] = descriptor, signed(producer.client_id)
+            row["session_epoch"], row["version"] = producer.session_epoch, 2 if v1_topic is None else 1
             row["wire_topic"], row["topic_id"] = v1_topic or (0, 0)
-            row["window_batches"], row["window_bytes"] = publishing.window_batches, publishing.window_bytes
-            row["has_runs"] = bool(publishing.features & Features.ACK_RUNS)
-            row["payload_max"], row["highest"] = payload_max, publishing.highest
+            row["window_batches"], row["window_bytes"] = producer.window_batches, producer.window_bytes
+            row["has_runs"] = bool(producer.features & Features.ACK_RUNS)
+            row["payload_max"], row["highest"] = payload_max, producer.highest
             row["received_ns"], row["tail"], row["tail_size"] = int(loop.time() * _NS_PER_S), -1, 0
             row["unsent_at"] = row["unsent_end"] = row["rest_at"] = row["rest_end"] = 0
             row["state"] = kernels.ATTACHED

@@ -151,7 +151,7 @@ async def next_response(
     What it takes of memory is counted by `lease`; where there is no room for it, this waits.
     """
     # What is read here is held in memory, which what is sent as it lies is not.
-    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.portion(limits.FETCH_READ_SIZE_MAX)
+    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.fair_size(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, most))
 
     def plan(store: Store) -> tuple[ReadPlan, FetchResponse]:
@@ -165,30 +165,30 @@ async def next_response(
         position = store.catalog.next_position
         return made, FetchResponse(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
 
-    made, portion = await log.ask(plan)
+    made, response = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
-        _fill_from_files(portion, made)
-        lease.resize(portion.memory_size)
-        await warm_up(log, portion.stretches(), portion.release)
-        return portion
+        _fill_from_files(response, made)
+        lease.resize(response.memory_size)
+        await warm_up(log, response.stretches(), response.release)
+        return response
     try:
         await lease.acquire(sum(run.size for run in made.runs))
     except asyncio.CancelledError:
         made.release()
         raise
-    found = await _read(log, made, portion, from_seq, flags, size_max)
+    found = await _read(log, made, response, from_seq, flags, size_max)
     lease.resize(found.memory_size if isinstance(found, FetchResponse) else 0)
     return found
 
 
 async def _read(
-    log: ServedLog, made: ReadPlan, portion: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
+    log: ServedLog, made: ReadPlan, response: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
 ) -> FetchResponse | Gap:
     """Read what is planned: much of it on a thread."""
     if sum(run.size for run in made.runs) > _READ_HERE_MAX:
-        return await log.aside(lambda: _filled(portion, made, made.execute(), from_seq, flags, size_max))
+        return await log.aside(lambda: _filled(response, made, made.execute(), from_seq, flags, size_max))
     items = made.execute()
-    fill = partial(_filled, portion, made, items, from_seq, flags, size_max)
+    fill = partial(_filled, response, made, items, from_seq, flags, size_max)
     if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
         # Little is stored, and it decompresses to much.
         return await log.aside(fill)
@@ -244,7 +244,7 @@ def _is_direct(plan: ReadPlan) -> bool:
     )
 
 
-def _fill_from_files(portion: FetchResponse, plan: ReadPlan) -> None:
+def _fill_from_files(response: FetchResponse, plan: ReadPlan) -> None:
     """Take the runs of a plan over, with what they have pinned."""
     for run in plan.take_runs():
         entries = run.entries
@@ -261,34 +261,34 @@ def _fill_from_files(portion: FetchResponse, plan: ReadPlan) -> None:
                 if number:
                     run.source.pin()
                 chunk = FileRange(run, at, length)
-            portion.add(chunk, batches, records)
-        portion.next_position = Position(int(entries["position"][-1]) + 1)
-    portion.next_seq = plan.end_seq
-    portion.is_last = plan.end_seq >= plan.next_seq
+            response.add(chunk, batches, records)
+        response.next_position = Position(int(entries["position"][-1]) + 1)
+    response.next_seq = plan.end_seq
+    response.is_last = plan.end_seq >= plan.next_seq
 
 
 def _filled(
-    portion: FetchResponse, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
+    response: FetchResponse, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
 ) -> FetchResponse | Gap:
     """The batches before the first gap, as many as have room when they are plain; or that gap."""
     for item in items:
         if isinstance(item, LostRange):
-            return portion if portion.chunk_count else gap_frame(portion.topic_id, item)
+            return response if response.chunk_count else gap_frame(response.topic_id, item)
         if isinstance(item, StoredSkip):
-            if portion.chunk_count:
+            if response.chunk_count:
                 # The next portion begins with it.
-                return portion
-            portion.skips.append(skip_frame(portion.topic_id, item.skip))
+                return response
+            response.skips.append(skip_frame(response.topic_id, item.skip))
         else:
-            if portion.chunk_count and portion.size + plain_size(item, flags) > size_max and not item.is_plain:
+            if response.chunk_count and response.size + plain_size(item, flags) > size_max and not item.is_plain:
                 # Compressed ones may become much larger than what was planned: the next portion begins with it.
-                return portion
-            portion.add(chunk_of(item, from_seq, flags), 1, item.record_count)
-            portion.next_seq, portion.next_position = item.next_seq, Position(item.position + 1)
+                return response
+            response.add(chunk_of(item, from_seq, flags), 1, item.record_count)
+            response.next_seq, response.next_position = item.next_seq, Position(item.position + 1)
     # What was deleted behind the last batch is passed over in silence.
-    portion.next_seq = max(portion.next_seq, plan.end_seq)
-    portion.is_last = portion.next_seq >= plan.next_seq
-    return portion
+    response.next_seq = max(response.next_seq, plan.end_seq)
+    response.is_last = response.next_seq >= plan.next_seq
+    return response
 
 
 def refuse_start(text: str) -> ProtocolError:

@@ -55,52 +55,52 @@ async def next_position_response(
     `told` says what of the position it has already. What it takes of memory is counted by `lease`; where there is no
     room for it, this waits.
     """
-    size_max = max(1, min(size_max, lease.portion(limits.FETCH_SMALL_SIZE_MAX)))
+    size_max = max(1, min(size_max, lease.fair_size(limits.FETCH_SMALL_SIZE_MAX)))
     while True:
         plan, end = await log.ask(partial(_plan, from_position, told, size_max, records_max or None))
-        portion = FetchResponse(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
+        response = FetchResponse(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         lease.resize(0)
         try:
             await lease.acquire(plan.size)
         except asyncio.CancelledError:
             plan.release()
             raise
-        stop = await log.aside(partial(_fill, portion, plan, flags, size_max))
-        lease.resize(portion.memory_size)
-        if stop is not None and portion.chunk_count:
-            return portion
+        stop = await log.aside(partial(_fill, response, plan, flags, size_max))
+        lease.resize(response.memory_size)
+        if stop is not None and response.chunk_count:
+            return response
         if isinstance(stop, ReceivedSkip):
             return await log.ask(partial(_skip_frame, stop))
-        if portion.chunk_count:
+        if response.chunk_count:
             if plan.told is not None:
-                portion.next_position, portion.told = plan.end_position, plan.told
-            return portion
+                response.next_position, response.told = plan.end_position, plan.told
+            return response
         if plan.is_last:
-            portion.next_position = max(from_position, end)
-            return portion
+            response.next_position = max(from_position, end)
+            return response
         # All that lay there was deleted.
         from_position, told = plan.end_position, plan.told
 
 
 def _fill(
-    portion: FetchResponse, plan: PositionPlan, flags: ReadFlags, size_max: int
+    response: FetchResponse, plan: PositionPlan, flags: ReadFlags, size_max: int
 ) -> StoredBatch | ReceivedSkip | None:
-    """Add batches to a portion, as many as have room when they are plain; what it stopped at, None at the end."""
-    portion.is_last = plan.is_last
+    """Add batches to a response, as many as have room when they are plain; what it stopped at, None at the end."""
+    response.is_last = plan.is_last
     last = None
     for item in plan.stored():
         if isinstance(item, ReceivedSkip):
-            portion.is_last &= not portion.chunk_count
+            response.is_last &= not response.chunk_count
             return item
-        if last is not None and not item.is_plain and portion.size + plain_size(item, flags) > size_max:
-            portion.is_last = False
-            portion.next_position = item.position
+        if last is not None and not item.is_plain and response.size + plain_size(item, flags) > size_max:
+            response.is_last = False
+            response.next_position = item.position
             if item.position == last:
-                portion.told = Told(item.header.topic_id, item.base_seq)
+                response.told = Told(item.header.topic_id, item.base_seq)
             return item
-        portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
+        response.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
         last = item.position
-        portion.next_position = Position(last + 1)
+        response.next_position = Position(last + 1)
     return None
 
 
