@@ -192,8 +192,8 @@ class Fetching:
 
     async def files(self, request: FilesRequest, request_id: int) -> None:
         """Say in which files some seqs lie."""
-        is_told = not self._admission.is_slowed
-        reply = await self._log.ask(lambda store: stored_files(store, request, is_told=is_told))
+        is_allowed = not self._admission.is_slowed
+        reply = await self._log.ask(lambda store: stored_files(store, request, is_allowed=is_allowed))
         self._connection.write(encode_control(reply, request_id=request_id))
 
 

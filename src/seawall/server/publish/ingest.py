@@ -240,13 +240,13 @@ class Ingest:
             return 0
         verdicts = self._verdicts[: rows.size]
         rules = self._log.rules
-        has_others = arriving.judge_batches(
+        other_count = arriving.judge_batches(
             *(buffer, rows, _signed(producer.client_id), producer.session_epoch & 0xFFFF_FFFF, producer.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
         broken = None
         unchecked = _NO_OFFSETS
-        if has_others:
+        if other_count:
             unchecked = np.flatnonzero(verdicts == arriving.LOOK)
             resolved = self._compressed.resolve(producer, buffer, rows, verdicts)
             rows, verdicts = rows[:resolved], verdicts[:resolved]
