@@ -1,8 +1,8 @@
 """Subscriptions of a connection: pushes batches as they arrive, within credit.
 
-Each subscription is a task that continues to read at its position. It waits for credit, for space in the outbox, and for
-new records, and holds no memory meanwhile. A short response waits for more records for as long as the subscriber asks
-for (`linger_us`). Gaps are reported once, in order with the data. CAUGHT_UP is sent each time the end is reached.
+Each subscription is a task that continues to read at its position. It waits for credit, for space in the outbox, and
+for new records, and holds no memory meanwhile. A short response waits for more records for as long as the subscriber
+asks for (`linger_us`). Gaps are reported once, in order with the data. CAUGHT_UP is sent each time the end is reached.
 
 A data frame is sent only while both totals are below the credit; without credit nothing is read.
 
