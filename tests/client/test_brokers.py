@@ -71,7 +71,7 @@ def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> N
         connections = await asyncio.to_thread(connect)
         assert sorted(len(event_loop.listener.connections) for event_loop in node.brokers) == [2, 2, 3]
         assert node.connection_count == 7
-        with pytest.raises(SeawallError, match="7 connections are all"):
+        with pytest.raises(SeawallError, match="its limit of 7 connections"):
             await asyncio.to_thread(connect)
         assert node.counts["connection_limit"] == 1
         for connection in connections:

@@ -4,8 +4,8 @@
     drain    stops accepting, sends GOODBYE, answers the requests in flight, syncs and closes in order; after the
              timeout it aborts the remaining connections and leaves no clean-shutdown marker, so the next start recovers
 
-INV-NODE-DRAINED: a server that ends in order has answered everything it took; after any other end the next opening
-recovers the directory.
+INV-NODE-DRAINED: a server that shuts down in order has answered everything it accepted; after any other end the next
+start recovers the directory.
 
 After a failed write or sync the node refuses every change with the reason, and continues to serve readers and
 subscribers until it is stopped. That stop leaves no clean-shutdown marker.
@@ -216,7 +216,7 @@ def _memory_of(config: Config) -> MemoryUse:
     taken = memory.taken()
     if config.server.memory_limit and Levels(memory.limit).observe(taken):
         raise InvalidInputError(
-            f"server.memory_limit is {memory.limit // limits.MIB} MiB, and a server that does nothing takes "
+            f"server.memory_limit is {memory.limit // limits.MIB} MiB, and an idle server uses "
             f"{taken // limits.MIB}: give it at least {2 * taken // limits.MIB}"
         )
     return memory

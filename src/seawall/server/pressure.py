@@ -13,7 +13,7 @@ version 2 gets error 31 then, too.
 Each level ends a little below the threshold at which it began. A held connection keeps its received bytes in memory.
 So that holding cannot last for ever, after a while each check lets one connection through, for one receive.
 
-INV-PRESSURE-NOTHING-LOST: short memory delays writes and refuses none: what was sent is taken later, in its order.
+INV-PRESSURE-NOTHING-LOST: memory pressure delays writes and refuses none: sent batches are accepted later, in order.
 This holds whatever uses the memory.
 
 A crash loses nothing but counters. This module must not know sockets, nor where the figures come from.

@@ -212,12 +212,12 @@ class Listener:
         if make is None and version in {VERSION_1, VERSION_2}:
             self.count("unsupported_version")
             connection.stop_reading()
-            text = f"protocol version {version} is not spoken here"
+            text = f"protocol version {version} is not supported"
             session.failed(ProtocolError(text, code=ErrorCode.UNSUPPORTED_VERSION, closes=True))
         elif self._count_all() > self._connections_max:
             self.count("connection_limit")
             connection.stop_reading()
-            text = f"{self._connections_max} connections are all this server takes: try again later"
+            text = f"the server is at its limit of {self._connections_max} connections: try again later"
             session.failed(ProtocolError(text, code=ErrorCode.CONNECTION_LIMIT, closes=True))
         return session
 

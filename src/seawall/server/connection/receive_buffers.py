@@ -72,19 +72,8 @@ class IncomingBytes:
     """The incomplete frames of one connection."""
 
     __slots__ = (
-        *(
-            "_expected",
-            "_on_reserved",
-            "_is_lent",
-            "_kept",
-            "_loans",
-            "_memory",
-            "_own",
-            "_own_end",
-            "_queued",
-            "_reserved",
-        ),
-        *("_rest", "_shared", "_wanted", "needed", "state"),
+        *("_expected", "_is_lent", "_kept", "_loans", "_memory", "_on_reserved", "_own", "_own_end", "_queued"),
+        *("_reserved", "_rest", "_shared", "_wanted", "needed", "state"),
     )
 
     def __init__(

@@ -106,7 +106,7 @@ class Subscriptions:
         found = self._find(request_id)
         before = found.credit
         if request.bytes_total < before.bytes_total or request.records_total < before.records_total:
-            raise ProtocolError("credit never gets less", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+            raise ProtocolError("credit must not decrease", code=ErrorCode.INVALID_PAYLOAD, closes=False)
         found.credit = request
         found.changed.set()
 

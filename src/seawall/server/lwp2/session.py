@@ -4,7 +4,7 @@
     ready      BATCH frames go to the ingest, requests run concurrently, pings are answered
     closing    after GOODBYE, an error that closes, or EOF: requests and batches in flight are still answered
 
-INV-SESSION-ANSWERED: a connection ends after everything that it took is answered, or after a bounded time.
+INV-SESSION-ANSWERED: a connection closes after everything that it accepted is answered, or after a bounded time.
 
 Only HELLO is accepted before WELCOME is sent.
 
@@ -269,7 +269,7 @@ class Lwp2Session:
             self._connection.write(frame)
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
-        """Run a request concurrently; False if there are too many, which the peer is told."""
+        """Run a request concurrently; False if there are too many, which is reported to the peer."""
         if self._unanswered - len(self._subscriptions) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are in flight: wait for some of them"
@@ -391,7 +391,7 @@ class Lwp2Session:
 
     def slow_down(self, retry_ms: int, cause: str) -> None:
         """Ask the peer to pause; refuses nothing."""
-        text = f"{cause}: what was sent is taken later, send no more for now"
+        text = f"{cause}: batches already sent are accepted later, send no more for now"
         self._connection.write(refusal(ErrorCode.BACKPRESSURE, text, retry_after_ms=retry_ms))
 
     # --- the end ---------------------------------------------------------------------------------------------------

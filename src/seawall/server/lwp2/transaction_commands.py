@@ -1,8 +1,8 @@
 """Transaction commands: 66, 67, 69 and 6A of version 2.
 
 Records are staged as batches of a hidden topic, whose id 66 returns; no list shows it and no peer can read it. A commit
-is one change of the store, which waits for its turn and is answered once durable. A commit repeated under the same key
-gets the same answer.
+is one change of the store, which waits for earlier changes and is answered once durable. A commit repeated under the
+same key gets the same answer.
 
 Refusals raise an error of the tree in `errors.py`. This module must not know connections.
 """

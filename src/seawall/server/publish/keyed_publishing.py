@@ -39,7 +39,7 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 _SCAN_ERRORS: Final = {
     SCAN_TRUNCATED: "a record does not end inside its block",
-    SCAN_TYPE_REFUSED: "a record has a type that only servers write, or a null a value",
+    SCAN_TYPE_REFUSED: "a record has a type that only servers write, or is null and has a value",
     SCAN_TOO_MANY: f"more than {limits.BATCH_RECORDS_MAX} records",
 }
 

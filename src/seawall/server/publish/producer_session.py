@@ -84,7 +84,7 @@ class ProducerSession:
         self.highest = 0
         #: Answers not sent yet.
         self._rows: list[Rows] = []
-        #: True once the peer was told that the log is read-only.
+        #: True once it was reported to the peer that the log is read-only.
         self.is_failure_reported = False
         #: Verdicts on the next compressed batches, and whether a thread is checking more.
         self.checked: list[int] = []
