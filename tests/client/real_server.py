@@ -17,8 +17,8 @@ import uvloop
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
-from seawall.server.broker import Broker
 from seawall.server.connection.access import Access
+from seawall.server.event_loop import EventLoop
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.pressure import Memory
 
@@ -96,8 +96,8 @@ class RealServer:
 
     def cut_all(self) -> None:
         """End every connection, and keep listening."""
-        for broker in self._node.brokers:
-            broker.loop.call_soon_threadsafe(_cut, broker)
+        for event_loop in self._node.brokers:
+            event_loop.loop.call_soon_threadsafe(_cut, event_loop)
 
     def run(self, work: Callable[[ServedLog], Coroutine[None, None, Result]]) -> Result:
         """Do something with the log of the server."""
@@ -106,7 +106,7 @@ class RealServer:
     @property
     def connection_counts(self) -> list[int]:
         """How many connections each of its loops has."""
-        return [len(broker.listener.connections) for broker in self._node.brokers]
+        return [len(event_loop.listener.connections) for event_loop in self._node.brokers]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -128,8 +128,8 @@ class RealServer:
         self.stop()
 
 
-def _cut(broker: Broker) -> None:
-    for connection in list(broker.listener.connections):
+def _cut(event_loop: EventLoop) -> None:
+    for connection in list(event_loop.listener.connections):
         connection.abort()
 
 

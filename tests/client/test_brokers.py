@@ -55,29 +55,29 @@ def stored(log: RemoteLog, topic: str) -> list[bytes]:
     return [each.value for item in log.follow(topic) if isinstance(item, ReceivedBatch) for each in item]
 
 
-def broker_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("seawall-broker-")]
+def loop_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("seawall-loop-")]
 
 
 @pytest.mark.usefixtures("each_event_loop")
 def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> None:
     async def work() -> None:
         node = await start_node(tmp_path / "data", NodeSettings(port=0, brokers=LOOPS, connections_max=7), store=SMALL)
-        assert broker_threads() == ["seawall-broker-1", "seawall-broker-2"]
+        assert loop_threads() == ["seawall-loop-1", "seawall-loop-2"]
 
         def connect() -> list[Connection]:
             return [Connection.open(node.address, Hello(), timeout_s=20, clock=OsClock()) for _ in range(7)]
 
         connections = await asyncio.to_thread(connect)
-        assert sorted(len(broker.listener.connections) for broker in node.brokers) == [2, 2, 3]
+        assert sorted(len(event_loop.listener.connections) for event_loop in node.brokers) == [2, 2, 3]
         assert node.connection_count == 7
-        with pytest.raises(SeawallError, match="7 connections are all"):
+        with pytest.raises(SeawallError, match="its limit of 7 connections"):
             await asyncio.to_thread(connect)
         assert node.counts["connection_limit"] == 1
         for connection in connections:
             connection.close()
         assert await node.drain(20)
-        assert broker_threads() == []
+        assert loop_threads() == []
 
     asyncio.run(work())
 
@@ -209,7 +209,7 @@ def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
             settings = NodeSettings(port=taken.getsockname()[1], brokers=LOOPS)
             with pytest.raises(OSError, match="in use"):
                 await start_node(tmp_path / "data", settings, store=SMALL)
-        assert broker_threads() == []
+        assert loop_threads() == []
         node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL)
         assert await node.drain(20)
 

@@ -148,7 +148,7 @@ class World:
 async def has_received(made, size):
     """Wait until some connection has so many bytes that are no whole frame yet."""
     while not any(
-        size == (each._arriving._rest.size if each._arriving._own is None else each._arriving._own_end)
+        size == (each._incoming._rest.size if each._incoming._own is None else each._incoming._own_end)
         for each in made.listener.connections
     ):
         await asyncio.sleep(0)

@@ -78,14 +78,14 @@ def test_small_amounts_are_served_while_large_ones_wait_up_to_a_bound():
         waiting = asyncio.create_task(large.acquire(MIB))
         await asyncio.sleep(0)
         count = 0
-        while small.try_take(MEMORY_SMALL_SIZE):
+        while small.try_reserve(MEMORY_SMALL_SIZE):
             count += 1
         assert count == 10 * MIB // MEMORY_SMALL_SIZE
         assert not waiting.done()
-        assert large.portion(8 * MIB) == CONTENDED_PORTION_SIZE
+        assert large.fair_size(8 * MIB) == CONTENDED_PORTION_SIZE
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert large.portion(8 * MIB) == 8 * MIB
+        assert large.fair_size(8 * MIB) == 8 * MIB
 
     on_loop(work)
 
@@ -131,7 +131,7 @@ def test_a_connection_that_is_gone_has_returned_everything():
         gone, other = memory.open(), memory.open()
         gone.working.hold(60 * MIB)
         gone.waiting.hold(MIB)
-        assert gone.standing.try_take(MIB)
+        assert gone.standing.try_reserve(MIB)
         waiting = asyncio.create_task(other.working.acquire(5 * MIB))
         await asyncio.sleep(0)
         gone.close()

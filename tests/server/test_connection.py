@@ -48,7 +48,7 @@ class Recorded:
         self.news.set()
         return taken
 
-    def place_for(self, _size, _take_back, **_how):
+    def buffer_for(self, _size, _revoke, **_how):
         return None
 
     def has_space_for(self, _size):
@@ -273,7 +273,7 @@ def test_a_session_without_room_is_fed_again(on_loop):
             for count in range(3, 200, 50):
                 assert len(await session.received(count)) == count
                 session.space = 50
-                session.connection.go_on()
+                session.connection.resume()
             assert await session.received(200) == payloads
             writer.close()
 

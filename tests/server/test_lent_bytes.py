@@ -47,7 +47,7 @@ async def stored(log, topic="events"):
 
 async def has_come(made, size):
     """Wait until so many bytes of a batch lie in what is lent."""
-    while not any(each._arriving._is_lent and each._arriving._own_end == size for each in made.listener.connections):
+    while not any(each._incoming._is_lent and each._incoming._own_end == size for each in made.listener.connections):
         await asyncio.sleep(0)
 
 
@@ -247,10 +247,10 @@ def test_what_there_is_no_room_for_is_not_received(on_loop, tmp_path):
             ingest, refused = made.context.ingest, asyncio.Event()
             has_space_for = ingest.has_space_for
 
-            def asked(publishing, size):
+            def asked(producer, size):
                 if not refused.is_set():
                     ingest.hold()
-                has_space = has_space_for(publishing, size)
+                has_space = has_space_for(producer, size)
                 assert has_space is refused.is_set()
                 refused.set()
                 return has_space
@@ -259,9 +259,9 @@ def test_what_there_is_no_room_for_is_not_received(on_loop, tmp_path):
             more = [os.urandom(LARGE) for _ in range(24)]
             peer.send(b"".join(peer.batch(1, value) for value in more))
             await refused.wait()
-            assert [publishing.publisher for publishing in ingest.waiting] == [connection._session]
+            assert [producer.session for producer in ingest.waiting] == [connection._session]
             assert not connection._is_reading
-            assert (connection._arriving._own, connection._arriving._rest.size) == (None, 0)
+            assert (connection._incoming._own, connection._incoming._rest.size) == (None, 0)
             assert connection._queued() > 0
             ingest.release()
             assert {row["status"] for row in await peer.acks(len(more))} == {OK}

@@ -145,7 +145,7 @@ def test_changes_of_others_keep_no_ack_back(tmp_path: Path) -> None:
 
 def test_frames_share_the_fate_of_their_batch() -> None:
     run = Run(np.arange(7, 13, dtype=np.uint64), 100, 40, np.array([2, 1, 3]))
-    assert (run.behind, run.is_decided) == (43, False)
+    assert (run.end_seq, run.is_decided) == (43, False)
     run.decide(np.array([42, 40]), np.array([int(ErrorCode.READ_ONLY), 0]))
     assert not run.is_decided
     run.decide(np.array([41]), np.array([int(ErrorCode.TOPIC_NOT_FOUND)]))

@@ -85,7 +85,7 @@ def test_a_connection_that_comes_with_the_end_does_not_hold_it_up(on_loop, tmp_p
         listener = node.brokers[0].listener
         while not listener.connections:
             await asyncio.sleep(0)
-        made = listener._make()
+        made = listener._make_connection()
         ending = asyncio.ensure_future(node.drain(20))
         await asyncio.sleep(0)
         transport = Transport()

@@ -51,7 +51,7 @@ class World:
     def look(self, percent, later_s=0.0):
         self.memory.percent = percent
         self.now += later_s
-        self.node.brokers[0].pressure.look(self.now)
+        self.node.brokers[0].pressure.check(self.now)
 
     async def connect(self, kind=Peer):
         host, _, port = self.node.address.rpartition(":")
@@ -111,7 +111,7 @@ def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
         peer, reader, old = await made.peer(), await made.peer(8), await made.connect(PythonClient)
         await peer.publish(1, b"before")
         made.look(96)
-        assert made.told == ["memory: 960 of 1000 MiB (96 %) are taken: writes are held"]
+        assert made.told == ["memory: 960 of 1000 MiB (96 %) are used: writes are held"]
         peer.send(peer.batch(1, b"held") + peer.batch(1, b"behind it"))
         old.send(old.ingest(b"of version 1", topic=1))
         await made.waiting(2)
@@ -138,7 +138,7 @@ def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
         assert (await peer.publish(1, b"after"))["base_seq"] == 5
         # Version 1 was told nothing.
         assert made.node.counts == {"memory_flushes": 1, "memory_holds": 1, "publishers_told": 4}
-        assert made.told[1] == "memory: 800 of 1000 MiB (80 %) are taken: it is given back early"
+        assert made.told[1] == "memory: 800 of 1000 MiB (80 %) are used: some is released early"
         made.look(10)
         assert made.told[2].endswith("all is calm")
         for each in (peer, reader):

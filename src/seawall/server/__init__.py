@@ -1,1 +1,1 @@
-"""The network around an engine: connections, both protocol versions, and the life of a node."""
+"""The network server of a log: connections, both protocol versions, and the life cycle of a node."""

@@ -1,17 +1,17 @@
 """A node: one process with a log, its listeners and all connections, from start to drain.
 
-    start    open the log, offer both protocol versions on a port, tell where
-    drain    take no connections, say GOODBYE, answer what is under way, sync, close in order; or, at a deadline, cut
-             off who is left and leave no mark of an orderly end, so that the next start looks at everything
+    start    opens the log, serves both protocol versions on its ports, and returns the addresses
+    drain    stops accepting, sends GOODBYE, answers the requests in flight, syncs and closes in order; after the
+             timeout it aborts the remaining connections and leaves no clean-shutdown marker, so the next start recovers
 
-INV-NODE-DRAINED: a server that ends in order has answered everything it took; after any other end the next opening
-recovers the directory.
+INV-NODE-DRAINED: a server that shuts down in order has answered everything it accepted; after any other end the next
+start recovers the directory.
 
-After a failed write or sync the node refuses every change with the reason, and serves readers and followers what is
-stored, until it is ended; the end leaves no mark of an orderly one.
+After a failed write or sync the node refuses every change with the reason, and continues to serve readers and
+subscribers until it is stopped. That stop leaves no clean-shutdown marker.
 
-A crash leaves what was acked in the log; the next start recovers it. This module must not know signals, nor what frames
-mean.
+A crash leaves everything acknowledged in the log; the next start recovers it. This module must not know signals, nor
+what frames mean.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from seawall.errors import InvalidInputError
 from seawall.io.network.sockets import format_address
 from seawall.io.process.descriptors import DescriptorBudget, raise_descriptor_limit
 from seawall.io.process.memory_use import MemoryUse
-from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.connection.access import Access
 from seawall.server.connection.budget import PeerMemory
 from seawall.server.connection.slow_callbacks import SlowFigures
+from seawall.server.event_loop import EventLoop, NodeSettings, NodeShared, start_event_loop, stop_event_loop
 from seawall.server.pressure import Levels, Memory
 from seawall.server.publish.publish_thread import PublishThread
 from seawall.server.read.unfit_ranges import UNFIT
@@ -43,62 +43,68 @@ from seawall.wire.lwp1.replies import BrokerStatus
 __all__ = ["Node", "NodeSettings", "start_node"]
 
 
-def _say_nothing(_text: str) -> None:
-    """Nobody wants to know."""
+def _ignore(_text: str) -> None:
+    """Ignore a message."""
 
 
 class Node:
-    """A running node. Made by `start_node`."""
+    """A running node. `start_node` creates it."""
 
     def __init__(
-        self, log: ServedLog, brokers: Sequence[Broker], addresses: list[str], publish_thread: PublishThread | None
+        self,
+        log: ServedLog,
+        event_loops: Sequence[EventLoop],
+        addresses: list[str],
+        publish_thread: PublishThread | None,
     ) -> None:
         self.log = log
         self._publish_thread = publish_thread
-        #: Where it listens: all of it, and the first.
+        #: All addresses that it listens on, and the first of them.
         self.addresses = addresses
         self.address = addresses[0]
-        #: Its loops, the one of the log first.
-        self.brokers = brokers
-        #: Batches that nobody was told about when it ended.
+        #: The event loops; the first one is that of the log.
+        self.brokers = event_loops
+        #: Batches without an answer when the node was drained.
         self.unanswered = 0
-        #: Set when a write or a sync failed: from then on the node is read-only, until it is started again.
+        #: Resolves with the first write or sync error: the node is then read-only until it is restarted.
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         log.on_failed = self._fail
 
     @property
     def connection_count(self) -> int:
-        """Connections that are there."""
-        return sum(len(broker.listener.connections) for broker in self.brokers)
+        """The number of open connections."""
+        return sum(len(event_loop.listener.connections) for event_loop in self.brokers)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often connections were refused or ended, by cause, and what memory that was short has led to."""
+        """Refused and closed connections by cause, and actions taken under memory pressure."""
         return _counts(self.brokers)
 
     async def drain(self, timeout_s: float) -> bool:
-        """End in order; whether everything was answered and closed in time."""
+        """Shut down in order; True if everything was answered and closed in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        # The first has the ports: a loop that has stopped is dealt no connection any more.
+        # The first loop has the ports: a stopped loop gets no more connections.
         self.brokers[0].listener.stop()
-        is_drained = all(await asyncio.gather(*(broker.on_loop(broker.drain(timeout_s)) for broker in self.brokers)))
+        is_drained = all(
+            await asyncio.gather(*(event_loop.submit(event_loop.drain(timeout_s)) for event_loop in self.brokers))
+        )
         if not is_drained:
             self.log.abandon()
-        self.unanswered = sum(broker.unanswered for broker in self.brokers)
-        await _close(self._publish_thread)
+        self.unanswered = sum(event_loop.unanswered for event_loop in self.brokers)
+        await _stop_publish_thread(self._publish_thread)
         closing = asyncio.ensure_future(self.log.close())
         await asyncio.wait((closing,), timeout=max(deadline - loop.time(), limits.CUT_OFF_S))
         if not closing.done():
             return False
         closing.result()
-        await _end(self.brokers)
+        await _stop_others(self.brokers)
         return is_drained
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be written any more: notify publishers and whoever runs the node; readers go on."""
-        for broker in self.brokers:
-            broker.loop.call_soon_threadsafe(broker.ingest.fail, error)
+        """Report a write error to all publishers and to the owner of the node; readers continue."""
+        for event_loop in self.brokers:
+            event_loop.loop.call_soon_threadsafe(event_loop.ingest.fail, error)
         if not self.failure.done():
             self.failure.set_result(error)
 
@@ -111,91 +117,91 @@ async def start_node(
     store: StoreSettings | None = None,
     access: Access | None = None,
     memory: Memory | None = None,
-    tell: Callable[[str], None] = _say_nothing,
+    tell: Callable[[str], None] = _ignore,
 ) -> Node:
-    """Open a data directory, made if it is not there, and serve it; `tell` is told in words what people should know."""
+    """Open a data directory, or create it, and serve it. `tell` receives messages for the operator."""
     own = _within_descriptors(settings or NodeSettings(), tell)
     log = ServedLog(data, store, config, loops=own.brokers)
     await log.open()
-    brokers: list[Broker] = []
+    event_loops: list[EventLoop] = []
     publish_thread = PublishThread(log) if PublishThread.is_supported() else None
     try:
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
         peers = _peer_memory(own, memory)
-        looks = (
-            lambda: _statuses(brokers, addresses),
-            lambda: _counts(brokers),
-            lambda: _load(brokers, peers),
+        queries = (
+            lambda: _statuses(event_loops, addresses),
+            lambda: _counts(event_loops),
+            lambda: _load(event_loops, peers),
         )
-        shared = Shared(own, access or Access(), memory, peers, tell, *looks, publish_thread)
-        brokers.append(Broker(log, 0, shared))
+        shared = NodeShared(own, access or Access(), memory, peers, tell, *queries, publish_thread)
+        event_loops.append(EventLoop(log, 0, shared))
         for number in range(1, own.brokers):
-            brokers += [await start_beside(log, number, shared)]
-        listener = brokers[0].listener
-        listener.deal_to([broker.listener for broker in brokers])
+            event_loops += [await start_event_loop(log, number, shared)]
+        listener = event_loops[0].listener
+        listener.distribute_to([event_loop.listener for event_loop in event_loops])
         try:
             for address in ((own.host, own.port), *own.also):
                 addresses += [format_address(*await listener.listen(*address, own.tls))]
         except BaseException:
             listener.stop()
             raise
-        brokers[0].pressure.start()
-        for broker in brokers[1:]:
-            broker.loop.call_soon_threadsafe(broker.pressure.start)
-        return Node(log, brokers, addresses, publish_thread)
+        event_loops[0].pressure.start()
+        for event_loop in event_loops[1:]:
+            event_loop.loop.call_soon_threadsafe(event_loop.pressure.start)
+        return Node(log, event_loops, addresses, publish_thread)
     except BaseException:
-        await _close(publish_thread)
+        await _stop_publish_thread(publish_thread)
         await log.close()
-        await _end(brokers)
+        await _stop_others(event_loops)
         raise
 
 
-def _statuses(brokers: Sequence[Broker], addresses: Sequence[str]) -> tuple[BrokerStatus, ...]:
-    counts = [len(broker.listener.connections) for broker in brokers]
+def _statuses(event_loops: Sequence[EventLoop], addresses: Sequence[str]) -> tuple[BrokerStatus, ...]:
+    counts = [len(event_loop.listener.connections) for event_loop in event_loops]
     return tuple(BrokerStatus(number, tuple(addresses), count) for number, count in enumerate(counts))
 
 
-def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
+def _counts(event_loops: Sequence[EventLoop]) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for broker in brokers:
-        # Copied at once: other loops go on counting meanwhile.
-        counted += Counter(dict(broker.listener.counts)) + Counter(dict(broker.pressure.counts))
-    # Connections that ended because a file failed, of all servers of this process.
+    for event_loop in event_loops:
+        # Copy the counters first: the other loops keep counting.
+        counted += Counter(dict(event_loop.listener.counts)) + Counter(dict(event_loop.pressure.counts))
+    # Connections closed by a failed file, of all servers of this process.
     counted += Counter(files_failed=UNFIT.failures)
     return dict(counted)
 
 
-def _load(brokers: Sequence[Broker], peers: PeerMemory) -> NodeLoad:
-    slow = SlowFigures.of(broker.listener.probe for broker in brokers)
+def _load(event_loops: Sequence[EventLoop], peers: PeerMemory) -> NodeLoad:
+    slow = SlowFigures.of(event_loop.listener.probe for event_loop in event_loops)
     return NodeLoad(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest)
 
 
-async def _close(publish_thread: PublishThread | None) -> None:
-    """End the publish thread, which may be in the middle of a commit."""
+async def _stop_publish_thread(publish_thread: PublishThread | None) -> None:
+    """Stop the publish thread; waits for the commit in flight."""
     if publish_thread is not None:
         await asyncio.to_thread(publish_thread.close)
 
 
-async def _end(brokers: Sequence[Broker]) -> None:
-    """End the loops that are not the log's own: nobody has anything for them any more."""
-    for broker in brokers[1:]:
-        await end_beside(broker)
+async def _stop_others(event_loops: Sequence[EventLoop]) -> None:
+    """Stop all event loops but that of the log."""
+    for event_loop in event_loops[1:]:
+        await stop_event_loop(event_loop)
 
 
 def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
-    """What may be held for peers: as much as is set, else a part of the memory limit."""
+    """The memory budget for peers: as configured, else a part of the memory limit."""
     part = max(limits.PEER_MEMORY_SIZE_MIN, memory.limit * limits.PEER_MEMORY_PERCENT // 100)
     return PeerMemory(settings.peer_memory or part, settings.connection_memory)
 
 
 def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> NodeSettings:
-    """Settings with as many connections as there are descriptors for; the limit of this process is raised first."""
+    """Settings with as many connections as there are descriptors, after raising the limit of this process."""
     budget = DescriptorBudget.of(raise_descriptor_limit(), settings.connections_max)
     if budget.connections == settings.connections_max:
         return settings
     if settings.connections_max != limits.CONNECTIONS_MAX:
-        # Somebody asked for as many; of the default, `seawall doctor` shows what is left.
+        # Warn only about a configured number; `seawall doctor` shows what is left of the default.
         tell(
             f"Seawall takes {budget.connections} connections at most, not {settings.connections_max}: this process may "
             f"have {budget.limit} file descriptors ({budget}). Raise the hard limit for more (ulimit -Hn; a service: "
@@ -205,12 +211,12 @@ def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> 
 
 
 def _memory_of(config: Config) -> MemoryUse:
-    """The memory of this process, whose limit must leave room for more than the process itself."""
+    """The memory of this process; its limit must leave space for more than an idle server."""
     memory = MemoryUse(config.server.memory_limit)
     taken = memory.taken()
     if config.server.memory_limit and Levels(memory.limit).observe(taken):
         raise InvalidInputError(
-            f"server.memory_limit is {memory.limit // limits.MIB} MiB, and a server that does nothing takes "
+            f"server.memory_limit is {memory.limit // limits.MIB} MiB, and an idle server uses "
             f"{taken // limits.MIB}: give it at least {2 * taken // limits.MIB}"
         )
     return memory

@@ -1,1 +1,1 @@
-"""One connection: accepting it, receiving and sending, its memory, who may do what."""
+"""One connection: accepting it, receiving and sending, its memory, and access control."""

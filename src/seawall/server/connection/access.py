@@ -1,19 +1,19 @@
-"""Who may do what: tokens and client certificates, the rights they give, and how far one connection has come with them.
+"""Access control: tokens and client certificates, the rights that they grant, and the state of each connection.
 
-Without tokens and certificates everybody may do everything. With tokens a connection shows one first, by Authenticate
-or in its HELLO, and until then only that and keepalives are answered. A connection whose client certificate TLS has
-verified needs no token: it has the rights of the name in the certificate, which are all unless said otherwise. It may
-still show a token.
+Without tokens and certificates every peer may do everything. With tokens a connection has to show one first, by
+Authenticate or in its HELLO; until then the server answers only that and keepalives. A connection with a client
+certificate that TLS has verified needs no token: it has the rights of the common name in the certificate, which are all
+rights unless configured otherwise. It may still show a token.
 
-A token or certificate that may only write is for machines whose reading nobody wants: ingest, making, changing and
-deleting topics and their records, finding the id of a topic by its name, and transactions, unless how far somebody has
-read is to be kept with one.
+A write-only token or certificate is for machines that must not read. It allows ingest, creating, changing and deleting
+topics and their records, finding the id of a topic by its name, and transactions, except those that commit consumer
+offsets.
 
-How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
+Access also limits the read rate: for each connection, or for all connections with the same token together.
 
-The third token that is not known ends the connection.
+The third unknown token closes the connection.
 
-This module must not know frames, or where tokens are kept.
+This module must not know frames, or where tokens are stored.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from seawall.server.lwp2.refusals import refuse
 from seawall.server.read.read_rate import ReadRate
 from seawall.wire.format.codes import Command, ErrorCode, V1Command
 
-_TRIES_MAX: Final = 3
+_UNKNOWN_TOKENS_MAX: Final = 3
 
-#: What may be done besides ingest by who may only write.
-_WRITING: Final[frozenset[int]] = frozenset(
+#: Commands that a write-only token allows, besides ingest.
+_WRITE_COMMANDS: Final[frozenset[int]] = frozenset(
     {
         V1Command.CREATE_TOPIC,
         V1Command.DELETE_TOPIC,
@@ -52,14 +52,14 @@ _WRITING: Final[frozenset[int]] = frozenset(
 
 
 class Right(StrEnum):
-    """What a token allows."""
+    """The rights of a token."""
 
     ALL = "all"
     WRITE_ONLY = "write_only"
 
 
 class Access:
-    """The tokens of a listener; none of them means that everybody may do everything."""
+    """The tokens and certificates of a server; without any, every peer may do everything."""
 
     def __init__(
         self,
@@ -71,26 +71,26 @@ class Access:
         certificates: Mapping[str, Right] | None = None,
         certificate_rates: Mapping[str, int] | None = None,
     ) -> None:
-        """`read_rate` is for each connection that has no rate of its own; bytes a second, 0 is no limit.
+        """`read_rate` applies to each connection without a rate of its own, in bytes a second; 0 is no limit.
 
-        With `takes_certificates` who has no token needs a client certificate; `certificates` and `certificate_rates`
-        are by the common name in it.
+        With `takes_certificates` a peer without a token needs a client certificate; the keys of `certificates` and
+        `certificate_rates` are common names.
         """
         self._takes_certificates = takes_certificates
         self._certificates = dict(certificates or {})
-        self._certificates_shared = {name: ReadRate(rate) for name, rate in (certificate_rates or {}).items()}
+        self._certificate_rates = {name: ReadRate(rate) for name, rate in (certificate_rates or {}).items()}
         self._tokens = [(token.encode(), right) for token, right in (tokens or {}).items()]
         self._read_rate = read_rate
-        #: What all connections with a token share.
-        self._shared = {token: ReadRate(rate) for token, rate in (read_rates or {}).items()}
+        #: Read rates by token; all connections with a token share one.
+        self._token_rates = {token: ReadRate(rate) for token, rate in (read_rates or {}).items()}
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has to show a token or a certificate."""
+        """True if peers need neither a token nor a certificate."""
         return not (self._tokens or self._takes_certificates)
 
     def right_of(self, token: str) -> Right | None:
-        """What a token allows, None if it is not known; takes as long whichever it is."""
+        """The rights of a token, None if it is unknown. Takes constant time, so that timing reveals nothing."""
         shown = token.encode()
         found = None
         for known, right in self._tokens:
@@ -99,98 +99,99 @@ class Access:
         return found
 
     def rate_of(self, token: str) -> ReadRate | None:
-        """How fast who shows a token may read; None if that does not depend on it."""
-        return self._shared.get(token)
+        """The read rate that all connections with a token share; None if the token has no rate of its own."""
+        return self._token_rates.get(token)
 
     def right_of_certificate(self, name: str) -> Right:
-        """What the holder of a verified certificate with a name may do."""
+        """The rights of a verified certificate, by its common name."""
         return self._certificates.get(name, Right.ALL)
 
     def rate_of_certificate(self, name: str) -> ReadRate | None:
-        """How fast all who show a certificate with a name may read together; None if that does not depend on it."""
-        return self._certificates_shared.get(name)
+        """The read rate that all connections with a certificate name share; None if it has no rate of its own."""
+        return self._certificate_rates.get(name)
 
     def own_rate(self) -> ReadRate | None:
-        """How fast one more connection may read; None if there is no limit."""
+        """A read rate for one connection; None if there is no limit."""
         return ReadRate(self._read_rate) if self._read_rate else None
 
 
 class Admission:
-    """What one connection may do."""
+    """The rights of one connection."""
 
-    __slots__ = ("_access", "_rate", "_right", "_tries")
+    __slots__ = ("_access", "_rate", "_right", "_unknown_tokens")
 
     def __init__(self, access: Access, certificate_name: str | None = None) -> None:
-        """`certificate_name` is the name in the verified certificate of the peer; None without one."""
+        """`certificate_name` is the common name in the verified certificate of the peer; None without one."""
         self._access = access
         self._right = Right.ALL if access.is_open else None
         self._rate = access.own_rate()
         if certificate_name is not None:
             self._right = access.right_of_certificate(certificate_name)
             self._rate = access.rate_of_certificate(certificate_name) or self._rate
-        self._tries = 0
+        self._unknown_tokens = 0
 
     @property
     def payload_max(self) -> int:
-        """The largest payload that is taken from it."""
+        """The largest payload that is accepted."""
         return limits.PAYLOAD_SIZE_MIN if self.is_admitted else limits.UNADMITTED_PAYLOAD_SIZE_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether it has shown too many tokens that are not known."""
-        return self._tries >= _TRIES_MAX
+        """True after too many unknown tokens."""
+        return self._unknown_tokens >= _UNKNOWN_TOKENS_MAX
 
     @property
     def is_admitted(self) -> bool:
-        """Whether it may do something: nothing has to be shown, or what was shown is known."""
+        """True if no token is needed, or a known token or certificate was shown."""
         return self._right is not None
 
     def authenticate(self, token: str) -> bool:
-        """Show a token; whether it is known. One that is not leaves everything as it was."""
+        """Apply a token; False if it is unknown. An unknown token changes no rights."""
         if self._access.is_open:
             return True
         right = self._access.right_of(token)
         if right is None:
-            self._tries += 1
+            self._unknown_tokens += 1
             return False
         self._right = right
         self._rate = self._access.rate_of(token) or self._rate
         return True
 
     def check_ingest(self) -> ProtocolError | None:
-        """Why nothing may be written, if that is so."""
-        return self._unknown() if self._right is None else None
+        """The error that forbids ingest, or None."""
+        return self._unauthenticated() if self._right is None else None
 
     def check(self, command: int) -> ProtocolError | None:
-        """Why a command may not be given, if that is so."""
+        """The error that forbids a command, or None."""
         if command == V1Command.AUTHENTICATE or self._right is Right.ALL:
             return None
         if self._right is None:
-            return self._unknown()
-        if command in _WRITING:
+            return self._unauthenticated()
+        if command in _WRITE_COMMANDS:
             return None
         return refuse(ErrorCode.ACCESS_DENIED, "this token or certificate may only write")
 
-    # --- how fast it may read ----------------------------------------------------------------------------------------
+    # --- read rate
+    # ------------------------------------------------------------------------------------------------------
 
     @property
     def is_slowed(self) -> bool:
-        """Whether it may read at a certain rate only."""
+        """True if the read rate is limited."""
         return self._rate is not None
 
-    async def portion(self, size: int, is_over: Callable[[], bool]) -> int:
-        """Bytes that may be sent to who asks for so many, at least 1; waits until that can be or nobody wants it."""
+    async def fair_size(self, size: int, is_over: Callable[[], bool]) -> int:
+        """The bytes of `size` that may be sent now, at least 1. Waits for the read rate, or until `is_over`."""
         size = max(1, size)
         return size if self._rate is None else await self._rate.wait(size, is_over) or 1
 
-    def response_now(self, size: int) -> int:
-        """The same at once; 0 if it would have to wait."""
+    def fair_size_now(self, size: int) -> int:
+        """The same without waiting; 0 if the read rate allows nothing now."""
         return size if self._rate is None else self._rate.take(size)
 
-    def has_sent(self, portion: int, size: int) -> None:
-        """Of such a portion so much is sent."""
+    def has_sent(self, granted: int, size: int) -> None:
+        """Correct the read rate: of the `granted` bytes only `size` were sent."""
         if self._rate is not None:
-            self._rate.settle(portion, size)
+            self._rate.settle(granted, size)
 
-    def _unknown(self) -> ProtocolError:
+    def _unauthenticated(self) -> ProtocolError:
         return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token or a client certificate first")

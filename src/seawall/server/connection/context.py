@@ -1,4 +1,4 @@
-"""What all connections of a server share: the log, the ingest, who may come in, and what is offered.
+"""The objects that all version 2 sessions of an event loop share: the log, the ingest, access, settings, and commands.
 
 This module must not know connections.
 """
@@ -43,7 +43,7 @@ class ServerSettings:
     idle_ms: int = limits.IDLE_MS
     window_batches: int = limits.SESSION_WINDOW_BATCHES
     window_bytes: int = limits.SESSION_WINDOW_SIZE
-    #: How long answers to a connection that ends may take.
+    #: How long a closing connection waits for its answers.
     drain_s: float = limits.DRAIN_S
 
 
@@ -56,11 +56,11 @@ class ServerContext:
     commands: TopicCommands
     settings: ServerSettings = field(default_factory=ServerSettings)
     access: Access = field(default_factory=Access)
-    #: The brokers of the node, as they are now.
+    #: The status of each event loop of the node.
     brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
-    #: How often things happened in the node that its operator should know of, by cause.
+    #: Events that the operator should know of, counted by cause.
     counts: Callable[[], dict[str, int]] = dict
-    #: How busy the node is now; None if nobody knows.
+    #: The current load of the node; None if unknown.
     load: Callable[[], NodeLoad | None] = lambda: None
     transactions: TransactionCommands = field(init=False)
     sessions: SessionCommands = field(init=False)
@@ -70,7 +70,7 @@ class ServerContext:
         self.sessions = SessionCommands(self.log)
 
     def status(self, reply: ClusterStatusReply) -> ClusterStatusReply:
-        """The answer to GetClusterStatus with what version 2 reports of the node."""
+        """The answer to GetClusterStatus, with the fields of version 2."""
         failure = self.log.failure
         return replace(
             reply,

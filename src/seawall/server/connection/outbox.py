@@ -1,11 +1,9 @@
-"""What a connection still has to send: bytes and stretches of files, in the order they were given.
+"""The send queue of a connection: bytes and ranges of files, sent in the order in which they were written.
 
-Bytes go to the transport while no file is before them; a stretch of a file is sent once the transport has sent
-everything. What is held in memory for it, here and in the transport, is counted as working memory of the connection.
+Bytes go to the transport unless a file is queued before them. A file range is sent once the transport is empty. Bytes
+in memory, here and in the transport, are counted as working memory of the connection.
 
-Everything is sent in the order it was written.
-
-A crash takes what was not sent. This module must not know frames, or when a connection ends.
+A crash loses unsent bytes. This module must not know frames, or when a connection closes.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ from seawall import limits
 from seawall.io.network.sending import FilePiece, FileSender
 from seawall.server.connection.budget import Account
 
-#: Stretches of files that are sent in one go; others have their turn in between.
+#: The most bytes of a file to send at once; other connections run in between.
 _FILE_PIECE_SIZE: Final = 4 * limits.MIB
 
 
 class Outbox:
-    """The unsent bytes of a connection. Calls `sent_all` when nothing is left, `broken` when nothing can follow."""
+    """The unsent data of a connection. Calls `sent_all` when it is empty, and `broken` when sending has failed."""
 
     __slots__ = (
         *("_account", "_broken", "_counted", "_is_writable", "_loop", "_memory_size", "_pieces", "_pieces_size"),
@@ -46,34 +44,35 @@ class Outbox:
         self._sent_all = sent_all
         self._broken = broken
         self._pieces: deque[bytes | memoryview | FilePiece] = deque()
-        #: Bytes of the pieces, and of those that are in memory; and what is counted as memory.
+        #: Bytes of the queued pieces, those of them in memory, and the bytes counted as memory.
         self._pieces_size = 0
         self._memory_size = 0
         self._counted = 0
         self._sender: FileSender | None = None
         self._is_writable = True
-        #: Bytes that were ever written.
+        #: Total bytes written.
         self.written = 0
-        # Everything that cannot be sent at once is reported: files have to wait for it, and the bound is kept here.
+        # A limit of 0 reports every write that cannot be sent at once: files have to wait for it, and this class
+        # enforces the limit.
         transport.set_write_buffer_limits(high=0)
 
     @property
     def unsent_size(self) -> int:
-        """Bytes that were written and are not sent."""
+        """Bytes written and not sent yet."""
         return self._transport.get_write_buffer_size() + self._pieces_size
 
     @property
     def sent_size(self) -> int:
-        """Bytes that were ever sent."""
+        """Total bytes sent."""
         return self.written - self.unsent_size
 
     @property
     def has_pieces(self) -> bool:
-        """Whether something waits that the transport does not have yet."""
+        """True if something is queued that the transport does not have yet."""
         return bool(self._pieces)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send bytes behind everything that was written before."""
+        """Send bytes after everything that was written before."""
         self.written += len(data)
         if self._pieces:
             self._pieces.append(data)
@@ -84,23 +83,23 @@ class Outbox:
         self._count()
 
     def send_file(self, piece: FilePiece) -> None:
-        """Send a stretch of a file behind everything that was written before; it is released when that is done."""
+        """Send a range of a file after everything that was written before, then release it."""
         self.written += piece.size
         self._pieces.append(piece)
         self._pieces_size += piece.size
-        self.pump()
+        self.send_queued()
 
     def pause(self) -> None:
-        """The transport could not send everything at once."""
+        """Note that the transport has unsent bytes."""
         self._is_writable = False
 
     def resume(self) -> None:
-        """The transport has sent everything that it had."""
+        """Continue to send: the transport is empty."""
         self._is_writable = True
-        self.pump()
+        self.send_queued()
 
-    def pump(self) -> None:
-        """Send what waits behind a file, and files once nothing is before them."""
+    def send_queued(self) -> None:
+        """Send queued pieces until the transport is busy."""
         while self._pieces and not self._transport.is_closing():
             first = self._pieces[0]
             if not isinstance(first, FilePiece):
@@ -115,7 +114,7 @@ class Outbox:
             self._sent_all()
 
     def close(self) -> None:
-        """The connection is gone: give back what was not sent."""
+        """Release the files of unsent ranges: the connection is closed."""
         if self._sender is not None:
             self._loop.remove_writer(self._sender.fileno())
             self._sender.close()
@@ -125,14 +124,14 @@ class Outbox:
         self._pieces.clear()
 
     def _count(self) -> None:
-        """Count what is in memory now."""
+        """Update the counted memory."""
         size = self._transport.get_write_buffer_size() + self._memory_size
         if size != self._counted:
             self._account.hold(size - self._counted)
             self._counted = size
 
     def _send_piece(self, piece: FilePiece) -> bool:
-        """Send of a file what there is room for; whether it is all sent."""
+        """Send as much of a file range as the socket accepts; True if all of it is sent."""
         sender = self._sender
         if sender is None:
             sender = self._sender = FileSender(self._transport.get_extra_info("socket"))
@@ -141,7 +140,7 @@ class Outbox:
         except OSError:
             sent = 0
         if sent == 0:
-            # The file is shorter than was promised, or the peer is gone: no frame can follow.
+            # The file is shorter than announced, or the peer has disconnected: the frame cannot be completed.
             self._broken()
             return False
         if sent is not None:
@@ -153,5 +152,5 @@ class Outbox:
                 self._pieces.popleft()
                 piece.release()
                 return True
-        self._loop.add_writer(sender.fileno(), self.pump)
+        self._loop.add_writer(sender.fileno(), self.send_queued)
         return False

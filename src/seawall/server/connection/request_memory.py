@@ -1,12 +1,12 @@
-"""The memory of the requests of one connection: counted before one is taken, until it is answered.
+"""Accounts for the memory of the requests of one connection, from before they are accepted until they are answered.
 
-    has_memory   before a frame is taken; if there is no room it stays where it is, and `go_on` is called later
-    begun        the frame has become a request that is carried out, which has what was counted for it
-    not_begun    it was answered at once, or was no request
+    has_memory   reserves memory before a frame is accepted; if there is none, the frame waits until `resume` is called
+    begun        the frame has started a request, which takes over the reservation
+    not_begun    the frame was answered at once, or was no request
 
-A request that is under way is counted, with its bytes and what its task takes.
+A request in flight counts with its bytes and the memory of its task.
 
-A crash takes nothing but numbers. This module must not know what is asked for.
+A crash loses nothing but counters. This module must not know what is requested.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from seawall.server.connection.budget import Account
 
 
 class RequestMemory:
-    """What the requests of one connection take."""
+    """The memory of the requests of one connection."""
 
-    __slots__ = ("_account", "_counted", "_go_on", "_wanted")
+    __slots__ = ("_account", "_counted", "_resume", "_wanted")
 
-    def __init__(self, account: Account, go_on: Callable[[], None]) -> None:
+    def __init__(self, account: Account, resume: Callable[[], None]) -> None:
         self._account = account
-        self._go_on = go_on
-        #: What is counted for the next request, and what it waits for.
+        self._resume = resume
+        #: Bytes reserved for the next request, and bytes that it waits for.
         self._counted = 0
         self._wanted = 0
 
     def has_memory(self, size: int) -> bool:
-        """Count the bytes of the next request; false if it has to wait, until `go_on`."""
+        """Reserve memory for the next request; False if it has to wait, until `resume` is called."""
         if self._wanted:
             return False
         if not self._counted:
             size += limits.REQUEST_SIZE
-            if not self._account.take(size, self._granted):
+            if not self._account.reserve(size, self._granted):
                 self._wanted = size
                 return False
             self._counted = size
         return True
 
     def begun(self) -> int:
-        """The request is carried out: what was counted for it, which `ended` returns."""
+        """Pass the reservation to a request that has started; `ended` returns it."""
         size, self._counted = self._counted, 0
         return size
 
     def not_begun(self) -> None:
-        """What was counted is not needed, unless a request has taken it over."""
+        """Release the reservation, unless a request has taken it over."""
         self.ended(self.begun())
 
     def ended(self, size: int) -> None:
-        """A request is answered."""
+        """Release the memory of an answered request."""
         self._account.hold(-size)
 
     def _granted(self) -> None:
         self._counted, self._wanted = self._wanted, 0
-        self._go_on()
+        self._resume()

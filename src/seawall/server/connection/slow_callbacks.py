@@ -1,11 +1,11 @@
-"""How long things take on an event loop, where everybody waits for them: what took too long is counted, by name.
+"""Counts callbacks that block an event loop for too long, by name.
 
-    with probe.watching("receive"):   around what the loop calls
-    probe.watched(coroutine)          the same around each step of a task, under the name of its function
+    with probe.watching("receive"):   measures a block that the loop calls
+    probe.watched(coroutine)          measures each step of a task, under the name of its function
 
-The figures of a node are in its status, for people and tests: how often, the longest, and what that was.
+The status of a node shows the figures: how many were slow, the longest duration, and its name.
 
-A crash takes the figures. This module must not know what is watched.
+A crash loses the figures. This module must not know what it measures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SlowCallbacks", "SlowFigures"]
 
 @dataclass(frozen=True, slots=True)
 class SlowFigures:
-    """Callbacks that took longer than a millisecond: how many, the longest, and what it was."""
+    """Callbacks that took longer than a millisecond: their count, the longest duration, and its name."""
 
     count: int = 0
     longest_us: int = 0
@@ -31,14 +31,14 @@ class SlowFigures:
 
     @classmethod
     def of(cls, probes: Iterable[SlowCallbacks]) -> SlowFigures:
-        """Those of several loops together."""
+        """The combined figures of several loops."""
         found = [probe.figures for probe in probes]
         longest = max(found, key=lambda each: each.longest_us, default=cls())
         return cls(sum(each.count for each in found), longest.longest_us, longest.longest)
 
 
 class SlowCallbacks:
-    """What took too long on one loop."""
+    """Measures the callbacks of one loop."""
 
     __slots__ = ("_began_ns", "_count", "_depth", "_longest", "_longest_ns", "_name", "_now")
 
@@ -49,16 +49,16 @@ class SlowCallbacks:
         self._longest = ""
         self._name = ""
         self._began_ns = 0
-        #: How many of those that are watched run inside each other: only the outermost counts.
+        #: Nesting depth of measured blocks: only the outermost counts.
         self._depth = 0
 
     @property
     def figures(self) -> SlowFigures:
-        """What was counted so far."""
+        """The figures so far."""
         return SlowFigures(self._count, self._longest_ns // 1_000, self._longest)
 
     def watching(self, name: str) -> SlowCallbacks:
-        """Watch what runs in a `with` block."""
+        """Measure a `with` block."""
         if not self._depth:
             self._name = name
         return self
@@ -76,12 +76,12 @@ class SlowCallbacks:
                 self._longest_ns, self._longest = taken_ns, self._name
 
     async def watched(self, work: Coroutine[None, None, None]) -> None:
-        """Run a task, and watch each of its steps."""
+        """Run a coroutine and measure each of its steps."""
         await _Steps(self, work)
 
 
 class _Steps(Generator[None, None, None]):
-    """A coroutine whose steps are watched: what is sent to it or thrown goes on to the coroutine."""
+    """Drives a coroutine and measures its steps: passes on values and exceptions."""
 
     __slots__ = ("_name", "_probe", "_work")
 
@@ -91,15 +91,15 @@ class _Steps(Generator[None, None, None]):
         self._name: str = getattr(work, "__qualname__", "a task")
 
     def __await__(self) -> Generator[None, None, None]:
-        """Drive the coroutine, as `await` does."""
+        """Return the iterator that `await` drives."""
         return self
 
     def send(self, value: None) -> None:
-        """The next step."""
+        """Run the next step."""
         with self._probe.watching(self._name):
             return self._work.send(value)
 
     def throw(self, *thrown: Any) -> None:
-        """The next step, which begins with an error."""
+        """Run the next step, which starts with an exception."""
         with self._probe.watching(self._name):
             return self._work.throw(*thrown)

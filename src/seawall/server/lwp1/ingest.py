@@ -1,15 +1,15 @@
-"""Ingest frames of version 1 as batches in the ring of the log: what one connection has sent, and what becomes of it.
+"""Publishes ingest frames of version 1 as batches, for one connection.
 
-    take      a run of frames becomes batches by one kernel call (`kernels/codec/v1_payloads.py`), and they are
-              published by another: small frames of records are joined to one batch, an opaque payload is one of its own
-    decided   what became of batches: once all of a run are decided, so are its frames
+    take      one kernel call turns a run of frames into batches (`kernels/codec/v1_payloads.py`), another publishes
+              them: small frames of records are joined to one batch, an opaque payload becomes a batch of its own
+    decided   records the outcome of batches: once all batches of a run are decided, so are its frames
 
-A batch of several frames is stored as a whole or not at all, so its frames share their fate. Compressed frames are made
-plain first, one by one, by the session.
+A batch of several frames is stored completely or not at all, so its frames share one outcome. The session decompresses
+compressed frames first, one by one.
 
-A run has an answer for each of its frames, in their order, once all its batches are decided.
+A run has one answer for each of its frames, in their order, once all its batches are decided.
 
-A crash takes what was not acked. This module must not know connections, commands, or the order of answers.
+A crash loses what was not acknowledged. This module must not know connections, commands, or the order of answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from seawall.wire.lwp1.frames import encode_acks, plain_payload
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 _LZ4: Final = int(V1Flags.LZ4)
 
-#: Codes that version 1 has other words for.
+#: Error codes that version 1 does not have, and their replacements.
 _CODES: Final = {
     ErrorCode.READ_ONLY: ErrorCode.STORAGE,
     ErrorCode.OUTCOME_UNKNOWN: ErrorCode.STORAGE,
@@ -48,7 +48,7 @@ _CODES: Final = {
 
 
 class EncodeBuffer:
-    """Memory in which frames become batches; the connections of a loop share it."""
+    """Buffers for encoding frames as batches; the connections of a loop share them."""
 
     __slots__ = ("batches", "frame_counts", "rows")
 
@@ -59,7 +59,7 @@ class EncodeBuffer:
 
 
 class Run:
-    """Frames that were taken together, and the batches they became."""
+    """Frames that were accepted together, and the batches made of them."""
 
     __slots__ = ("_frame_counts", "_left", "_reasons", "batch_ids", "first_seq", "size")
 
@@ -76,26 +76,26 @@ class Run:
         self.first_seq = first_seq
         self._frame_counts = frame_counts
         self._left = len(frame_counts)
-        #: Why each batch was refused; 0 is not.
+        #: The error code of each refused batch; 0 for others.
         self._reasons = np.zeros(len(frame_counts), np.int64)
 
     @property
     def is_decided(self) -> bool:
-        """Whether all of its batches are."""
+        """True if all of its batches are decided."""
         return self._left <= 0
 
     @property
-    def behind(self) -> int:
-        """The client seq behind its last batch."""
+    def end_seq(self) -> int:
+        """The client seq after its last batch."""
         return self.first_seq + len(self._reasons)
 
     def decide(self, seqs: npt.NDArray[np.int64], reasons: npt.NDArray[np.int64]) -> None:
-        """Some of its batches are decided."""
+        """Record the outcome of some of its batches."""
         self._reasons[seqs - self.first_seq] = reasons
         self._left -= len(seqs)
 
     def fail(self) -> None:
-        """Nothing can be written any more, and nobody knows what was."""
+        """Record a write error: the outcome of all batches is unknown."""
         self._reasons[:] = ErrorCode.STORAGE
         self._left = 0
 
@@ -124,61 +124,69 @@ _TEXTS: Final = {
 
 
 class _Batches(ProducerSession):
-    """The batches of one connection, as the ingest knows them; how many there may be is the session's business."""
+    """The producer session of one connection; the version 1 session bounds its unacknowledged frames."""
 
     __slots__ = ()
 
     @property
     def space(self) -> int:
-        """As much as the ring has."""
+        """Unbounded here: only the ring limits it."""
         return limits.SERVER_FRAME_ROWS
 
     def sent(self, seqs: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Runs are kept instead."""
+        """Do nothing: `Lwp1Ingest` records runs instead."""
 
     def decided(self, rows: Rows) -> None:
-        """Answers, which are given with the next `flush`."""
+        """Record answers; the next `flush` delivers them."""
         self._rows.append(rows)
 
     def flush(self) -> None:
-        """Give the answers there are."""
+        """Deliver all recorded answers."""
         rows, self._rows = self._rows, []
-        publisher = self.publisher
-        assert isinstance(publisher, Lwp1Ingest)
+        session = self.session
+        assert isinstance(session, Lwp1Ingest)
         if rows:
-            publisher.decided(np.concatenate(rows))
+            session.decided(np.concatenate(rows))
 
 
 class Lwp1Ingest:
-    """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
+    """The batches of one connection.
+
+    Calls `on_decided` when runs are decided, and `resume` when the ring has space again.
+    """
 
     def __init__(
-        self, log: ServedLog, ingest: Ingest, space: EncodeBuffer, told: Callable[[], None], go_on: Callable[[], None]
+        self,
+        log: ServedLog,
+        ingest: Ingest,
+        buffers: EncodeBuffer,
+        on_decided: Callable[[], None],
+        resume: Callable[[], None],
     ) -> None:
         self._log = log
         self._ingest = ingest
-        self._space = space
-        self._told = told
-        self.go_on = go_on
+        self._buffers = buffers
+        self._on_decided = on_decided
+        self.resume = resume
         self._batches: ProducerSession | None = None
         self._next_seq = 1
-        #: Runs that are not decided, in their order.
+        #: Undecided runs, in their order.
         self._runs: deque[Run] = deque()
 
     def take(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, plain: Buffer | None = None) -> Run | None:
-        """Publish a run of frames from `first` on, at least one; None if the ring has no room.
+        """Publish a run of frames starting at `first`, at least one; None if the ring has no space.
 
-        `plain` is the payload of the first one, if it is compressed. Raises `ProtocolError` for a frame that brings
-        nothing.
+        `plain` is the decompressed payload of the first one, if it is compressed. Raises `ProtocolError` for an empty
+        frame.
         """
         at, size, _, _, _, length, _, _, _, flags, _, _ = rows[first].item()
         if flags & _LZ4 or not length or size > limits.SERVER_RECEIVE_SIZE:
             payload = plain_payload(0, buffer[at + _HEADER : at + size].tobytes()) if plain is None else plain
             return self._take_one(payload, rows[first : first + 1], topic)
-        return self._publish(buffer, rows, first, topic, self._space.batches)
+        return self._publish(buffer, rows, first, topic, self._buffers.batches)
 
     def attachable(self) -> ProducerSession | None:
-        """What the publish thread has to know of the connection, if everything before is decided; else None."""
+        """The producer session for the publish thread, if everything is decided; else None."""
         batches = self._batches
         if batches is None or self._runs or not self._ingest.may_attach(batches):
             return None
@@ -186,8 +194,8 @@ class Lwp1Ingest:
         return batches
 
     def returned(self, returned: Returned) -> Run | None:
-        """The publish thread has given the connection back: the frames of which nobody knows what became of them."""
-        assert self._batches is not None, "only who publishes is attached"
+        """Take the connection back from the publish thread; returns the frames of unknown outcome, or None."""
+        assert self._batches is not None, "only a producer is attached"
         self._next_seq = returned.highest + 1
         self._ingest.returned(self._batches, returned)
         if not returned.seqs.size:
@@ -197,49 +205,49 @@ class Lwp1Ingest:
         return unknown
 
     def end(self) -> None:
-        """The connection is gone."""
+        """End the producer session: the connection is closed."""
         if self._batches is not None:
             self._ingest.end(self._batches)
 
-    # --- what the ingest says ----------------------------------------------------------------------------------------
+    # --- for the ingest ----------------------------------------------------------------------------------------------
 
     def decided(self, answers: Rows) -> None:
-        """Batches are decided."""
+        """Record the outcome of batches."""
         seqs = answers["client_seq"].astype(np.int64)
         order = np.argsort(seqs, kind="stable")
         seqs = seqs[order]
         is_refused = answers["status"] >= int(AckStatus.REJECTED)
         reasons = np.where(is_refused, answers["reason"].astype(np.int64), 0)[order]
         for run in self._runs:
-            first, last = seqs.searchsorted((run.first_seq, run.behind)).tolist()
+            first, last = seqs.searchsorted((run.first_seq, run.end_seq)).tolist()
             if first < last:
                 run.decide(seqs[first:last], reasons[first:last])
-        self._tell()
+        self._report_decided()
 
     def fail(self, _error: BaseException) -> None:
-        """Nothing more can be written."""
+        """Record a write error for all undecided runs."""
         for run in self._runs:
             run.fail()
-        self._tell()
+        self._report_decided()
 
     def send_ack(self, _frame: bytes) -> None:
-        """Version 1 has acks of its own."""
+        """Do nothing: version 1 has acks of its own."""
 
     def fence(self) -> None:
-        """Nobody else has this client id."""
+        """Do nothing: the client id is unique."""
 
     def slow_down(self, _retry_ms: int, _cause: str) -> None:
-        """Version 1 feels that it is not read from; a frame about it would be taken for a failure."""
+        """Do nothing: the server stops reading, and version 1 clients would take a frame for a failure."""
 
-    def _tell(self) -> None:
+    def _report_decided(self) -> None:
         while self._runs and self._runs[0].is_decided:
             self._runs.popleft()
-        self._told()
+        self._on_decided()
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
     def _take_one(self, payload: Buffer, rows: Rows, topic: TopicState) -> Run | None:
-        """Publish one frame that is compressed, or large."""
+        """Publish one frame that is compressed or large."""
         plain = rows.copy()
         plain["at"], plain["payload_length"], plain["kind"] = 0, len(payload), int(V1Flags.BATCH)
         framed = np.frombuffer(b"".join((bytes(_HEADER), payload)), np.uint8)
@@ -249,17 +257,17 @@ class Lwp1Ingest:
     def _publish(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, out: Bytes) -> Run | None:
         if self._batches is None:
             self._batches = self._ingest.begin_sessionless(self, _Batches)
-        batches, space = self._batches, self._space
+        batches, buffers = self._batches, self._buffers
         self._log.rules.require(topic)
         client_id = batches.client_id - (1 << 64)
         numbers = (first, topic.topic_id, client_id, self._next_seq, LARGE_BLOCK_SIZE - 1)
-        made = kernel.make_batches(buffer, rows, *numbers, out, space.rows, space.frame_counts)
-        taken = self._ingest.publish(batches, out, space.rows[:made])
+        made = kernel.make_batches(buffer, rows, *numbers, out, buffers.rows, buffers.frame_counts)
+        taken = self._ingest.publish(batches, out, buffers.rows[:made])
         if not taken:
             return None
-        frame_counts = space.frame_counts[:taken].copy()
+        frame_counts = buffers.frame_counts[:taken].copy()
         batch_ids = rows["id"][first : first + int(frame_counts.sum())].copy()
-        run = Run(batch_ids, int(space.rows["size"][:taken].sum()), self._next_seq, frame_counts)
+        run = Run(batch_ids, int(buffers.rows["size"][:taken].sum()), self._next_seq, frame_counts)
         self._next_seq += taken
         self._runs.append(run)
         return run

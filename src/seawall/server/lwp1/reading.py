@@ -1,19 +1,19 @@
-"""What version 1 reads and remembers: Fetch by byte offset, Subscribe, Unsubscribe, CommitOffset.
+"""Reads and offset commits of version 1: Fetch by byte offset, Subscribe, Unsubscribe, CommitOffset.
 
-A fetch is answered at once; nothing is ever pushed. Which start means what:
+A fetch is answered at once; nothing is ever pushed. The meaning of a start offset:
 
-| start_offset        | answer                                                                              |
-|---------------------|-------------------------------------------------------------------------------------|
-| below the end       | bytes from there on, or from the first that is kept                                 |
-| the end             | nothing yet                                                                         |
-| above the end       | CATCHING_UP, or as `PastEnd` says                                                   |
-| 7FFF… up to FFFF…FE | the end when this was first asked on the connection, until data has come from there |
-| FFFF…FF             | no bytes: where the end is                                                          |
+| start_offset        | answer                                                                                  |
+|---------------------|-----------------------------------------------------------------------------------------|
+| below the end       | bytes from there, or from the first retained one                                        |
+| the end             | nothing yet                                                                             |
+| above the end       | CATCHING_UP, or as `PastEnd` says                                                       |
+| 7FFF… up to FFFF…FE | the end at the first such request on the connection, until data was returned from there |
+| FFFF…FF             | no bytes: the offset of the end                                                         |
 
-A commit keeps the offset as it was said, to be told again, and the seq of the first record from there on, which is the
-cursor that the other interfaces see. Where somebody else moved that cursor, its offset is where that record starts.
+A commit stores the offset as given, to return it again, and the seq of the first record from there, which is the cursor
+that the other interfaces see. If another interface has moved that cursor, its offset is that of its record.
 
-Published clients look for words in the texts of errors, so no text here says more than its code does.
+Published clients search the texts of errors for words, so no text here says more than its code.
 
 This module must not know frames, connections or the order of answers.
 """
@@ -39,7 +39,7 @@ from seawall.wire.lwp1.requests import CommitOffset, Fetch, Subscribe, Unsubscri
 
 R = TypeVar("R")
 
-#: Bytes that are read from files on the event loop; what is larger, and may come from a disk, is read on a thread.
+#: Reads up to this size run on the event loop; larger ones, which may wait for a disk, on a thread.
 _INLINE_SIZE: Final = 256 * KIB
 
 
@@ -59,11 +59,11 @@ class Lwp1Reading:
         self._past_end = past_end
         self._count = count
         self._admission = admission
-        #: Where the end of a topic was when somebody asked to read from the end, until data has come from there.
+        #: The end of a topic at the first request to read from the end, until data was returned from there.
         self._ends: dict[TopicId, Offset] = {}
 
     async def topic(self, topic_id: TopicId) -> TopicState:
-        """The topic with an id, or error 10; topic 0 is always there."""
+        """The topic with an id, or error 10; topic 0 always exists."""
         topic = self._commands.find(topic_id)
         if topic is None and topic_id == DEFAULT_TOPIC_ID:
             return await self._commands.default_topic()
@@ -72,7 +72,7 @@ class Lwp1Reading:
         return topic
 
     async def fetch(self, request: Fetch, lease: Lease) -> FetchReply | CatchingUp | ErrorReply:
-        """Bytes of a topic from an offset on; what they take of memory is counted by `lease`."""
+        """Bytes of a topic from an offset; `lease` counts their memory."""
         topic = await self.topic(request.topic_id)
         start, is_end_asked = request.start_offset, request.start_offset >= V1_OFFSET_END
         bounds = await self._bounds(topic)
@@ -86,15 +86,15 @@ class Lwp1Reading:
         if not request.max_bytes:
             return _nothing(start)
         if start > bounds.end:
-            return self._behind_the_end(start, bounds.end)
+            return self._past_the_end(start, bounds.end)
         if start < bounds.floor:
             self._count("fetch_below_floor")
         wanted = min(request.max_bytes, V1_FETCH_DATA_SIZE_MAX, bounds.end - max(start, bounds.floor))
-        # What is read, and the frame that it is joined to.
+        # The data, and the frame that it is copied to.
         await lease.acquire(2 * wanted)
-        size_max = self._admission.response_now(lease.portion(request.max_bytes))
+        size_max = self._admission.fair_size_now(lease.fair_size(request.max_bytes))
         if not size_max:
-            # Published clients take an answer that comes late for that to their next request.
+            # Published clients match answers to requests by order: they would take a late answer for the next one.
             self._count("read_rate")
             return _nothing(start)
         piece = await self._read(topic, start, size_max)
@@ -104,7 +104,7 @@ class Lwp1Reading:
         return FetchReply(piece.next_offset, piece.unit_count, piece.data)
 
     async def subscribe(self, request: Subscribe) -> SubscribeReply:
-        """Where a consumer starts: where it asks to, at the end, or, asking for 0, where its last commit was."""
+        """The start of a consumer: the requested offset, the end, or, for 0, its last commit."""
         topic = await self.topic(request.topic_id)
         offset = request.start_offset
         if offset >= V1_OFFSET_END:
@@ -114,15 +114,18 @@ class Lwp1Reading:
         return SubscribeReply(request.consumer, offset)
 
     def unsubscribe(self, request: Unsubscribe) -> int:
-        """The consumer, to be acked, whether its topic still exists or not: a published client cannot close a consumer
-        whose unsubscribe fails. Nothing is kept of a registration, and its commit stays."""
+        """Acknowledge a consumer, whether its topic still exists or not.
+
+        A published client cannot close a consumer whose unsubscribe fails. Registrations are not stored, and its commit
+        stays.
+        """
         return request.consumer
 
     async def commit(self, request: CommitOffset) -> CommitReply:
-        """Keep how far a consumer has read, durably; any offset will do, and the last one counts."""
+        """Store the offset of a consumer durably; any offset is valid, and the last one counts."""
         topic = await self.topic(request.topic_id)
 
-        def keep(store: Store) -> None:
+        def store_offset(store: Store) -> None:
             _require(store, topic)
             offset = request.offset
             if offset >= V1_OFFSET_END:
@@ -130,18 +133,18 @@ class Lwp1Reading:
             seq = store.queries.seq_at_offset(topic.name, offset)
             store.commit_cursor(consumer_owner(request.consumer), topic.name, seq, offset)
 
-        await self._log.change(keep)
+        await self._log.change(store_offset)
         return CommitReply(request.consumer, request.offset)
 
     async def _bounds(self, topic: TopicState) -> OffsetBounds:
         return await self._ask(topic, lambda store: store.queries.offset_bounds(topic.name))
 
-    async def _ask(self, topic: TopicState, question: Callable[[Store], R]) -> R:
-        """Ask about a topic, as long as it is there: its name may be that of another one by now."""
+    async def _ask(self, topic: TopicState, query: Callable[[Store], R]) -> R:
+        """Query the store about a topic while it exists: its name may belong to a new topic by now."""
 
         def ask(store: Store) -> R:
             _require(store, topic)
-            return question(store)
+            return query(store)
 
         return await self._log.ask(ask)
 
@@ -159,7 +162,7 @@ class Lwp1Reading:
             read.release()
         return read.result()
 
-    def _behind_the_end(self, start: Offset, end: Offset) -> FetchReply | CatchingUp | ErrorReply:
+    def _past_the_end(self, start: Offset, end: Offset) -> FetchReply | CatchingUp | ErrorReply:
         self._count("fetch_past_end")
         match self._past_end:
             case PastEnd.EMPTY:

@@ -1,19 +1,19 @@
-"""Version 1 on one connection, as the published clients speak it: frames in, answers out, in the order of requests.
+"""Version 1 on one connection, as the published clients speak it: answers requests in their order.
 
-    ingest      a run of small frames becomes one batch by one kernel call, opaque payloads batches of their own; all
-                that came in one turn of the loop goes into one commit, and their acks into one write
-    control     carried out one at a time, after everything before it was answered: a fetch sees what was sent before it
+    ingest      one kernel call turns a run of small frames into one batch, opaque payloads into batches of their own;
+                everything received in one loop iteration goes into one commit, and its acks into one write
+    control     commands run one at a time, after everything before them is answered: a fetch sees earlier writes
     keepalive   answered at once by the same frame, within a rate: published clients answer every answer
 
-Throttling is not reading: while a command is carried out, while too much is not acked, and while answers wait to be
-sent, frames are not taken, and come again (`go_on`).
+Backpressure is not reading: while a command runs, while too much is unacknowledged, and while answers are unsent, the
+session accepts no frames, and the connection feeds them again later (`resume`).
 
-Answers go out in the order of requests, one each; only those to keepalives may overtake. An ack means that its batch is
-as durable as its topic promises, and visible to Fetch; an error in its place, that nothing of it was stored or nobody
-knows. Frames and bytes that are not acked, and answers that are not sent, are bounded by `limits`.
+There is one answer for each request, in the order of requests; only answers to keepalives may overtake. An ack means
+that its batch is as durable as its topic promises, and visible to Fetch. An error in its place means that nothing of it
+was stored, or that the outcome is unknown. `limits` bounds unacknowledged frames and bytes, and unsent answers.
 
-A crash takes what was not acked; the client sends it again, which is why version 1 is at least once. This module must
-not know files, or what a command does.
+A crash loses what was not acknowledged; the client sends it again, so version 1 is at-least-once. This module must not
+know files, or what a command does.
 """
 
 from __future__ import annotations
@@ -66,65 +66,65 @@ from seawall.wire.lwp1.requests import (
 
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 
-#: Receives of nothing but small frames for one topic after which a connection is attached to the publish thread.
+#: Attach a connection to the publish thread after this many receives of small frames for one topic.
 _ATTACH_AFTER: Final = 4
 
-#: Flags of frames that bring no batch.
+#: Flags of frames without a batch.
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
 
 
-class Line(Protocol):
-    """The connection as a session uses it."""
+class V1Connection(Protocol):
+    """What the session needs of its connection."""
 
     @property
     def memory(self) -> ConnectionMemory:
-        """What may be held for the peer."""
+        """Memory that may be held for the peer."""
         ...
 
     @property
     def probe(self) -> SlowCallbacks:
-        """Counts what takes too long on its loop."""
+        """Counts slow callbacks of the loop."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that nothing more may be taken."""
+        """True if the outbox is over its limit."""
         ...
 
     @property
     def certificate_name(self) -> str | None:
-        """The name in the verified certificate of the peer; None without one."""
+        """The common name in the verified certificate of the peer; None without one."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send bytes behind everything that was written before."""
+        """Send bytes after everything that was written before."""
         ...
 
-    def go_on(self) -> None:
-        """What was not taken comes once more."""
+    def resume(self) -> None:
+        """Feed the frames again that were not accepted."""
         ...
 
     def attach(
         self,
-        publishing: ProducerSession,
+        producer: ProducerSession,
         payload_max: int,
         returned: Callable[[Returned], None],
         v1_topic: V1Topic | None,
     ) -> None:
-        """Let the publish thread receive and answer, if nothing is on its way in either direction."""
+        """Hand the connection to the publish thread, unless data is in flight in either direction."""
         ...
 
     def stop_reading(self) -> None:
-        """Take no notice of anything that the peer still sends."""
+        """Discard everything that the peer still sends."""
         ...
 
     def finish(self, last: bytes = b"") -> None:
-        """Send what is written and `last`, then end."""
+        """Send what was written and `last`, then close."""
         ...
 
 
 class Lwp1Service:
-    """What the version 1 sessions of a listener share; called with a connection it makes its session."""
+    """What the version 1 sessions of an event loop share; call it with a connection to create a session."""
 
     def __init__(
         self,
@@ -140,111 +140,113 @@ class Lwp1Service:
         self.commands = commands
         self.access = access or Access()
         self.past_end = past_end
-        #: How often each kind of refusal was seen.
+        #: Refusals by cause.
         self.counts: Counter[str] = Counter()
         self.loop = asyncio.get_running_loop()
-        #: Where frames become batches.
-        self.space = EncodeBuffer()
+        #: Buffers for encoding frames as batches.
+        self.encode_buffer = EncodeBuffer()
 
-    def __call__(self, line: Line) -> Lwp1Session:
-        """The session of a connection."""
-        return Lwp1Session(self, line)
+    def __call__(self, connection: V1Connection) -> Lwp1Session:
+        """Create the session of a connection."""
+        return Lwp1Session(self, connection)
 
     def count(self, cause: str) -> None:
-        """One more of these."""
+        """Count a refusal."""
         self.counts[cause] += 1
 
 
 class Lwp1Session:
-    """One connection that speaks version 1."""
+    """One version 1 connection."""
 
-    def __init__(self, service: Lwp1Service, line: Line) -> None:
+    def __init__(self, service: Lwp1Service, connection: V1Connection) -> None:
         self._service = service
-        self._line = line
+        self._connection = connection
         self._loop = service.loop
-        self._admission = Admission(service.access, line.certificate_name)
+        self._admission = Admission(service.access, connection.certificate_name)
         self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count, self._admission)
-        #: Answers that are not written, in the order of their requests.
+        #: Unwritten answers, in the order of their requests.
         self._answers: deque[Run | bytes] = deque()
         self._unacked_frames = 0
         self._unacked_size = 0
-        #: What carries out a command, and whether frames were left because of it or of anything else.
+        #: The running command; and whether frames were not accepted, because of it or of anything else.
         self._command: asyncio.Task[None] | None = None
-        self._is_behind = False
-        self._is_settling = False
-        #: The last words, once the peer is not listened to any more.
+        self._has_unaccepted = False
+        self._is_flush_scheduled = False
+        #: The last frame to send, once nothing more is accepted.
         self._last: bytes | None = None
-        self._keepalives = KeepaliveAnswers(service.loop, line.write)
-        self._ingest = Lwp1Ingest(service.log, service.ingest, service.space, self._told, self._go_on)
-        #: Receives of nothing but small frames for one topic, one after the other, and that topic.
+        self._keepalives = KeepaliveAnswers(service.loop, connection.write)
+        self._ingest = Lwp1Ingest(
+            service.log, service.ingest, service.encode_buffer, self._schedule_flush, self._resume
+        )
+        #: Consecutive receives of small frames for one topic only, and that topic.
         self._small_receives = 0
         self._topic: V1Topic | None = None
-        #: The next compressed payload when it is plain, or why it cannot be; bytes counted for it; and bytes of
-        #: payloads that may still be decompressed right here, of what came together.
+        #: The decompressed payload of the next frame, or why it is invalid; bytes counted for it; and bytes of payloads
+        #: that the current receive may still decompress on the loop.
         self._plain: Buffer | None = None
         self._refused_payload: ProtocolError | None = None
-        self._counted_plain = self._unpacked_here = 0
-        #: Why topic 0 could not be made, for the frame that needed it.
+        self._counted_plain = self._decompress_budget = 0
+        #: Why topic 0 could not be created, for the frame that needs it.
         self._refused_default: ProtocolError | None = None
 
-    # --- what a connection says --------------------------------------------------------------------------------------
+    # --- for the connection ------------------------------------------------------------------------------------------
 
     @property
     def payload_max(self) -> int:
-        """The largest payload that is taken now."""
+        """The largest payload that is accepted now."""
         return self._admission.payload_max
 
     @property
     def is_admitted(self) -> bool:
-        """Whether the peer has shown a token, or needs none."""
+        """True if the peer has shown a token, or needs none."""
         return self._admission.is_admitted
 
-    def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
-        """Frames of version 1 do not lie anywhere as they come."""
+    def buffer_for(self, _size: int, _revoke: Callable[[], None], *, is_queued: Callable[[], bool]) -> None:
+        """None: frames of version 1 have to be converted."""
 
     def has_space_for(self, _size: int) -> bool:
-        """Whether there is room shows when they have come."""
+        """True: only the frames themselves show whether there is space."""
         return True
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
-        """Take frames as far as that can be now; how many."""
+        """Accept frames as far as possible now; returns how many."""
         taken = 0
-        self._unpacked_here = limits.UNPACK_HERE_SIZE
+        self._decompress_budget = limits.UNPACK_HERE_SIZE
         while taken < len(rows):
             if self._last is not None:
-                # It ends: nothing more that came with the last frame counts.
+                # The connection closes: ignore the frames after the last one.
                 return len(rows)
             count = self._take(buffer, rows, taken) if self._has_space() else 0
             if not count:
-                self._is_behind = True
+                self._has_unaccepted = True
                 break
             taken += count
         self._write()
         return taken
 
     def failed(self, error: ProtocolError) -> None:
-        """The peer broke the protocol: what came before is answered, then it is told, if it may be."""
+        """Answer what came before, then report the error if possible, and close: the peer broke the protocol."""
         self._service.count(ErrorCode(error.code).name.lower())
         self._end_with(v1_error_frame(error) if error.answered else b"")
 
     def ended(self) -> None:
-        """The peer sends nothing more: what is under way is answered."""
+        """Answer what is in flight, then close: the peer has sent EOF."""
         self._end_with(b"")
 
     def drain(self, _drain_ms: int) -> None:
-        """The server ends: nothing more is taken, what is under way is answered."""
-        self._line.stop_reading()
+        """Accept nothing more, answer what is in flight, then close: the server shuts down."""
+        self._connection.stop_reading()
         self.ended()
 
     def silent(self) -> None:
-        """Version 1 says nothing unasked."""
+        """Do nothing: version 1 has no pings from the server."""
 
     def has_space(self) -> None:
-        """All answers are sent: what was left because of them comes again."""
-        self._go_on()
+        """Accept frames again: all answers are sent."""
+        self._resume()
 
     def lost(self) -> None:
-        """The connection is gone: nothing is answered any more."""
+        """Drop all answers: the connection is closed."""
         self._last = b""
         self._keepalives.stop()
         self._ingest.end()
@@ -252,16 +254,16 @@ class Lwp1Session:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _has_space(self) -> bool:
-        """Whether one more frame may be taken: bounds have space, and no command is under way."""
+        """True if another frame may be accepted: within all bounds, and no command is running."""
         return (
             self._command is None
             and self._unacked_frames < limits.V1_UNACKED_FRAMES_MAX
             and self._unacked_size < limits.V1_UNACKED_SIZE_MAX
-            and not self._line.is_full
+            and not self._connection.is_full
         )
 
     def _take(self, buffer: Bytes, rows: Rows, first: int) -> int:
-        """Take one frame or a run of them; how many, 0 if that has to wait."""
+        """Accept one frame or a run of them; returns how many, 0 if they have to wait."""
         at, size, batch_id, _, _, length, _, topic_id, _, flags, *_ = rows[first].item()
         try:
             kind = frame_kind(flags, length)
@@ -285,7 +287,7 @@ class Lwp1Session:
                     raise error
                 request = parse_request(batch_id, buffer[at + _HEADER : at + size].tobytes())
                 if isinstance(request, Authenticate):
-                    # At once: the next frame may be larger if this token is known.
+                    # At once: a known token allows larger frames from the next one on.
                     self._authenticate(request)
                 else:
                     self._begin(self._execute(request))
@@ -296,7 +298,7 @@ class Lwp1Session:
     # --- ingest ------------------------------------------------------------------------------------------------------
 
     def _topic_of(self, topic_id: TopicId) -> TopicState | None:
-        """The topic that a batch goes to; None if it is made first."""
+        """The topic of a frame; None if it has to be created first."""
         refused = self._admission.check_ingest()
         if refused is not None:
             raise refused
@@ -304,24 +306,24 @@ class Lwp1Session:
         if topic is None:
             if topic_id != DEFAULT_TOPIC_ID:
                 raise unknown_topic(topic_id)
-            self._begin_default_topic()
+            self._require_default_topic()
         return topic
 
     def _is_plain(self, flags: int, payload: Bytes) -> bool:
-        """Whether the payload of the next frame is decompressed; if not it soon is, and the frame comes again."""
+        """True if the payload of the next frame is decompressed; else a thread does it, and the frame is fed again."""
         if self._refused_payload is not None:
             refused, self._refused_payload = self._refused_payload, None
             raise refused
-        if self._plain is None and payload.size <= self._unpacked_here:
-            self._unpacked_here -= payload.size
+        if self._plain is None and payload.size <= self._decompress_budget:
+            self._decompress_budget -= payload.size
             self._plain = plain_payload(flags, payload.tobytes())
         if self._plain is None:
-            self._begin(self._unpack(flags, payload.tobytes()))
+            self._begin(self._decompress(flags, payload.tobytes()))
         return self._plain is not None
 
-    async def _unpack(self, flags: int, payload: bytes) -> None:
-        """Decompress a payload on a thread; what it becomes is counted until it is taken."""
-        memory = self._line.memory
+    async def _decompress(self, flags: int, payload: bytes) -> None:
+        """Decompress a payload on a thread; the result is counted as memory until it is consumed."""
+        memory = self._connection.memory
         try:
             with memory.working.lease() as lease:
                 await lease.acquire(plain_size_max(len(payload)))
@@ -332,7 +334,7 @@ class Lwp1Session:
             self._refused_payload = error
 
     def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
-        """Publish one frame or a run of them; how many, 0 if there is no room."""
+        """Publish one frame or a run of them; returns how many, 0 if there is no space."""
         run = self._ingest.take(buffer, rows, first, topic, self._plain)
         if run is None:
             return 0
@@ -340,7 +342,7 @@ class Lwp1Session:
         is_small = self._plain is None and not first and len(run.batch_ids) == len(rows)
         is_small = is_small and self._topic == topic_before and int(rows["size"].max()) < limits.LARGE_BATCH_SIZE
         self._small_receives = self._small_receives + 1 if is_small else 0
-        self._line.memory.waiting.hold(-self._counted_plain)
+        self._connection.memory.waiting.hold(-self._counted_plain)
         self._plain, self._counted_plain = None, 0
         count = len(run.batch_ids)
         self._answers.append(run)
@@ -348,28 +350,28 @@ class Lwp1Session:
         self._unacked_size += run.size
         return count
 
-    def _told(self) -> None:
-        """Runs are decided: at the end of this turn, behind everybody else's, their answers are written."""
-        if not self._is_settling:
-            self._is_settling = True
-            self._loop.call_soon(self._settle)
+    def _schedule_flush(self) -> None:
+        """Write answers at the end of the loop iteration, after the outcomes of all connections are known."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
-    def _settle(self) -> None:
-        self._is_settling = False
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
         self._write()
-        self._go_on()
+        self._resume()
         self._attach()
 
     def _attach(self) -> None:
-        """Let the publish thread handle the connection, if there is nothing else on it than small frames."""
-        is_idle = not (self._answers or self._is_behind) and self._command is None and self._last is None
+        """Attach the connection to the publish thread if it only sends small frames."""
+        is_idle = not (self._answers or self._has_unaccepted) and self._command is None and self._last is None
         if is_idle and self._small_receives >= _ATTACH_AFTER:
-            publishing = self._ingest.attachable()
-            if publishing is not None:
-                self._line.attach(publishing, self.payload_max, self._returned, self._topic)
+            producer = self._ingest.attachable()
+            if producer is not None:
+                self._connection.attach(producer, self.payload_max, self._returned, self._topic)
 
     def _returned(self, returned: Returned) -> None:
-        """The publish thread has given the connection back: it is attached again after some more small frames."""
+        """Continue after the publish thread: the connection may be attached again after more small frames."""
         self._small_receives = 0
         unknown = self._ingest.returned(returned)
         if unknown is not None:
@@ -377,14 +379,14 @@ class Lwp1Session:
             self._unacked_frames += len(unknown.batch_ids)
             self._write()
 
-    def _begin_default_topic(self) -> None:
-        """Have topic 0 made before the frame that needs it is looked at again, or refused because it cannot be."""
+    def _require_default_topic(self) -> None:
+        """Create topic 0 before the frame that needs it is fed again; raises if that has failed."""
         if self._refused_default is not None:
             refused, self._refused_default = self._refused_default, None
             raise refused
-        self._begin(self._make_default_topic())
+        self._begin(self._create_default_topic())
 
-    async def _make_default_topic(self) -> None:
+    async def _create_default_topic(self) -> None:
         try:
             await self._service.commands.default_topic()
         except (SeawallError, OSError) as error:
@@ -393,7 +395,7 @@ class Lwp1Session:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._command = self._loop.create_task(self._line.probe.watched(work))
+        self._command = self._loop.create_task(self._connection.probe.watched(work))
         self._command.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -401,15 +403,15 @@ class Lwp1Session:
         bug = None if task.cancelled() else task.exception()
         if bug is not None:
             self._loop.call_exception_handler({"message": "a command failed", "exception": bug, "task": task})
-            self._line.stop_reading()
+            self._connection.stop_reading()
             self._end_with(v1_error_frame(refusal(bug)))
         self._write()
-        self._go_on()
+        self._resume()
 
     async def _execute(self, request: Request) -> None:
-        """Answer one command; nothing else is taken meanwhile."""
+        """Execute one command; no other frame is accepted meanwhile."""
         try:
-            with self._line.memory.working.lease() as lease:
+            with self._connection.memory.working.lease() as lease:
                 self._answers.append(await self._answer_to(request, lease))
                 self._write()
         except (SeawallError, OSError) as error:
@@ -435,19 +437,19 @@ class Lwp1Session:
         if not is_known:
             self._service.count("authentication_failed")
             if self._admission.is_over:
-                self._line.stop_reading()
+                self._connection.stop_reading()
                 self._end_with(b"")
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: ProtocolError, batch_id: int | None = None) -> None:
-        """Say why something was refused, where its answer would have been."""
+        """Report a refusal in place of the answer."""
         details: dict[str, JsonValue] = {} if batch_id is None else {"batch_id": batch_id}
         self._answers.append(v1_error_frame(error, details))
         self._service.count(ErrorCode(error.code).name.lower())
 
     def _write(self) -> None:
-        """Write every answer that no undecided one stands before."""
+        """Write all answers before the first undecided one."""
         frames: list[bytes] = []
         while self._answers:
             first = self._answers[0]
@@ -461,17 +463,17 @@ class Lwp1Session:
                 frames.append(first)
             self._answers.popleft()
         if frames:
-            self._line.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            self._connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
         if self._last is not None and not self._answers and self._command is None:
-            self._line.finish(self._last)
+            self._connection.finish(self._last)
 
-    def _go_on(self) -> None:
-        if self._is_behind and self._has_space():
-            self._is_behind = False
-            self._line.go_on()
+    def _resume(self) -> None:
+        if self._has_unaccepted and self._has_space():
+            self._has_unaccepted = False
+            self._connection.resume()
 
     def _end_with(self, last: bytes) -> None:
-        """Nothing more is taken: answer what is under way, then say the last words, and end."""
+        """Accept nothing more: answer what is in flight, send the last frame, and close."""
         self._last = last
         self._write()
 

@@ -1,4 +1,4 @@
-"""What a version 2 peer is told when something goes wrong: errors of the tree as ERROR frames.
+"""Encodes errors as ERROR frames of version 2.
 
 This module must not know connections.
 """
@@ -20,12 +20,12 @@ from seawall.errors import (
     WrongStateError,
 )
 from seawall.limits import ERROR_TEXT_SIZE_MAX
-from seawall.server.lwp2.refusals import refusal as refused
+from seawall.server.lwp2.refusals import refusal as refusal_of
 from seawall.wire.format.codes import ErrorClass, ErrorCode
 from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.session import Error
 
-#: Errors that version 2 has codes of its own for.
+#: Exceptions with an error code of version 2 only.
 _OWN_CODES: Final = (
     (ConfigError, ErrorCode.TOPIC_SETTINGS),
     (ConflictError, ErrorCode.TOPIC_CONFLICT),
@@ -43,14 +43,14 @@ _NO_TOPIC: Final = TopicId(0)
 def error_frame(
     error: BaseException, *, request_id: int = 0, closes: bool = False, ref: int = 0, topic_id: TopicId = _NO_TOPIC
 ) -> bytes:
-    """The ERROR frame about something that went wrong."""
-    told = refused(error)
-    code = next((own for kind, own in _OWN_CODES if isinstance(error, kind)), ErrorCode(told.code))
+    """The ERROR frame for an exception."""
+    refused = refusal_of(error)
+    code = next((own for kind, own in _OWN_CODES if isinstance(error, kind)), ErrorCode(refused.code))
     closes = closes or (isinstance(error, ProtocolError) and error.closes)
-    # A full disk and a failed one have the same code: whether trying again helps is told by the class.
+    # A full disk and a failed one have the same code: the class says whether a retry helps.
     error_class = ErrorClass.RETRYABLE if isinstance(error, DiskFullError) else code.error_class
     return refusal(
-        *(code, str(told)), request_id=request_id, closes=closes, ref=ref, topic_id=topic_id, error_class=error_class
+        *(code, str(refused)), request_id=request_id, closes=closes, ref=ref, topic_id=topic_id, error_class=error_class
     )
 
 
@@ -65,7 +65,7 @@ def refusal(
     retry_after_ms: int = 0,
     error_class: ErrorClass | None = None,
 ) -> bytes:
-    """An ERROR frame; of the class that its code has, unless another is given."""
+    """An ERROR frame, with the class of its code unless another is given."""
     text = text.encode()[: ERROR_TEXT_SIZE_MAX - 4].decode(errors="ignore")
     error = Error(
         code, code.error_class if error_class is None else error_class, closes, text, retry_after_ms, ref, topic_id

@@ -1,8 +1,8 @@
-"""Requests of a reader that are answered once: FETCH, COMMIT, BOUNDS and FILES.
+"""Requests of a reader with one answer: FETCH, COMMIT, BOUNDS and FILES.
 
-A FETCH may wait for records to come, without holding anything but its request: it is planned again when there is news.
-The answer is FETCH_DATA, or GAP where the start lies in one. A place where client seqs were given up is told by GAP
-too, and reading goes on by position, behind that place: it has no seq.
+A FETCH may wait for new records, without holding anything but its request: it is planned again after each change. The
+answer is FETCH_DATA, or GAP if the start is in one. GAP also reports skipped client seqs; these have no seq, so the
+reader continues by position after them.
 
 This module must not know sessions.
 """
@@ -34,9 +34,9 @@ _FIRST_SEQ: Final = Seq(1)
 
 
 async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, consumer: int) -> Seq:
-    """The seq that a start means now."""
+    """The seq that a start currently refers to."""
     if by is ReadBy.SEQ and start >= 1:
-        # Whether there is such a topic is seen when it is read.
+        # The read itself finds out whether the topic exists.
         return Seq(start)
 
     def find(store: Store) -> Seq:
@@ -47,7 +47,7 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
                 raise refuse_start("seqs begin at 1")
             case ReadBy.POSITION:
                 found = None if segments is None else segments.seq_behind(Position(start))
-                # The index may be ahead of what is published.
+                # The index may be ahead of the published end.
                 return topic.next_seq if found is None else min(found, topic.next_seq)
             case ReadBy.TIME:
                 return store.queries.seq_at(topic.name, TimestampNs(start))
@@ -65,24 +65,24 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
 
 
 class Fetching:
-    """The requests of one connection."""
+    """The read requests of one connection."""
 
     def __init__(self, log: ServedLog, connection: Connection, admission: Admission) -> None:
         self._log = log
         self._connection = connection
         self._admission = admission
-        self._is_hurried = False
-        #: Portions that are read at the same time, and whether all that was answered is sent.
-        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
+        self._is_stopping = False
+        #: Bounds the concurrent reads; and whether everything written is sent.
+        self._read_slots = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
         self._sent = asyncio.Event()
 
-    def hurry(self) -> None:
-        """Let nothing wait any more: the connection ends."""
-        self._is_hurried = True
+    def stop_waiting(self) -> None:
+        """Answer waiting requests now: the connection closes."""
+        self._is_stopping = True
         self._log.wake_readers()
 
     async def fetch(self, request: Fetch, request_id: int) -> None:
-        """Answer a FETCH, when there is something to say or its time is over."""
+        """Answer a FETCH, when there are enough records or its time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_ms / 1000
         start: int
@@ -91,8 +91,8 @@ class Fetching:
         else:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
-            async with self._turns:
-                size_max = await self._space(request.max_bytes)
+            async with self._read_slots:
+                size_max = await self._sendable_size(request.max_bytes)
                 with self._connection.memory.working.lease() as lease:
                     news = self._log.news
                     found = await self._next(lease, request, start, size_max)
@@ -103,37 +103,37 @@ class Fetching:
             await self._log.wait_for_change(left, news)
 
     def _answer(self, request: Fetch, request_id: int, found: FetchResponse | Gap, *, is_late: bool) -> bool:
-        """Send what was found, if it is enough or is not to wait for more; whether it was sent."""
+        """Send the result if it is enough or must not wait for more; True if it was sent."""
         gap = found if isinstance(found, Gap) else _skip_before(found, request)
         if gap is not None:
             if isinstance(found, FetchResponse):
                 found.release()
             self._connection.write(encode_control(gap, request_id=request_id))
             return True
-        assert isinstance(found, FetchResponse), "what is no gap is a portion"
-        if found.size >= max(1, request.min_bytes) or not found.is_last or is_late or self._is_hurried:
+        assert isinstance(found, FetchResponse), "a result without a gap is a response"
+        if found.size >= max(1, request.min_bytes) or not found.is_last or is_late or self._is_stopping:
             found.send(self._connection, Command.FETCH_DATA, request_id)
             return True
         found.release()
         return False
 
     def has_space(self) -> None:
-        """All that was written is sent."""
+        """Continue to answer: everything written is sent."""
         self._sent.set()
 
-    async def _space(self, size: int) -> int:
-        """Wait until another portion may be sent, of so many bytes: what waits is bounded, whatever is asked for."""
+    async def _sendable_size(self, size: int) -> int:
+        """Wait until another response may be sent; returns its largest size. Bounds the unsent responses."""
         while self._connection.is_full:
             self._sent.clear()
             await self._sent.wait()
-        return await self._admission.portion(size, lambda: self._is_hurried)
+        return await self._admission.fair_size(size, lambda: self._is_stopping)
 
     async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> FetchResponse | Gap:
         bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
-            told = None if request.within is None else Told(*request.within)
+            partial_position = None if request.within is None else Told(*request.within)
             return await next_position_response(
-                *(self._log, lease, Position(start), told),
+                *(self._log, lease, Position(start), partial_position),
                 size_max=bounds[0],
                 records_max=bounds[1],
                 flags=request.flags,
@@ -146,12 +146,14 @@ class Fetching:
         )
 
     async def commit(self, request: Commit, request_id: int) -> None:
-        """Keep a cursor, durably."""
+        """Store a consumer cursor durably."""
 
-        def make(store: Store) -> None:
+        def store_cursor(store: Store) -> None:
             topic = topic_of(store, request.topic_id)
             if topic.epoch != request.topic_epoch:
-                text = f"topic {topic.name!r} is of epoch {topic.epoch}, not {request.topic_epoch}: it was made anew"
+                text = (
+                    f"topic {topic.name!r} is of epoch {topic.epoch}, not {request.topic_epoch}: it was created again"
+                )
                 raise ProtocolError(text, code=ErrorCode.TOPIC_DELETED, closes=False)
             if not request.consumer or request.seq < 1:
                 raise ProtocolError(
@@ -161,14 +163,14 @@ class Fetching:
                 )
             store.commit_cursor(consumer_owner(request.consumer), topic.name, request.seq)
 
-        await self._log.change(make)
+        await self._log.change(store_cursor)
         kept = Committed(request.topic_id, request.consumer, request.topic_epoch, request.seq)
         self._connection.write(encode_control(kept, request_id=request_id))
 
     async def bounds(self, request: Bounds, request_id: int) -> None:
-        """Say where a topic begins and ends."""
+        """Return the bounds of a topic."""
 
-        def look(store: Store) -> BoundsReply:
+        def find_bounds(store: Store) -> BoundsReply:
             topic = topic_of(store, request.topic_id)
             segments = store.queries.topic_log(topic.topic_id)
             end = store.catalog.next_position
@@ -188,18 +190,18 @@ class Fetching:
                 topic.epoch,
             )
 
-        self._connection.write(encode_control(await self._log.ask(look), request_id=request_id))
+        self._connection.write(encode_control(await self._log.ask(find_bounds), request_id=request_id))
 
     async def files(self, request: FilesRequest, request_id: int) -> None:
-        """Say in which files some seqs lie."""
-        is_told = not self._admission.is_slowed
-        reply = await self._log.ask(lambda store: stored_files(store, request, is_told=is_told))
+        """Return the files that hold some seqs."""
+        is_allowed = not self._admission.is_slowed
+        reply = await self._log.ask(lambda store: stored_files(store, request, is_allowed=is_allowed))
         self._connection.write(encode_control(reply, request_id=request_id))
 
 
-def _skip_before(portion: FetchResponse, request: Fetch) -> Gap | None:
-    """The first place before a portion where client seqs were given up, if it is not behind the reader."""
+def _skip_before(response: FetchResponse, request: Fetch) -> Gap | None:
+    """The first skip of client seqs before a response that is not already behind the reader."""
     if request.topic_id == ALL_TOPICS:
         return None
     start = request.start if request.by is ReadBy.POSITION else 0
-    return next((skip for skip in portion.skips if skip.position >= start), None)
+    return next((skip for skip in response.skips if skip.position >= start), None)

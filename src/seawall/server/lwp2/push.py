@@ -1,12 +1,12 @@
-"""Subscriptions of a connection: batches are pushed as they come, within credit.
+"""Subscriptions of a connection: pushes batches as they arrive, within credit.
 
-Each is a task that reads on where it was: it waits for credit, for room on the connection, and for news, and holds
-nothing meanwhile. A short portion waits for more for as long as the subscriber wishes (`linger_us`). Gaps come in order
-with the data, once. CAUGHT_UP is sent once for each arrival at the end.
+Each subscription is a task that continues to read at its position. It waits for credit, for space in the outbox, and
+for new records, and holds no memory meanwhile. A short response waits for more records for as long as the subscriber
+asks for (`linger_us`). Gaps are reported once, in order with the data. CAUGHT_UP is sent each time the end is reached.
 
-A frame of data is sent only while both totals are below the credit; then nothing is read ahead.
+A data frame is sent only while both totals are below the credit; without credit nothing is read.
 
-A crash takes the subscription; the reader goes on from where it was. This module must not know sessions.
+A crash ends the subscription; the reader continues from its position. This module must not know sessions.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.reading import Gap
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribed
 
-#: Has a task carried out, which is about a subscription.
+#: Starts a task for a subscription.
 Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
 
-#: How long one wait for news lasts at the most; then it looks again.
-_LOOK_AGAIN_S: Final = 30.0
+#: The longest wait for new records before the next check.
+_RECHECK_S: Final = 30.0
 
 
 class _Pushed(Enum):
-    """What has become of a portion: some of what there is was sent, all of it, or none since it is short."""
+    """The result of a push: some of the available data was sent, all of it, or none because it is short."""
 
     SOME = auto()
     ALL = auto()
@@ -49,7 +49,7 @@ class _Pushed(Enum):
 
 
 class Subscription:
-    """One subscription: where it is, and what it may send."""
+    """One subscription: its position, and its credit."""
 
     def __init__(self, request: Subscribe) -> None:
         self.request = request
@@ -58,17 +58,17 @@ class Subscription:
         self.records_sent = 0
         self.next_seq = Seq(0)
         self.next_position = Position(0)
-        #: How far that position was told, where some of it was.
-        self.told: Told | None = None
+        #: How much of that position was delivered, if only part of it.
+        self.partial_position: Told | None = None
         self.is_over = False
-        #: Whether something was sent since it was told that it has caught up.
+        #: True if data was sent since the last CAUGHT_UP.
         self.is_behind = True
-        #: Set when something has changed that it may wait for: credit, room, its end.
+        #: Set when something changes that the task may wait for: credit, outbox space, its end.
         self.changed = asyncio.Event()
 
     @property
     def has_credit(self) -> bool:
-        """Whether another frame may be sent."""
+        """True if another frame may be sent."""
         return self.bytes_sent < self.credit.bytes_total and self.records_sent < self.credit.records_total
 
 
@@ -81,51 +81,51 @@ class Subscriptions:
         self._admission = admission
         self._begin_task = begin
         self._live: dict[int, Subscription] = {}
-        #: Portions that are read at the same time: whoever waits for its turn finds out that there is no room any more.
-        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
+        #: Bounds the concurrent reads: a task that waited checks again whether it may send.
+        self._read_slots = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of subscriptions."""
         return len(self._live)
 
     def subscribe(self, request: Subscribe, request_id: int) -> None:
-        """Begin a subscription."""
+        """Start a subscription."""
         if request_id in self._live:
             raise ProtocolError(f"{request_id} is a subscription already", code=ErrorCode.WRONG_STATE, closes=False)
         if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
-            text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
+            text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are the limit of one connection"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
-        if not self._connection.memory.standing.try_take(limits.REQUEST_SIZE):
+        if not self._connection.memory.standing.try_reserve(limits.REQUEST_SIZE):
             text = "the server has no memory for another subscription: end some, or raise server.peer_memory"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
-        made = self._live[request_id] = Subscription(request)
-        self._begin_task(self._push(made, request_id), request_id)
+        subscription = self._live[request_id] = Subscription(request)
+        self._begin_task(self._push(subscription, request_id), request_id)
 
     def credit(self, request: Credit, request_id: int) -> None:
-        """Let a subscription send more."""
+        """Raise the credit of a subscription."""
         found = self._find(request_id)
         before = found.credit
         if request.bytes_total < before.bytes_total or request.records_total < before.records_total:
-            raise ProtocolError("credit never gets less", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+            raise ProtocolError("credit must not decrease", code=ErrorCode.INVALID_PAYLOAD, closes=False)
         found.credit = request
         found.changed.set()
 
     def unsubscribe(self, request_id: int) -> None:
-        """End a subscription; nothing of it follows."""
+        """End a subscription; no more of its data follows."""
         found = self._find(request_id)
-        self._over(found, request_id)
+        self._end(found, request_id)
         gone = Unsubscribed(found.next_seq, found.bytes_sent)
         self._connection.write(encode_control(gone, request_id=request_id))
 
     def has_space(self) -> None:
-        """Everything that was written is sent."""
+        """Continue to push: everything written is sent."""
         for each in self._live.values():
             each.changed.set()
 
     def end(self) -> None:
-        """The connection ends, and all of them with it."""
+        """End all subscriptions: the connection closes."""
         for request_id, each in list(self._live.items()):
-            self._over(each, request_id)
+            self._end(each, request_id)
         self._log.wake_readers()
 
     def _find(self, request_id: int) -> Subscription:
@@ -134,7 +134,7 @@ class Subscriptions:
             raise ProtocolError(f"there is no subscription {request_id}", code=ErrorCode.WRONG_STATE, closes=False)
         return found
 
-    def _over(self, subscription: Subscription, request_id: int) -> None:
+    def _end(self, subscription: Subscription, request_id: int) -> None:
         subscription.is_over = True
         subscription.changed.set()
         self._live.pop(request_id, None)
@@ -151,7 +151,7 @@ class Subscriptions:
                     await self._linger(subscription)
                     lingers = False
                 elif pushed is _Pushed.ALL:
-                    await self._log.wait_for_change(_LOOK_AGAIN_S, news)
+                    await self._log.wait_for_change(_RECHECK_S, news)
         finally:
             self._live.pop(request_id, None)
             self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
@@ -159,10 +159,10 @@ class Subscriptions:
     async def _push_response(
         self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
     ) -> _Pushed:
-        """Read the next portion when there is memory for it, and send it; not if it is short and `lingers`."""
-        async with self._turns:
+        """Read the next response when there is memory for it, and send it, unless it is short and `lingers`."""
+        async with self._read_slots:
             if not self._can_send(subscription):
-                # Others of this connection have used the room meanwhile.
+                # Other subscriptions of this connection have used the space meanwhile.
                 self._admission.has_sent(size_max, 0)
                 return _Pushed.SOME
             return await self._read_and_send(subscription, request_id, size_max, lingers=lingers)
@@ -176,13 +176,13 @@ class Subscriptions:
             is_sent = not (is_short or subscription.is_over)
             self._admission.has_sent(size_max, 0 if isinstance(found, Gap) or not is_sent else found.size)
             if is_sent:
-                return self._tell(subscription, found, request_id)
+                return self._send_result(subscription, found, request_id)
             if isinstance(found, FetchResponse):
                 found.release()
             return _Pushed.SHORT if is_short else _Pushed.SOME
 
-    def _tell(self, subscription: Subscription, found: FetchResponse | Gap, request_id: int) -> _Pushed:
-        """Send a portion, or a gap."""
+    def _send_result(self, subscription: Subscription, found: FetchResponse | Gap, request_id: int) -> _Pushed:
+        """Send a response, or a gap."""
         if isinstance(found, Gap):
             self._report_gap(subscription, found, request_id)
             return _Pushed.SOME
@@ -201,7 +201,7 @@ class Subscriptions:
         return _Pushed.ALL
 
     async def _linger(self, subscription: Subscription) -> None:
-        """Wait for as long as the subscriber wishes, or until it is over."""
+        """Wait for as long as the subscriber asks for, or until the subscription ends."""
         linger_us = min(subscription.request.linger_us, limits.PUSH_LINGER_US_MAX)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(linger_us / 1e6):
@@ -222,26 +222,26 @@ class Subscriptions:
         self._connection.write(encode_control(begun, request_id=request_id))
 
     async def _may_send(self, subscription: Subscription) -> int:
-        """Wait until there is credit and room; bytes that may be sent, 0 if the subscription is over."""
+        """Wait for credit and space; returns the bytes that may be sent, 0 once the subscription is over."""
         size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         while not subscription.is_over:
             if self._can_send(subscription):
-                return await self._admission.portion(size_max, lambda: subscription.is_over)
+                return await self._admission.fair_size(size_max, lambda: subscription.is_over)
             subscription.changed.clear()
             await subscription.changed.wait()
         return 0
 
     def _can_send(self, subscription: Subscription) -> bool:
-        """Whether there is credit and room for another frame, or it is over."""
+        """True if there is credit and space for another frame, or the subscription is over."""
         has_space = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
         return has_space or subscription.is_over
 
     async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> FetchResponse | Gap:
         request = subscription.request
         if request.topic_id == ALL_TOPICS:
-            place = (subscription.next_position, subscription.told)
+            start = (subscription.next_position, subscription.partial_position)
             return await next_position_response(
-                *(self._log, lease, *place), size_max=size_max, records_max=0, flags=request.flags
+                *(self._log, lease, *start), size_max=size_max, records_max=0, flags=request.flags
             )
         return await next_response(
             *(self._log, lease, request.topic_id, subscription.next_seq),
@@ -265,14 +265,14 @@ class Subscriptions:
     def _advance(self, subscription: Subscription, found: FetchResponse) -> None:
         subscription.next_seq = max(subscription.next_seq, found.next_seq)
         subscription.next_position = max(subscription.next_position, found.next_position)
-        subscription.told = found.told
+        subscription.partial_position = found.partial_position
 
 
 def _size_max(request: Subscribe) -> int:
-    """Bytes at which a frame is full."""
+    """The size of a full frame."""
     return min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
 
 
 def _may_grow(request: Subscribe, found: FetchResponse) -> bool:
-    """Whether it is worth to wait for more, as the subscriber wishes: a short portion with nothing behind it."""
+    """True if the response is short, nothing follows it, and the subscriber wants to wait for more."""
     return request.linger_us > 0 and found.is_last and 0 < found.size < _size_max(request)

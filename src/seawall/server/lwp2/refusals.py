@@ -1,10 +1,11 @@
-"""What a peer is told when something cannot be done: any error of the tree as one of the codes of the wire.
+"""Maps exceptions to the error codes and texts that peers get.
 
-Both protocol versions refuse by `ProtocolError`, which has the code; each writes it in its own form. Texts of the
-caller's own mistakes go out as they are. What failed inside is told by its kind alone: paths and states of this machine
-are for its own log, and words that published clients look for must not come about by chance.
+Both protocol versions refuse requests by `ProtocolError`, which has the code; each encodes it in its own form. Texts
+about mistakes of the caller are passed on unchanged. For internal errors a peer gets only their kind: paths and states
+of this machine belong in its own log, and the text must not accidentally contain words that published clients search
+for.
 
-This module must not know who asked, or for what.
+This module must not know the peer, or its request.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from seawall.wire.format.fields import JsonValue
 from seawall.wire.lwp1.frames import encode_reply
 from seawall.wire.lwp1.replies import ErrorReply
 
-#: Characters of a text that says what is wrong: names in it may be long.
+#: The most characters of an error text: names in it may be long.
 _TEXT_SIZE_MAX: Final = 500
 
 _NO_DESCRIPTOR: Final = "the server has no file descriptor left for this: nothing was changed, try again"
 
 
 def refusal(error: BaseException) -> ProtocolError:
-    """What a peer is told of an error; the connection goes on."""
+    """The refusal for an exception; the connection stays open."""
     if isinstance(error, ProtocolError):
         return error
     code, text = _refused(error)
@@ -44,17 +45,17 @@ def refusal(error: BaseException) -> ProtocolError:
 
 
 def refuse(code: ErrorCode, text: str) -> ProtocolError:
-    """A refusal after which the connection goes on."""
+    """A refusal that keeps the connection open."""
     return ProtocolError(text[:_TEXT_SIZE_MAX], code=code, closes=False)
 
 
 def read_only_text(failure: BaseException | None) -> str:
-    """What a peer is told that wants to write after a write or a sync failed: what the system said, without paths."""
+    """The error text for writes after a failed write or sync: the error of the system, without paths."""
     return f"the server is read-only: {reason_of(failure)}; reading goes on, and writing when it is started again"
 
 
 def reason_of(failure: BaseException | None) -> str:
-    """Why a log is read-only, in words for peers: the error of the system behind a failure, else its kind."""
+    """Why a log is read-only: the system error behind a failure, else its kind."""
     cause = failure
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__
@@ -64,7 +65,7 @@ def reason_of(failure: BaseException | None) -> str:
 
 
 def v1_error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:
-    """A refusal as version 1 is told it."""
+    """A refusal as a frame of version 1."""
     if error.code == ErrorCode.UNSUPPORTED_VERSION:
         details = {"supported": [VERSION_1, VERSION_2]}
     return encode_reply(ErrorReply(error.code, str(error), details or {}))

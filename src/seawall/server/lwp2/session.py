@@ -1,15 +1,15 @@
-"""Version 2 on one connection: HELLO and what follows from it, batches, requests, keepalive, and the end.
+"""Version 2 on one connection: HELLO, batches, requests, keepalives, and closing.
 
-    greeting   HELLO is the first frame; a session that it opens is durable before WELCOME says so
-    ready      BATCH frames go to the ingest, requests are carried out side by side, pings are answered
-    ending     after GOODBYE, an error that closes, or the peer's own end: what is under way is still answered
+    greeting   HELLO is the first frame; the session that it opens is durable before WELCOME is sent
+    ready      BATCH frames go to the ingest, requests run concurrently, pings are answered
+    closing    after GOODBYE, an error that closes, or EOF: requests and batches in flight are still answered
 
-INV-SESSION-ANSWERED: a connection ends after everything that it took is answered, or after a bounded time.
+INV-SESSION-ANSWERED: a connection closes after everything that it accepted is answered, or after a bounded time.
 
-Nothing but HELLO is taken before WELCOME is sent.
+Only HELLO is accepted before WELCOME is sent.
 
-A crash takes the connection; its publisher finds out what is stored by opening its session again. This module must not
-know sockets, nor how batches are ordered.
+A crash ends the connection; its publisher learns what is stored by opening its session again. This module must not know
+sockets, nor how batches are ordered.
 """
 
 from __future__ import annotations
@@ -60,38 +60,38 @@ _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 
-#: Receives of nothing but small batches after which a connection is attached to the publish thread.
+#: Attach a connection to the publish thread after this many receives of small batches only.
 _ATTACH_AFTER: Final = 4
 
-#: Requests that may take time, and need nothing but their answers.
-_Lasting: TypeAlias = (
+#: Requests that may take time, and only need an answer.
+_SlowRequest: TypeAlias = (
     Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
 )
 
 
 class Lwp2Session:
-    """The server's side of one connection."""
+    """The server side of one version 2 connection."""
 
     def __init__(self, server: ServerContext, connection: Connection) -> None:
         self._server = server
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._publishing: ProducerSession | None = None
-        #: Receives of nothing but small batches, one after the other.
+        self._producer: ProducerSession | None = None
+        #: Consecutive receives of small batches only.
         self._small_receives = 0
         self._is_greeting = False
         self._is_welcome = False
         self._admission = Admission(server.access, connection.certificate_name)
-        #: The last frame, once there is nothing more to take.
+        #: The last frame to send, once nothing more is accepted.
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: How many of them are not answered: the loop ends a task a little later than that.
+        #: Tasks without an answer: a task is done slightly later than its answer is written.
         self._unanswered = 0
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
-        self._requests = RequestMemory(connection.memory.waiting, connection.go_on)
+        self._requests = RequestMemory(connection.memory.waiting, connection.resume)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
@@ -100,27 +100,27 @@ class Lwp2Session:
 
     @property
     def payload_max(self) -> int:
-        """The largest payload that is taken now."""
+        """The largest payload that is accepted now."""
         return self._admission.payload_max
 
     @property
     def is_admitted(self) -> bool:
-        """Whether the peer has shown a token, or needs none."""
+        """True if the peer has shown a token, or needs none."""
         return self._admission.is_admitted
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
-        """Take frames; fewer than there are where batches, or what is published under keys, have no room."""
+        """Accept frames; stops where there is no space for batches or for publishes under keys."""
         handled = 0
         kinds = rows["kind"]
         while handled < rows.size and self._last is None:
-            if kinds[handled] == _BATCH and self._publishing is not None:
+            if kinds[handled] == _BATCH and self._producer is not None:
                 end = rows.size
                 if end > handled + 1:
                     others = np.flatnonzero(kinds[handled:] != _BATCH)
                     end = handled + int(others[0]) if others.size else end
                 is_small = end == rows.size and not handled and int(rows["size"].max()) < limits.LARGE_BATCH_SIZE
                 self._small_receives = self._small_receives + 1 if is_small else 0
-                taken = self._publish(self._publishing, buffer, rows[handled:end])
+                taken = self._publish(self._producer, buffer, rows[handled:end])
                 handled += taken
                 if handled < end and self._last is None:
                     return handled
@@ -138,41 +138,41 @@ class Lwp2Session:
             handled += 1
         return rows.size if self._last is not None else handled
 
-    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> Bytes | None:
-        """Bytes of the ring, for whoever publishes."""
-        publishing = self._publishing
-        if publishing is None:
+    def buffer_for(self, size: int, revoke: Callable[[], None], *, is_queued: Callable[[], bool]) -> Bytes | None:
+        """Bytes of the ring to receive the next large batch in; None without a producer session."""
+        producer = self._producer
+        if producer is None:
             return None
-        return self._server.ingest.place_for(publishing, size, take_back, at_hand=at_hand)
+        return self._server.ingest.buffer_for(producer, size, revoke, is_queued=is_queued)
 
     def has_space_for(self, size: int) -> bool:
-        """Whether the ring has, for whoever publishes."""
-        publishing = self._publishing
-        return publishing is None or self._last is not None or self._server.ingest.has_space_for(publishing, size)
+        """True if the ring has space for the next large batch, or the peer does not publish."""
+        producer = self._producer
+        return producer is None or self._last is not None or self._server.ingest.has_space_for(producer, size)
 
     def _returned(self, returned: Returned) -> None:
-        """The publish thread has given the connection back: it is attached again after some more small batches."""
-        assert self._publishing is not None, "only publishers are attached"
+        """Continue after the publish thread: the connection may be attached again after more small batches."""
+        assert self._producer is not None, "only a producer is attached"
         self._small_receives = 0
-        self._server.ingest.returned(self._publishing, returned)
+        self._server.ingest.returned(self._producer, returned)
 
     def _attach(self) -> None:
-        """Let the publish thread handle the connection, if there is nothing else on it than batches."""
-        publishing = self._publishing
-        if publishing is None or self._last is not None or self._tasks or self._small_receives < _ATTACH_AFTER:
+        """Attach the connection to the publish thread if it only publishes."""
+        producer = self._producer
+        if producer is None or self._last is not None or self._tasks or self._small_receives < _ATTACH_AFTER:
             return
-        if self._server.ingest.may_attach(publishing):
-            self._connection.attach(publishing, self.payload_max, self._returned)
+        if self._server.ingest.may_attach(producer):
+            self._connection.attach(producer, self.payload_max, self._returned)
 
-    def _publish(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> int:
+    def _publish(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> int:
         try:
-            return self._server.ingest.take(publishing, buffer, rows)
+            return self._server.ingest.take(producer, buffer, rows)
         except ProtocolError as error:
             self.failed(error)
             return int(rows.size)
 
     def _take(self, kind: int, command: int, request_id: int, payload: bytes) -> None:
-        """One frame that is no batch of a session."""
+        """Handle one frame other than a batch of a session."""
         if not self._is_welcome and (self._is_greeting or (kind, command) != (Kind.CONTROL, Command.HELLO)):
             self._close(
                 ErrorCode.WRONG_STATE, "the first frame is HELLO, and WELCOME comes before the next", request_id
@@ -191,7 +191,7 @@ class Lwp2Session:
                 self._refuse(error, request_id)
 
     def _execute(self, request: Request | SharedRequest, request_id: int) -> None:
-        """A request of a client; whatever may take time is a task of its own."""
+        """Execute a request; anything that may take time runs as a task."""
         if not isinstance(request, Hello | Goodbye):
             self._require_allowed(request)
         match request:
@@ -211,10 +211,10 @@ class Lwp2Session:
                 if self._start(self._keyed.prepare(request, request_id), request_id):
                     self._keyed.begun(request)
             case _:
-                self._start(self._work_of(request, request_id), request_id)
+                self._start(self._coroutine_for(request, request_id), request_id)
 
-    def _work_of(self, request: _Lasting, request_id: int) -> Coroutine[None, None, None]:
-        """What carries a request out that may take time."""
+    def _coroutine_for(self, request: _SlowRequest, request_id: int) -> Coroutine[None, None, None]:
+        """The coroutine that executes a request which may take time."""
         match request:
             case Fetch():
                 return self._fetching.fetch(request, request_id)
@@ -234,7 +234,7 @@ class Lwp2Session:
                 return self._answer_shared(request, request_id)
 
     def _require_allowed(self, request: Request | SharedRequest) -> None:
-        """Refuse what the token of this connection does not allow."""
+        """Raise if the token of this connection does not allow the request."""
         keeps_offsets = isinstance(request, TransactionCommit) and request.wanted.offsets
         for command in (request.COMMAND, *([Commit.COMMAND] if keeps_offsets else [])):
             refused = self._admission.check(command)
@@ -269,10 +269,10 @@ class Lwp2Session:
             self._connection.write(frame)
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
-        """Carry out a request beside others; false if they are too many, which the peer is told."""
+        """Run a request concurrently; False if there are too many, which is reported to the peer."""
         if self._unanswered - len(self._subscriptions) >= limits.REQUESTS_MAX:
             work.close()
-            text = f"{limits.REQUESTS_MAX} requests are under way: wait for some of them"
+            text = f"{limits.REQUESTS_MAX} requests are in flight: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
             return False
         self._begin(work, request_id)
@@ -283,7 +283,7 @@ class Lwp2Session:
         self._tasks.add(task)
         self._unanswered += 1
         task.add_done_callback(self._done)
-        # One that is cancelled before its first step has not taken its work up.
+        # A task that is cancelled before its first step never awaits its coroutine.
         task.add_done_callback(lambda _: work.close())
 
     async def _run(self, work: Coroutine[None, None, None], request_id: int, size: int) -> None:
@@ -294,13 +294,13 @@ class Lwp2Session:
         finally:
             self._unanswered -= 1
             self._requests.ended(size)
-            # What there was no room for, of a window or of the requests, has some now.
-            self._connection.go_on()
+            # A finished request frees space in its window and in the request memory.
+            self._connection.resume()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A defect: the peer is told that, and the loop's handler what it was.
+            # A bug: report it to the peer, and in detail to the exception handler of the loop.
             self._close(ErrorCode.INTERNAL, "an internal error ended this connection", 0)
             self._loop.call_exception_handler({"message": "a request failed", "exception": error, "task": task})
         self._end_if_answered()
@@ -343,10 +343,10 @@ class Lwp2Session:
         features = hello.features & FEATURES
         window = min(hello.window_batches or settings.window_batches, settings.window_batches)
         if status in (SessionStatus.NEW, SessionStatus.RESUMED, SessionStatus.JOINED):
-            self._publishing = self._server.ingest.begin(
+            self._producer = self._server.ingest.begin(
                 *(self, client_id, epoch), features=features, window_batches=window, window_bytes=settings.window_bytes
             )
-            self._publishing.memory = self._connection.memory.working
+            self._producer.memory = self._connection.memory.working
         keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
         idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
         self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000
@@ -373,83 +373,83 @@ class Lwp2Session:
     # --- for the ingest --------------------------------------------------------------------------------------------
 
     def send_ack(self, frame: bytes) -> None:
-        """Batches are decided: send this."""
+        """Send an ACK frame."""
         self._connection.write(frame)
         self._end_if_answered()
         if self._small_receives >= _ATTACH_AFTER:
-            # When the loop has sent it.
+            # After the loop has sent the frame.
             self._loop.call_soon(self._attach)
 
-    def go_on(self) -> None:
-        """There is room again for batches that were not taken."""
-        self._connection.go_on()
+    def resume(self) -> None:
+        """Feed the batches again that were not accepted: there is space now."""
+        self._connection.resume()
 
     def fence(self) -> None:
-        """A newer session of the same client was opened, or this one was retired."""
+        """End this session: a newer one of the same client was opened, or this one was retired."""
         text = "a newer session of this client was opened, or it was retired: this one has ended"
         self._close(ErrorCode.FENCED, text, 0)
 
     def slow_down(self, retry_ms: int, cause: str) -> None:
-        """Batches are not taken for now: advice, which refuses nothing."""
-        text = f"{cause}: what was sent is taken later, send no more for now"
+        """Ask the peer to pause; refuses nothing."""
+        text = f"{cause}: batches already sent are accepted later, send no more for now"
         self._connection.write(refusal(ErrorCode.BACKPRESSURE, text, retry_after_ms=retry_ms))
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self, drain_ms: int) -> None:
-        """The server ends: say so, answer what is under way, and close."""
+        """Send GOODBYE, answer what is in flight, and close: the server shuts down."""
         if self._last is None:
             if self._is_welcome:
                 self._connection.write(encode_control(Goodbye(ErrorCode.SHUTTING_DOWN, drain_ms)))
             self._end_with(b"")
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be written: say why. The connection stays open, and its batches are refused."""
+        """Report that the log is read-only. The connection stays open, and its batches are refused."""
         if self._last is None:
             self._connection.write(refusal(ErrorCode.READ_ONLY, read_only_text(error)))
 
     def failed(self, error: ProtocolError) -> None:
-        """The peer broke the protocol and is not listened to any more: answer what is under way, then end."""
+        """Answer what is in flight, then close: the peer broke the protocol."""
         self._end_with(error_frame(error, closes=True) if error.answered else b"")
 
     def ended(self) -> None:
-        """The peer sends nothing more."""
+        """Answer what is in flight, then close: the peer has sent EOF."""
         self._end_with(b"")
 
     def silent(self) -> None:
-        """Ask whether the peer is there."""
+        """Ping the peer."""
         self._pings += 1
         self._connection.write(encode_ping(self._pings))
 
     def has_space(self) -> None:
-        """All that was written is sent."""
+        """Continue to push and answer: everything written is sent."""
         self._subscriptions.has_space()
         self._fetching.has_space()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Cancel all tasks and end the producer session: the connection is closed."""
         self._last = self._last or b""
         self._subscriptions.end()
         for task in list(self._tasks):
             task.cancel()
-        if self._publishing is not None:
-            self._server.ingest.end(self._publishing)
+        if self._producer is not None:
+            self._server.ingest.end(self._producer)
 
     def _close(self, code: ErrorCode, text: str, request_id: int) -> None:
         self._end_with(refusal(code, text, request_id=request_id, closes=True))
 
     def _end_with(self, last: bytes) -> None:
-        """Take nothing more, and end with a frame once everything is answered, or a bounded time later."""
+        """Accept nothing more, and close with a frame once everything is answered, or after a bounded time."""
         if self._last is not None:
             return
         self._last = last
         self._connection.stop_reading()
         self._subscriptions.end()
-        self._fetching.hurry()
+        self._fetching.stop_waiting()
         self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)
         self._end_if_answered()
 
     def _end_if_answered(self) -> None:
-        if self._last is None or self._tasks or (self._publishing is not None and not self._publishing.is_answered):
+        if self._last is None or self._tasks or (self._producer is not None and not self._producer.is_answered):
             return
         self._connection.finish(self._last)

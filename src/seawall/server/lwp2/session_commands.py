@@ -1,9 +1,9 @@
-"""Sessions of publishers as connections ask for them: what becomes of a HELLO, and the commands that list and retire.
+"""Publisher sessions: decides on the session that a HELLO requests, and lists and retires sessions.
 
-A client that is not known and names an epoch which a retired session may have had is refused: what it has not heard of
-may be stored, and nobody can tell any more. A client that names none is new, and is welcome.
+An unknown client that names an epoch which a retired session may have had is refused: its unacknowledged batches may be
+stored, and the server cannot tell any more. A client that names no epoch is new, and is accepted.
 
-This module must not know frames, or how a session is kept.
+This module must not know frames, or how a session is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
 
 
 class Granted(NamedTuple):
-    """What a HELLO gets."""
+    """The answer to the session request of a HELLO."""
 
     status: SessionStatus
     client_id: ClientId
@@ -35,13 +35,13 @@ class Granted(NamedTuple):
 
 
 class SessionCommands:
-    """What peers of a log ask of its sessions."""
+    """The session commands of a log."""
 
     def __init__(self, log: ServedLog) -> None:
         self._log = log
 
     async def greet(self, hello: Hello, is_gone: Callable[[], bool]) -> Granted:
-        """What becomes of the session that HELLO asks for; `is_gone` tells whether its peer still waits for it."""
+        """Open, join or refuse the session that HELLO requests; `is_gone` returns True if the peer has disconnected."""
         client_id = hello.client_id
         if not hello.flags & _SESSION:
             return Granted(SessionStatus.NONE, client_id)
@@ -49,11 +49,11 @@ class SessionCommands:
             raise ReadOnlyError("no session can publish") from self._log.failure
         is_drawn = not client_id
         if is_drawn:
-            # One that nobody else has: 63 random bits, never 0.
+            # A new client id: 63 random bits, never 0.
             client_id = ClientId(int.from_bytes(random_bytes(8), "little") >> 1 | 1)
         known = await self._log.session_of(client_id)
         if known is None and (epoch := await self._log.epoch_behind(client_id, hello.session_epoch)) is not None:
-            # A next seq of 0 says that nothing is known of the client any more.
+            # A next seq of 0 says that the client is unknown.
             return Granted(SessionStatus.REFUSED_SUPERSEDED, client_id, epoch)
         if known is None and hello.flags & HelloFlags.JOIN:
             return Granted(SessionStatus.REFUSED_SUPERSEDED, client_id)
@@ -66,8 +66,8 @@ class SessionCommands:
                 return Granted(SessionStatus.JOINED if is_current else SessionStatus.REFUSED_SUPERSEDED, *current)
             if hello.start_seq > known.next_expected and not hello.flags & HelloFlags.ABANDON:
                 return Granted(SessionStatus.REFUSED_GAP, *current)
-        # A peer that lost patience may be gone, and have opened its session on another connection: this one must not
-        # fence it. Its end stands right behind its HELLO then, and is heard in the next turn of the loop.
+        # An impatient peer may have disconnected and opened its session on another connection: this one must not fence
+        # it. Its EOF directly follows its HELLO then, and the next loop iteration reports it.
         await asyncio.sleep(0)
         if is_gone():
             return Granted(SessionStatus.NONE, client_id)
@@ -77,7 +77,7 @@ class SessionCommands:
         return Granted(SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, *opened)
 
     async def execute(self, request: SessionRequest) -> SessionsReply:
-        """Answer one command."""
+        """Execute one command and return its reply."""
         match request:
             case SessionList():
                 count = min(request.count, limits.SESSIONS_LISTED_MAX)

@@ -1,14 +1,15 @@
-"""Commands about topics: 01 to 07, which both protocol versions have with the same payloads and answers, and 60 to 64.
+"""Topic commands: 01 to 07, which both protocol versions have with the same payloads and replies, and 60 to 64.
 
-Ids are the catalog's: from 1, rising, never given twice. Retention is a topic's age and size: 0 is no limit, in both.
+Topic ids are those of the catalog: rising from 1, never reused. Retention is the age and size of a topic; 0 is no limit
+in both.
 
-Topic 0 of version 1 is a topic like any other under a name that no command shows; it is made when it is first used. Its
-real id means nothing to peers, and its name cannot be asked for.
+Topic 0 of version 1 is an ordinary topic under a name that no command shows; it is created at its first use. Its real
+id means nothing to peers, and they cannot request its name.
 
-Commands that change topics are carried out one at a time, so what was looked up is still so. Those that create topics
-look nothing up: they are carried out together.
+Commands that change topics run one at a time, so that what they have looked up stays true. Commands that create topics
+look nothing up and run concurrently.
 
-What is refused raises `ProtocolError` with the code of the wire. This module must not know connections or versions.
+Refusals raise `ProtocolError` with a code of the protocol. This module must not know connections or versions.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from seawall.wire.lwp2.topics import (
     TopicRequest,
 )
 
-#: The topic of version 1 that is always there.
+#: The topic of version 1 that always exists.
 DEFAULT_TOPIC_ID: Final = TopicId(0)
 
 _MS_PER_S: Final = 1_000
@@ -79,16 +80,16 @@ _ALONE: Final = ClusterStatusReply(
 
 
 class TopicCommands:
-    """What peers of a log ask of its topics."""
+    """The topic commands of a log."""
 
     def __init__(self, log: ServedLog) -> None:
         self._log = log
-        self._turn = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
 
     # --- topics by their ids -----------------------------------------------------------------------------------------
 
     def find(self, topic_id: TopicId) -> TopicState | None:
-        """The topic that peers mean by an id; None if it is not there, also for 0 before it is first used."""
+        """The topic with an id; None if it does not exist, also for 0 before its first use."""
         if topic_id == DEFAULT_TOPIC_ID:
             try:
                 return self._log.topic_named(DEFAULT_TOPIC_NAME)
@@ -98,19 +99,19 @@ class TopicCommands:
         return None if topic is None or _is_hidden(topic) else topic
 
     def existing(self, topic_id: TopicId) -> TopicState:
-        """The topic that peers mean by an id, where that must be one they can name; refused if it is not there."""
+        """The topic with an id other than 0; raises if it does not exist."""
         topic = None if topic_id == DEFAULT_TOPIC_ID else self.find(topic_id)
         if topic is None:
             raise unknown_topic(topic_id)
         return topic
 
     async def default_topic(self) -> TopicState:
-        """Topic 0, made if this is its first use."""
-        async with self._turn:
+        """Topic 0, created at its first use."""
+        async with self._change_lock:
             topic = self.find(DEFAULT_TOPIC_ID)
             if topic is None:
                 with suppress(ConflictError):
-                    # Another loop of the server may have made it meanwhile.
+                    # Another event loop may have created it meanwhile.
                     await self._log.create_topic(DEFAULT_TOPIC_NAME)
                 topic = self._log.topic_named(DEFAULT_TOPIC_NAME)
         return topic
@@ -118,7 +119,7 @@ class TopicCommands:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     async def execute(self, request: SharedRequest) -> SharedReply:
-        """Answer one command; Authenticate belongs to the connection (`access`)."""
+        """Execute one command and return its reply; the connection handles Authenticate (`access`)."""
         match request:
             case GetTopic():
                 topic = self.existing(request.topic_id)
@@ -131,13 +132,13 @@ class TopicCommands:
                 return replace(_ALONE, healthy_nodes=int(is_ok), quorum_available=is_ok)
             case Authenticate():
                 raise refuse(ErrorCode.INVALID_PAYLOAD, "tokens are shown to a connection")
-            # Creations look nothing up, so they need no turn, and many of them share a commit.
+            # Creations look nothing up: they need no lock, and many of them share a commit.
             case CreateTopic():
                 return topic_reply(await self._create(request.name, {}))
             case CreateTopicWithRetention():
                 wanted = Retention(request.max_age_secs, request.max_bytes)
                 return topic_reply(await self._create(request.name, _settings(wanted)), wanted)
-        async with self._turn:
+        async with self._change_lock:
             match request:
                 case SetRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
@@ -150,7 +151,7 @@ class TopicCommands:
                     return TopicDeletedReply(topic.topic_id)
 
     async def execute_own(self, request: TopicRequest) -> TopicReply | RecordsDeleted:
-        """Answer one command that only version 2 has."""
+        """Execute one command that only version 2 has, and return its reply."""
         match request:
             case TopicDescribe():
                 return await self._described(self.existing(request.topic_id))
@@ -158,7 +159,7 @@ class TopicCommands:
                 return topic_reply(self._named(request.name))
             case TopicCreate():
                 return await self._described(await self._create(request.name, request.settings))
-        async with self._turn:
+        async with self._change_lock:
             match request:
                 case TopicConfigure():
                     topic = self.existing(request.topic_id)
@@ -183,7 +184,7 @@ class TopicCommands:
         return self._log.topic_named(name)
 
     async def _listed(self) -> EncodedTopicList:
-        """All topics that peers can name, as they were at one moment; others have their turn meanwhile."""
+        """All visible topics at one moment; other tasks run in between."""
         topics = await self._log.ask(_visible)
         encoded: list[bytes] = []
         for first in range(0, len(topics), limits.TOPICS_LISTED_AT_ONCE):
@@ -192,7 +193,7 @@ class TopicCommands:
         return EncodedTopicList(tuple(encoded))
 
     async def _described(self, topic: TopicState) -> TopicReply:
-        """A topic with everything that can be said about it."""
+        """A topic with all its details."""
         return await self._log.ask(partial(_details, topic_id=topic.topic_id))
 
     def _named(self, name: str) -> TopicState:
@@ -204,12 +205,12 @@ class TopicCommands:
 
 
 def unknown_topic(topic_id: TopicId) -> ProtocolError:
-    """A topic that is not there, or that nothing can be done with."""
+    """The error for a topic that does not exist, or that peers cannot use."""
     return refuse(ErrorCode.TOPIC_NOT_FOUND, f"there is no topic {topic_id} here: list the topics, or create it")
 
 
 def _is_hidden(topic: TopicState) -> bool:
-    """Whether no list shows it, and nobody can name it."""
+    """True if no list shows the topic, and no peer can name it."""
     return topic.name == DEFAULT_TOPIC_NAME or is_reserved_name(topic.name)
 
 
@@ -220,14 +221,14 @@ def _visible(store: Store) -> list[TopicState]:
 def _details(store: Store, topic_id: TopicId) -> TopicReply:
     records, size = _content(store, topic_id)
     topic = store.catalog.find(topic_id)
-    assert topic is not None, "it has content"
+    assert topic is not None, "a topic with content exists"
     span = topic.floor, topic.next_seq
     settings = topic.config.to_json()
     return replace(topic_reply(topic), record_count=records, byte_count=size, span=span, settings=settings)
 
 
 def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:
-    """How many records and bytes are kept of a topic."""
+    """The visible records and bytes of a topic."""
     topic = store.catalog.find(topic_id)
     if topic is None:
         raise unknown_topic(topic_id)
@@ -235,20 +236,20 @@ def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:
 
 
 def topic_reply(topic: TopicState, created_with: Retention | None = None) -> TopicReply:
-    """A topic as peers are told of it."""
+    """The reply that describes a topic."""
     created_at = topic.created_ms // _MS_PER_S
     return TopicReply(topic.topic_id, topic.name, created_at, topic.epoch, _retention(topic.config), created_with)
 
 
 def _retention(config: TopicConfig) -> Retention | None:
-    """The policy that a topic has, if it has one; part of a second counts as one, for 0 would be no limit."""
+    """The retention of a topic, if it has one; rounds seconds up, since 0 would be no limit."""
     if not config.ttl_ms and not config.cap_bytes:
         return None
     return Retention(-(-config.ttl_ms // _MS_PER_S), config.cap_bytes)
 
 
 def _settings(retention: Retention) -> dict[str, JsonValue]:
-    # An age beyond what milliseconds can say is as good as none.
+    # An age that milliseconds cannot express is as good as no limit.
     return {
         "ttl_ms": min(retention.max_age_secs, U64_MAX // _MS_PER_S) * _MS_PER_S,
         "cap_bytes": retention.max_bytes,

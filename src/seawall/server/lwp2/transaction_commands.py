@@ -1,10 +1,10 @@
-"""Commands about transactions: 66, 67, 69 and 6A of version 2.
+"""Transaction commands: 66, 67, 69 and 6A of version 2.
 
-Records are staged as batches of a topic like any other, whose id 66 tells; no list shows it and nobody reads it. A
-commit is one change of the store, which waits for its turn and is answered when it is durable; under the same key it is
-answered as before, so peers may repeat it.
+Records are staged as batches of a hidden topic, whose id 66 returns; no list shows it and no peer can read it. A commit
+is one change of the store, which waits for earlier changes and is answered once durable. A commit repeated under the
+same key gets the same answer.
 
-What is refused raises an error of the tree. This module must not know connections.
+Refusals raise an error of the tree in `errors.py`. This module must not know connections.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from seawall.wire.lwp2.transactions import (
 
 
 class TransactionCommands:
-    """What peers of a log ask about transactions."""
+    """The transaction commands of a log."""
 
     def __init__(self, log: ServedLog) -> None:
         self._log = log
 
     async def execute(self, request: TransactionRequest) -> TopicReply | TransactionStatus | RecordsDeleted:
-        """Answer one command."""
+        """Execute one command and return its reply."""
         match request:
             case StagingFind():
                 return topic_reply(await self._log.staging(is_apart=request.is_apart))

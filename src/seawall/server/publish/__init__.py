@@ -1,1 +1,1 @@
-"""Batches from connections into the log, and acks back."""
+"""Passes batches from connections to the log, and sends the acks back."""

@@ -1,13 +1,13 @@
-"""Compressed batches of connections: whether their records are what they say, found out without holding up the loop.
+"""Validates the records of compressed batches without blocking the event loop.
 
-Only the records tell whether a batch may be taken, so a compressed one is decompressed once on arrival. 64 KiB may
-become 16 MiB, tens of milliseconds each. So little of that is done on the loop, and the rest on threads that hold no
-lock of the interpreter. The connection waits meanwhile: its frames stay where they are, and come again with the
-verdicts at hand.
+Only the records show whether a batch is valid, so the server decompresses each compressed batch once on arrival. 64 KiB
+may decompress to 16 MiB, which takes tens of milliseconds. So the loop itself checks only a little, and threads without
+the interpreter lock check the rest. Meanwhile the connection waits: it keeps its frames, and feeds them again when the
+verdicts are known.
 
-A verdict is about the bytes that come again: nothing else is received on the connection until then.
+A verdict applies to the bytes that are fed again: nothing else is received on the connection until then.
 
-A crash takes nothing that was answered. This module must not know rings or sockets.
+A crash loses nothing that was answered. This module must not know rings or sockets.
 """
 
 from __future__ import annotations
@@ -39,58 +39,58 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
 class CompressedBatches:
-    """What is found out about the compressed batches of all connections of a loop."""
+    """Checks the compressed batches of all connections of a loop."""
 
     def __init__(self, log: ServedLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def judge(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
-        """Replace the verdicts LOOK by those that are known now; how many rows that are, from the first on.
+    def resolve(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+        """Replace the LOOK verdicts as far as known; returns the number of leading rows with a final verdict.
 
-        If that is not all, the others are looked at on a thread, and the connection goes on after that.
+        If that is not all rows, a thread checks the others, and the connection resumes after that.
         """
-        looks = np.flatnonzero(verdicts == arriving.LOOK)
-        known = publishing.checked[: looks.size]
-        verdicts[looks[: len(known)]] = known
-        left = looks[len(known) :].tolist()
-        here = limits.CHECK_HERE_SIZE
+        unchecked = np.flatnonzero(verdicts == arriving.LOOK)
+        known = producer.checked[: unchecked.size]
+        verdicts[unchecked[: len(known)]] = known
+        left = unchecked[len(known) :].tolist()
+        budget = limits.CHECK_HERE_SIZE
         for number, index in enumerate(left):
             at, size = rows[["at", "size"]][index].tolist()
-            here -= _raw_length(buffer, at)
-            if here < 0:
-                self._begin(publishing, buffer, rows[left[number:]])
+            budget -= _raw_length(buffer, at)
+            if budget < 0:
+                self._begin(producer, buffer, rows[left[number:]])
                 return int(index)
             verdicts[index] = _verdict(buffer[at : at + size].tobytes())
         return int(rows.size)
 
-    def _begin(self, publishing: ProducerSession, buffer: Bytes, rows: Rows) -> None:
-        """Look at some of these batches on a thread, at least at the first."""
+    def _begin(self, producer: ProducerSession, buffer: Bytes, rows: Rows) -> None:
+        """Check some of these batches on a thread, at least the first."""
         batches: list[bytes] = []
-        raw_size = raw_most = 0
+        raw_size = raw_max = 0
         for at, size in rows[["at", "size"]].tolist():
             raw_length = _raw_length(buffer, at)
             if batches and raw_size + raw_length > limits.CHECK_SIZE:
                 break
             batches.append(buffer[at : at + size].tobytes())
             raw_size += raw_length
-            raw_most = max(raw_most, raw_length)
-        publishing.is_checking = True
-        task = self._loop.create_task(self._check(publishing, batches, sum(map(len, batches)) + raw_most))
+            raw_max = max(raw_max, raw_length)
+        producer.is_checking = True
+        task = self._loop.create_task(self._check(producer, batches, sum(map(len, batches)) + raw_max))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _check(self, publishing: ProducerSession, batches: Sequence[bytes], size: int) -> None:
-        account = publishing.memory
+    async def _check(self, producer: ProducerSession, batches: Sequence[bytes], size: int) -> None:
+        account = producer.memory
         try:
             with nullcontext() if account is None else account.lease() as lease:
                 if lease is not None:
                     await lease.acquire(size)
-                publishing.checked = await self._log.beside(partial(_verdicts, batches))
+                producer.checked = await self._log.beside(partial(_verdicts, batches))
         finally:
-            publishing.is_checking = False
-        publishing.publisher.go_on()
+            producer.is_checking = False
+        producer.session.resume()
 
 
 def _raw_length(buffer: Bytes, at: int) -> int:
@@ -98,14 +98,14 @@ def _raw_length(buffer: Bytes, at: int) -> int:
 
 
 def _verdicts(batches: Sequence[bytes]) -> list[int]:
-    return [_verdict(whole) for whole in batches]
+    return [_verdict(batch) for batch in batches]
 
 
-def _verdict(whole: bytes) -> int:
-    """What is to become of a compressed batch, judged by what is in it."""
+def _verdict(batch: bytes) -> int:
+    """The verdict on a compressed batch by its content."""
     try:
-        header = parse_batch_header(whole, source=BatchSource.STORED)
-        block = np.frombuffer(decompress(header.codec, memoryview(whole)[_HEADER:], header.raw_length), np.uint8)
+        header = parse_batch_header(batch, source=BatchSource.STORED)
+        block = np.frombuffer(decompress(header.codec, memoryview(batch)[_HEADER:], header.raw_length), np.uint8)
         count = 1
         if not header.flags & BatchFlags.OPAQUE:
             scan = (block, 0, block.size, RECORDS_VERSION_2, limits.BATCH_RECORDS_MAX)

@@ -1,4 +1,4 @@
-"""The batches of one connection that are under way, and the ACK frames that answer them.
+"""The batches in flight of one connection, and the ACK frames that answer them.
 
 INV-INGEST-THROUGH: an ACK reports client seqs as decided only below the first batch of its connection that waits for
 its answer.
@@ -25,42 +25,42 @@ _NO_SIZES: Final = np.zeros(0, np.int64)
 _OK: Final = int(AckStatus.OK)
 
 
-class Publisher(Protocol):
-    """Whose batches they are: a session, as far as ingest has to know it."""
+class Producer(Protocol):
+    """The sender of batches: what the ingest needs of a session."""
 
     def send_ack(self, frame: bytes) -> None:
-        """Batches are decided: send this."""
+        """Send an ACK frame."""
         ...
 
-    def go_on(self) -> None:
-        """There is room again for batches that were not taken."""
+    def resume(self) -> None:
+        """Feed the batches again that were not accepted: there is space now."""
         ...
 
     def fence(self) -> None:
-        """A newer session of the same client was opened."""
+        """End this session: a newer session of the same client was opened."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be written: tell the peer so, once; reading goes on."""
+        """Report to the peer, once, that the log is read-only; reading continues."""
         ...
 
     def slow_down(self, retry_ms: int, cause: str) -> None:
-        """Batches are not taken for now: tell the peer why, and to send no more for so long, where the protocol can."""
+        """Report to the peer why batches are not accepted, and for how long to pause, where the protocol can."""
         ...
 
 
 class ProducerSession:
-    """The batches of one connection."""
+    """The undecided batches and unsent answers of one connection."""
 
     __slots__ = (
-        *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
+        *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "session"),
         *("checked", "is_checking", "is_failure_reported", "memory", "session_epoch"),
         *("window_batches", "window_bytes"),
     )
 
     def __init__(
         self,
-        publisher: Publisher,
+        session: Producer,
         owner: int,
         client_id: ClientId,
         session_epoch: SessionEpoch,
@@ -68,65 +68,65 @@ class ProducerSession:
         window_batches: int,
         window_bytes: int,
     ) -> None:
-        self.publisher = publisher
+        self.session = session
         self.owner = owner
         self.client_id = client_id
         self.session_epoch = session_epoch
         self.features = features
-        #: A bit for each codec that its blocks may have.
+        #: One bit for each codec that its blocks may use.
         self.codecs = (2 if features & Features.LZ4 else 0) | (4 if features & Features.ZSTD else 0)
         self.window_batches = window_batches
         self.window_bytes = window_bytes
-        #: Batches that are not decided, with their sizes and those in all, and the highest that came.
+        #: Undecided batches, their sizes and the sum of these, and the highest client seq received.
         self._seqs: npt.NDArray[np.uint64] = _NO_SEQS
         self._sizes: npt.NDArray[np.int64] = _NO_SIZES
         self._size = 0
         self.highest = 0
-        #: Answers that are to be sent.
+        #: Answers not sent yet.
         self._rows: list[Rows] = []
-        #: Whether its peer knows that nothing more can be written.
+        #: True once it was reported to the peer that the log is read-only.
         self.is_failure_reported = False
-        #: Verdicts about the compressed batches that come next, and whether some are being found out.
+        #: Verdicts on the next compressed batches, and whether a thread is checking more.
         self.checked: list[int] = []
         self.is_checking = False
-        #: Where memory is counted that its batches take on the way; None if nobody counts it.
+        #: Account for the memory of compressed batches; None if it is not counted.
         self.memory: Account | None = None
 
     @property
     def undecided(self) -> int:
-        """Batches that wait for their answer."""
+        """Batches without a decision."""
         return len(self._seqs)
 
     @property
     def is_answered(self) -> bool:
-        """Whether everything that came is decided, and its peer was told."""
+        """True if every batch is decided, and every answer sent."""
         return not (len(self._seqs) or self._rows)
 
     @property
     def space(self) -> int:
-        """Batches that the window has room for."""
+        """Batches that the window has space for."""
         return 0 if self._size >= self.window_bytes else self.window_batches - len(self._seqs)
 
     @property
     def through(self) -> int:
-        """Up to where everything that came is decided."""
+        """The client seq up to which every received batch is decided."""
         return self.highest if not len(self._seqs) else int(self._seqs.min()) - 1
 
     def sent(self, seqs: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Batches are on their way, and are to be answered."""
-        # What is given is part of arrays that are used again.
+        """Record batches that need an answer."""
+        # The arguments are slices of arrays that are reused.
         self._seqs = np.concatenate((self._seqs, seqs)) if len(self._seqs) else seqs.copy()
         self._sizes = np.concatenate((self._sizes, sizes)) if len(self._sizes) else sizes.copy()
         self._size += sizes.item() if len(sizes) == 1 else int(sizes.sum())
 
     def decided(self, rows: Rows) -> None:
-        """Answers, which are sent with the next `flush`."""
+        """Record answers; the next `flush` sends them."""
         self._rows.append(rows)
         seqs = rows["client_seq"]
         if len(seqs) == len(self._seqs) == 1 and seqs.item() == self._seqs.item():
             self._seqs, self._sizes, self._size = _NO_SEQS, _NO_SIZES, 0
         elif np.array_equal(self._seqs[: len(seqs)], seqs):
-            # Mostly what was sent first is decided first.
+            # Fast path: batches are usually decided in the order in which they were sent.
             self._size -= int(self._sizes[: len(seqs)].sum())
             self._seqs, self._sizes = self._seqs[len(seqs) :], self._sizes[len(seqs) :]
         elif len(self._seqs):
@@ -135,7 +135,7 @@ class ProducerSession:
             self._size = int(self._sizes.sum())
 
     def give_up(self) -> None:
-        """Nobody knows what becomes of the batches that are not decided: answer that, and send all answers."""
+        """Answer all undecided batches with an unknown outcome, and send all answers."""
         if len(self._seqs):
             rows = np.zeros(len(self._seqs), ACK_ROW)
             rows["client_seq"] = self._seqs
@@ -147,7 +147,7 @@ class ProducerSession:
         self.flush()
 
     def _send(self, rows: Rows) -> None:
-        self.publisher.send_ack(
+        self.session.send_ack(
             encode_ack_rows(
                 rows,
                 session_epoch=self.session_epoch,
@@ -158,7 +158,7 @@ class ProducerSession:
         )
 
     def flush(self) -> None:
-        """Send the answers there are, as one frame."""
+        """Send all recorded answers as one frame."""
         if not self._rows:
             return
         rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]
@@ -171,7 +171,7 @@ class ProducerSession:
 
 
 def _in_runs(rows: Rows) -> Rows:
-    """The same answers, with those that follow each other in one topic told by the last of them."""
+    """The same answers, with runs of consecutive batches of one topic merged into their last row."""
     seqs = rows["client_seq"]
     joins = (rows["status"][1:] == _OK) & (rows["status"][:-1] == _OK) & (seqs[1:] == seqs[:-1] + np.uint64(1))
     joins &= (rows["topic_id"][1:] == rows["topic_id"][:-1]) & (rows["level"][1:] == rows["level"][:-1])

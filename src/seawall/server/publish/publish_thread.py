@@ -1,23 +1,23 @@
-"""The publish thread: it receives small batches of many connections, commits them together, and answers them.
+"""The publish thread: receives small batches of many connections, commits them together, and answers them.
 
     event loop ── attach ──▶ publish thread: receive │ commit cycle │ answer      a few calls for all connections
                ◀─ return ──
 
-Every connection begins on its event loop. One that has sent nothing but small batches for a while is attached to this
-thread; then the loop neither receives from it nor sends to it. Its batches are received by one kernel call for all
-connections that are readable (`kernels.network.publish_io`), become one commit, written and synced on this thread, and
-are answered by another kernel call. So publishers that wait for each record share their commits, and no Python runs for
-a batch or for a connection.
+Every connection starts on its event loop. After some receives of nothing but small batches it is attached to this
+thread; then the loop neither receives from it nor sends to it. One kernel call receives from all readable connections
+(`kernels.network.publish_io`), this thread writes and syncs the batches as one commit, and another kernel call answers
+them. So publishers that wait for each record share their commits, and no Python code runs per batch or per connection.
 
-A connection goes back to its event loop, with what was received and not handled, when it sends anything else, when a
-batch of it is not eligible for a commit cycle (`engine.commit.commit_cycle`), when it ends, or when the loop recalls
-it.
+A connection returns to its event loop, with the received bytes that were not handled, when it sends anything else, when
+one of its batches is not eligible for a commit cycle (`engine.commit.commit_cycle`), when it closes, or when the loop
+recalls it.
 
-Of an attached connection, only this thread uses the socket. The loop closes it after its return. A connection is
-returned when everything that was received before is decided, or with the numbers of the batches of which nobody knows,
-after a failed write.
+Only this thread uses the socket of an attached connection. The loop closes the socket after its return. A connection is
+returned when every batch received before is decided, or, after a failed write, with the ids of the batches whose
+outcome is unknown.
 
-A crash takes what was not acked: the peer sends it again. This module must not know frames, nor what is stored where.
+A crash loses what was not acknowledged: the peer sends it again. This module must not know frames, nor what is stored
+where.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from seawall.wire.format.codes import Features
 
 __all__ = ["Attachment", "PublishThread", "Returned", "V1Topic"]
 
-#: Batches that are still arriving, of so many connections at once.
+#: Partially received batches at once, one per connection.
 _TAILS: Final = 64
-#: Events that one wait reports.
+#: Events reported by one wait.
 _EVENTS: Final = 1_024
-#: A wait lasts until something comes.
+#: Wait without a timeout.
 _WAIT_MS: Final = -1
-#: A batch that takes longer to arrive is for the event loop, which watches slow peers.
+#: A batch that takes longer to arrive goes back to the event loop, which enforces the timeouts of slow peers.
 _SLOW_S: Final = 1.0
 _NS_PER_S: Final = 1_000_000_000
 
 
 class V1Topic(NamedTuple):
-    """The topic of a connection of version 1: as its frames name it, and as the log does."""
+    """The topic of a version 1 connection: its id in frames, and its id in the log."""
 
     wire_topic: int
     topic_id: TopicId
@@ -70,18 +70,18 @@ class V1Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A connection that is back: its highest client seq, bytes that were not handled, and bytes that were not sent."""
+    """A returned connection: its highest client seq, unhandled received bytes, and unsent bytes."""
 
     highest: int
     received: Bytes
     unsent: bytes = b""
-    #: Frames of which nobody knows whether they are stored, by their ids, with the sizes of their batches.
+    #: Ids of frames whose outcome is unknown, and the sizes of their batches.
     seqs: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class Attachment:
-    """A connection that the publish thread has."""
+    """A connection that is attached to the publish thread."""
 
     __slots__ = ("_row", "_thread", "index", "loop", "returned")
 
@@ -101,15 +101,15 @@ class Attachment:
 
     @property
     def received_at(self) -> float:
-        """When its peer last sent something, in seconds of the monotonic clock."""
+        """Time of the last receive, in seconds of the monotonic clock."""
         return int(self._row["received_ns"]) / _NS_PER_S
 
     def is_slow(self, now: float) -> bool:
-        """Whether a batch of it takes long to arrive."""
+        """True if a batch of the connection arrives slowly."""
         return bool(self._row["tail_size"]) and now - int(self._row["tail_ns"]) / _NS_PER_S > _SLOW_S
 
     def recall(self) -> None:
-        """Have it returned soon."""
+        """Ask for the return of the connection."""
         self._thread.recall(self)
 
 
@@ -117,7 +117,7 @@ class PublishThread:
     """The publish thread of one node."""
 
     def __init__(self, log: ServedLog) -> None:
-        """Started at once; `close` ends it. Only where the system has epoll: see `is_supported`."""
+        """Starts the thread; `close` stops it. Needs epoll: see `is_supported`."""
         self._log = log
         self._connections = np.zeros(limits.CONNECTIONS_MAX, kernels.CONNECTION_ROW)
         self._free = list(range(len(self._connections)))
@@ -140,11 +140,11 @@ class PublishThread:
         )
         self._operation = np.zeros(publish_cycle.OPERATION_WORDS, np.int64)
         self._iovec = np.zeros(publish_cycle.IOVEC_WORDS, np.int64)
-        #: What the kernel that commits is told of connections.
+        #: The state of connections that the commit kernel uses.
         self._publishers = np.zeros(1, publish_cycle.PUBLISHERS)
         self._publishers["epoll"], self._publishers["waker"] = self._ready.descriptor, self._ready.waker
         self._orders, self._levels = log.rules.orders, log.rules.levels
-        self._set_addresses()
+        self._pass_arrays()
         self._resident = log.resident(self._publishers, self._ready.wake)
         self._received = self._resident.received
         #: Arguments of every receive.
@@ -157,33 +157,33 @@ class PublishThread:
 
     @staticmethod
     def is_supported() -> bool:
-        """Whether this system has what it needs."""
+        """True if the system supports a publish thread."""
         return ReadinessSet.is_supported()
 
     def attach(
         self,
         descriptor: int,
-        publishing: ProducerSession,
+        producer: ProducerSession,
         payload_max: int,
         loop: asyncio.AbstractEventLoop,
         returned: Callable[[Returned], None],
         v1_topic: V1Topic | None = None,
     ) -> Attachment | None:
-        """Take a connection over, until `returned` is called on its loop; None if that cannot be.
+        """Take over a connection until `returned` is called on its loop; None if that is impossible.
 
-        One of version 1 comes with its topic.
+        A version 1 connection comes with its topic.
         """
         with self._lock:
             if self._is_closing or not self._free or descriptor >= len(self._by_descriptor):
                 return None
             index = self._free.pop()
             row: Any = self._connections[index]
-            row["fd"], row["client_id"] = descriptor, signed(publishing.client_id)
-            row["session_epoch"], row["version"] = publishing.session_epoch, 2 if v1_topic is None else 1
+            row["fd"], row["client_id"] = descriptor, signed(producer.client_id)
+            row["session_epoch"], row["version"] = producer.session_epoch, 2 if v1_topic is None else 1
             row["wire_topic"], row["topic_id"] = v1_topic or (0, 0)
-            row["window_batches"], row["window_bytes"] = publishing.window_batches, publishing.window_bytes
-            row["has_runs"] = bool(publishing.features & Features.ACK_RUNS)
-            row["payload_max"], row["highest"] = payload_max, publishing.highest
+            row["window_batches"], row["window_bytes"] = producer.window_batches, producer.window_bytes
+            row["has_runs"] = bool(producer.features & Features.ACK_RUNS)
+            row["payload_max"], row["highest"] = payload_max, producer.highest
             row["received_ns"], row["tail"], row["tail_size"] = int(loop.time() * _NS_PER_S), -1, 0
             row["unsent_at"] = row["unsent_end"] = row["rest_at"] = row["rest_end"] = 0
             row["state"] = kernels.ATTACHED
@@ -193,18 +193,18 @@ class PublishThread:
             return attachment
 
     def recall(self, *attachments: Attachment) -> None:
-        """Have connections returned soon; from any thread."""
+        """Ask for the return of connections. Thread-safe."""
         self._recalled.extend(attachments)
         with self._lock:
             if not self._has_ended:
                 self._ready.wake()
 
     def recall_all(self) -> None:
-        """Have all connections returned soon."""
+        """Ask for the return of all connections."""
         self.recall(*list(self._attached.values()))
 
     def close(self) -> None:
-        """Return all connections, and end."""
+        """Return all connections, and stop the thread."""
         with self._lock:
             self._is_closing = True
         self.recall()
@@ -226,24 +226,24 @@ class PublishThread:
                 self._has_ended = True
                 self._ready.close()
 
-    def _set_addresses(self) -> None:
+    def _pass_arrays(self) -> None:
         arrays = (
             *(self._events, self._by_descriptor, self._connections, self._tails, self._tail_owners),
             *(self._orders, self._levels, *self._scratch, self._progress, self._acks, self._operation, self._iovec),
         )
         set_addresses(self._publishers, publish_cycle.PUBLISHER_ARRAYS, arrays)
 
-    def _learn_topics(self) -> None:
-        """Have the kernel know of topics that are too many for the arrays it knows."""
+    def _update_topic_arrays(self) -> None:
+        """Pass the topic arrays to the kernel again if the log has replaced them by larger ones."""
         rules = self._log.rules
         if self._orders is not rules.orders or self._levels is not rules.levels:
             self._orders, self._levels = rules.orders, rules.levels
-            self._set_addresses()
+            self._pass_arrays()
 
     def _cycle(self) -> None:
-        """Receive what has come, commit and answer it and what follows, and return who is not to be handled here."""
+        """Receive, commit and answer batches, and return connections that this thread cannot handle."""
         resident, received, progress = self._resident, self._received, self._progress
-        self._learn_topics()
+        self._update_topic_arrays()
         count = kernels.receive_batches(*self._sources, self._orders, self._levels, *self._scratch, progress)
         if count < 0:
             raise system_error(-count)
@@ -265,7 +265,7 @@ class PublishThread:
                 self._return(attachment)
 
     def _unknown(self) -> dict[int, Returned]:
-        """A commit has failed: what to return each connection with whose batches were part of it."""
+        """The `Returned` of each connection with batches in a failed commit."""
         received, found = self._received, dict[int, Returned]()
         rows = received.rows[: self._resident.unanswered]
         for index in np.unique(rows["connection"]).tolist():
@@ -284,7 +284,7 @@ class PublishThread:
         return int.from_bytes(self._received.buffer[at + CLIENT_SEQ_AT :][:8].tobytes(), "little")
 
     def _frame_ids(self, row: Any) -> list[int]:
-        """The ids of the frames that a batch came in."""
+        """The ids of the frames that a batch was made of."""
         found, at = [], int(row["frames_at"])
         for _ in range(int(row["frames"])):
             found.append(self._id_at(at))
@@ -293,7 +293,7 @@ class PublishThread:
         return found
 
     def _return(self, attachment: Attachment, returned: Returned | None = None) -> None:
-        """Give a connection back to its event loop."""
+        """Return a connection to its event loop."""
         row: Any = self._connections[attachment.index]
         descriptor, tail = int(row["fd"]), int(row["tail"])
         if returned is None:
@@ -307,11 +307,11 @@ class PublishThread:
             del self._attached[attachment.index]
             self._free.append(attachment.index)
         with suppress(RuntimeError):
-            # Its loop has ended.
+            # The loop may have stopped.
             attachment.loop.call_soon_threadsafe(attachment.returned, returned)
 
     def _returned(self, row: Any, tail: int) -> Returned:
-        """What a connection is returned with that nothing unknown is left of."""
+        """The `Returned` of a connection without batches of unknown outcome."""
         if row["state"] == kernels.RETURNED:
             received = self._received.buffer[int(row["rest_at"]) : int(row["rest_end"])].copy()
         else:

@@ -1,1 +1,1 @@
-"""What readers receive: fetch responses, files sent without a copy, rate limits."""
+"""Fetch responses for readers: files sent without a copy, and read rate limits."""

@@ -1,10 +1,10 @@
-"""Stretches of files that are not in memory are brought there before they are sent.
+"""Reads file ranges into the page cache before they are sent.
 
-They go from the file to the socket by a call of the event loop, which would wait for the disk, and everybody with it.
-So a thread reads them first, one whose disk operations wait for those of all others; the loop finds them in memory
-then. Most of the time they are there already, which a look tells.
+The event loop sends them from the file to the socket by one call, which would block the loop on the disk. So a thread
+with idle I/O priority reads them first, and the loop finds them in memory. Usually they are there already, which a
+quick check shows.
 
-A file stays pinned until the thread has read it, whatever becomes of the reader.
+A file stays pinned until the thread has read it, even if the reader disconnects.
 
 This module must not know what is in the files.
 """
@@ -18,19 +18,19 @@ from typing import TypeAlias
 from seawall.engine.serving.served_log import ServedLog
 from seawall.io.disk.page_cache import bring_near, is_near
 
-#: A descriptor, where, and how many bytes.
-Stretch: TypeAlias = tuple[int, int, int]
+#: File descriptor, offset, and size.
+FileSpan: TypeAlias = tuple[int, int, int]
 
 
-async def warm_up(log: ServedLog, stretches: Sequence[Stretch], release: Callable[[], None]) -> None:
-    """Have stretches in memory; where nobody waits for that any more, `release` is called when it is done."""
-    cold = [stretch for stretch in stretches if not is_near(*stretch)]
+async def warm_up(log: ServedLog, ranges: Sequence[FileSpan], release: Callable[[], None]) -> None:
+    """Bring ranges into the page cache. If the caller is cancelled, `release` is called when that is done."""
+    cold = [each for each in ranges if not is_near(*each)]
     if not cold:
         return
 
     def read() -> None:
-        for stretch in cold:
-            bring_near(*stretch)
+        for each in cold:
+            bring_near(*each)
 
     reading = asyncio.ensure_future(log.aside(read))
     try:

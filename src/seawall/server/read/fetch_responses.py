@@ -1,15 +1,15 @@
-"""What a reader of version 2 gets next: a portion of whole batches, or a gap, and how it goes onto a connection.
+"""Fetch responses of version 2: the next batches for a reader, or a gap, and how they are written to a connection.
 
-A read is planned while nothing changes and carried out without the store. Where a portion is unbroken, and its reader
-takes batches as they are stored, it is not even looked at: stretches of files are sent as they lie, and the reader
-verifies them. Every other portion is read and verified here, with damage told as a gap: a reader that finds damage asks
-again without the flag for stored blocks, and is told. A file that is shorter than its batches, or failed before while
-it was sent (`unfit_ranges.py`), is read and verified, too.
+A read is planned on a consistent view of the store and executed without it. If the planned batches are unbroken and the
+reader accepts them in their stored form, the server does not read them at all: it sends ranges of files, and the reader
+verifies them. It reads and verifies every other response, and reports damage as a gap: a reader that finds damage asks
+again without the flag for stored blocks, and gets the gap. A file that is shorter than its batches, or that failed
+before while it was sent (`unfit_ranges`), is also read and verified.
 
-A portion is whole batches, up to the first gap; it begins at or before the seq that was asked for. Files are pinned
-until they are sent, or the connection is gone.
+A response holds whole batches, up to the first gap; it starts at or before the requested seq. Files are pinned until
+they are sent, or the connection is closed.
 
-This module must not know credit, or who waits for what.
+This module must not know credit, or which reader waits for what.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from seawall.wire.format.rebuilding import batch_without, plain_batch
 from seawall.wire.lwp2.frames import encode_data_start
 from seawall.wire.lwp2.reading import DataPrefix, Gap
 
-#: Bytes that are read on the loop itself: less than what a thread would cost.
+#: Reads up to this size run on the loop: a thread would cost more.
 _READ_HERE_MAX: Final = 64 * limits.KIB
 
 _NO_CLIENT: Final = ClientId(0)
@@ -61,7 +61,7 @@ Chunk: TypeAlias = bytes | memoryview | FileRange
 
 @dataclass(slots=True)
 class FetchResponse:
-    """Batches that go into one frame, and where the reader stands behind them."""
+    """The batches of one frame, and the position of the reader after them."""
 
     topic_id: TopicId
     first_seq: Seq
@@ -73,20 +73,20 @@ class FetchResponse:
     chunk_count: int = 0
     record_count: int = 0
     size: int = 0
-    #: Whether there is nothing more behind it now.
+    #: True if nothing follows it now.
     is_last: bool = False
-    #: How far the position that its last batch has was told, where that is not all of it.
-    told: Told | None = None
-    #: What is to be told before it, in order: gaps, and places where client seqs were given up.
+    #: How much of the position of its last batch was delivered, if not all of it.
+    partial_position: Told | None = None
+    #: Gaps to report before it, in order; including skipped client seqs.
     skips: list[Gap] = field(default_factory=list)
 
     @property
     def payload_length(self) -> int:
-        """Bytes that its frame counts as."""
+        """Payload size of its frame."""
         return limits.FETCH_DATA_HEADER_SIZE + self.size
 
     def add(self, chunk: Chunk, batches: int, records: int) -> None:
-        """Batches that follow those before."""
+        """Append batches."""
         self.chunks.append(chunk)
         self.size += chunk.size if isinstance(chunk, FileRange) else len(chunk)
         self.chunk_count += batches
@@ -94,13 +94,13 @@ class FetchResponse:
 
     @property
     def memory_size(self) -> int:
-        """Bytes of it that are in memory, and not in files."""
+        """Bytes that are in memory, not in files."""
         return sum(len(chunk) for chunk in self.chunks if not isinstance(chunk, FileRange))
 
     def send(self, connection: Connection, command: Command, request_id: int) -> None:
-        """Write the frame; what is pinned is given back when it is sent."""
+        """Write the frame; files are unpinned once they are sent."""
         flags = DataFlags.CAUGHT_UP if self.is_last else DataFlags.MORE
-        if self.told is not None:
+        if self.partial_position is not None:
             flags |= DataFlags.PART
         prefix = DataPrefix(
             self.topic_id,
@@ -127,8 +127,8 @@ class FetchResponse:
                 connection.write(chunk)
         self.chunks = []
 
-    def stretches(self) -> list[tuple[int, int, int]]:
-        """What of it lies in files: descriptor, where, and how many bytes."""
+    def file_spans(self) -> list[tuple[int, int, int]]:
+        """Its ranges of files: descriptor, offset, and size."""
         return [
             (chunk.run.source.file.fileno(), chunk.at, chunk.size)
             for chunk in self.chunks
@@ -136,7 +136,7 @@ class FetchResponse:
         ]
 
     def release(self) -> None:
-        """Give back what is pinned, of a portion that is not sent."""
+        """Unpin the files of a response that is not sent."""
         for chunk in self.chunks:
             if isinstance(chunk, FileRange) and chunk.run.source is not None:
                 chunk.run.source.unpin()
@@ -146,13 +146,13 @@ class FetchResponse:
 async def next_response(
     log: ServedLog, lease: Lease, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
 ) -> FetchResponse | Gap:
-    """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before.
+    """The next response for a reader of one topic at a seq: batches, none at the end of the topic, or a gap.
 
-    What it takes of memory is counted by `lease`; where there is no room for it, this waits.
+    `lease` counts its memory; waits until there is space.
     """
-    # What is read here is held in memory, which what is sent as it lies is not.
-    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.portion(limits.FETCH_READ_SIZE_MAX)
-    size_max = max(1, min(size_max, most))
+    # Responses that are read are held in memory; those sent from files are not.
+    limit = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.fair_size(limits.FETCH_READ_SIZE_MAX)
+    size_max = max(1, min(size_max, limit))
 
     def plan(store: Store) -> tuple[ReadPlan, FetchResponse]:
         topic = topic_of(store, topic_id)
@@ -165,38 +165,38 @@ async def next_response(
         position = store.catalog.next_position
         return made, FetchResponse(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
 
-    made, portion = await log.ask(plan)
+    made, response = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
-        _fill_from_files(portion, made)
-        lease.resize(portion.memory_size)
-        await warm_up(log, portion.stretches(), portion.release)
-        return portion
+        _fill_from_files(response, made)
+        lease.resize(response.memory_size)
+        await warm_up(log, response.file_spans(), response.release)
+        return response
     try:
         await lease.acquire(sum(run.size for run in made.runs))
     except asyncio.CancelledError:
         made.release()
         raise
-    found = await _read(log, made, portion, from_seq, flags, size_max)
+    found = await _read(log, made, response, from_seq, flags, size_max)
     lease.resize(found.memory_size if isinstance(found, FetchResponse) else 0)
     return found
 
 
 async def _read(
-    log: ServedLog, made: ReadPlan, portion: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
+    log: ServedLog, made: ReadPlan, response: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
 ) -> FetchResponse | Gap:
-    """Read what is planned: much of it on a thread."""
+    """Execute a plan: a large one on a thread."""
     if sum(run.size for run in made.runs) > _READ_HERE_MAX:
-        return await log.aside(lambda: _filled(portion, made, made.execute(), from_seq, flags, size_max))
+        return await log.aside(lambda: _filled(response, made, made.execute(), from_seq, flags, size_max))
     items = made.execute()
-    fill = partial(_filled, portion, made, items, from_seq, flags, size_max)
+    fill = partial(_filled, response, made, items, from_seq, flags, size_max)
     if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
-        # Little is stored, and it decompresses to much.
+        # A few stored bytes decompress to many.
         return await log.aside(fill)
     return fill()
 
 
 def topic_of(store: Store, topic_id: TopicId) -> TopicState:
-    """A topic by its id, or the error that says that it is not there."""
+    """A topic by its id; raises `NotFoundError` if it does not exist."""
     topic = store.catalog.find(topic_id)
     if topic is None:
         raise NotFoundError(f"there is no topic {topic_id}: list the topics, or create it")
@@ -204,27 +204,27 @@ def topic_of(store: Store, topic_id: TopicId) -> TopicState:
 
 
 def gap_frame(topic_id: TopicId, lost: LostRange) -> Gap:
-    """A lost range of seqs as readers are told of it."""
+    """The GAP frame for a lost range of seqs."""
     first, last = lost.first_seq, lost.last_seq
     return Gap(topic_id, lost.reason, GapUnit.TOPIC_SEQ, first, last, _NO_CLIENT, Position(0), TimestampNs(0))
 
 
 def skip_frame(topic_id: TopicId, skip: Skip) -> Gap:
-    """A place where client seqs were given up, as readers are told of it."""
+    """The GAP frame for skipped client seqs."""
     first = skip.first_client_seq
     numbers = (first, first + skip.count - 1, skip.client_id, skip.position, TimestampNs(0))
     return Gap(topic_id, GapReason.SKIPPED, GapUnit.CLIENT_SEQ, *numbers)
 
 
 def plain_size(batch: StoredBatch, flags: ReadFlags) -> int:
-    """Bytes of a batch as a reader takes it, before what was deleted is left out."""
+    """The size of a batch in the form that the reader accepts, including deleted records."""
     if batch.is_plain or flags & ReadFlags.STORED_CODEC:
         return len(batch.data)
     return limits.BATCH_HEADER_SIZE + batch.header.raw_length
 
 
 def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | memoryview:
-    """A batch as a reader takes it: as it is stored, plain, or without what was deleted."""
+    """A batch in the form that the reader accepts: as stored, decompressed, or without deleted records."""
     last = Seq(batch.base_seq + batch.record_count - 1)
     if batch.live != ((max(from_seq, batch.base_seq), last),):
         return batch_without(batch.data, batch.live)
@@ -234,7 +234,7 @@ def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | mem
 
 
 def _is_direct(plan: ReadPlan) -> bool:
-    """Whether batches can go as they lie: nothing is left out, and enough of it is in files that are fit for it."""
+    """True if batches can be sent as stored: nothing is left out, and enough of them are in usable files."""
     stored = [(run, run.source.file) for run in plan.runs if run.source is not None]
     in_files = sum(run.size for run, file in stored if file.fileno() >= 0)
     if in_files < limits.SEND_FILE_SIZE_MIN or not plan.is_unbroken:
@@ -244,53 +244,53 @@ def _is_direct(plan: ReadPlan) -> bool:
     )
 
 
-def _fill_from_files(portion: FetchResponse, plan: ReadPlan) -> None:
-    """Take the runs of a plan over, with what they have pinned."""
+def _fill_from_files(response: FetchResponse, plan: ReadPlan) -> None:
+    """Take over the runs of a plan, with their pinned files."""
     for run in plan.take_runs():
         entries = run.entries
-        # What lies between batches that are read together is none of the reader's: it may be of other topics.
+        # A run may contain batches of other topics in between: do not send those.
         is_whole = int(entries["length"].sum()) == run.size
-        stretches = [(run.at, run.size)] if is_whole else entries[["at", "length"]].tolist()
+        spans = [(run.at, run.size)] if is_whole else entries[["at", "length"]].tolist()
         counts = (
             [(len(entries), int(entries["count"].sum()))] if is_whole else [(1, n) for n in entries["count"].tolist()]
         )
-        for number, ((at, length), (batches, records)) in enumerate(zip(stretches, counts, strict=True)):
+        for number, ((at, length), (batches, records)) in enumerate(zip(spans, counts, strict=True)):
             if run.source is None:
                 chunk: Chunk = memoryview(run.data)[at - run.at : at - run.at + length]
             else:
                 if number:
                     run.source.pin()
                 chunk = FileRange(run, at, length)
-            portion.add(chunk, batches, records)
-        portion.next_position = Position(int(entries["position"][-1]) + 1)
-    portion.next_seq = plan.end_seq
-    portion.is_last = plan.end_seq >= plan.next_seq
+            response.add(chunk, batches, records)
+        response.next_position = Position(int(entries["position"][-1]) + 1)
+    response.next_seq = plan.end_seq
+    response.is_last = plan.end_seq >= plan.next_seq
 
 
 def _filled(
-    portion: FetchResponse, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
+    response: FetchResponse, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
 ) -> FetchResponse | Gap:
-    """The batches before the first gap, as many as have room when they are plain; or that gap."""
+    """The batches before the first gap, as many as fit decompressed; or that gap."""
     for item in items:
         if isinstance(item, LostRange):
-            return portion if portion.chunk_count else gap_frame(portion.topic_id, item)
+            return response if response.chunk_count else gap_frame(response.topic_id, item)
         if isinstance(item, StoredSkip):
-            if portion.chunk_count:
-                # The next portion begins with it.
-                return portion
-            portion.skips.append(skip_frame(portion.topic_id, item.skip))
+            if response.chunk_count:
+                # The next response starts with it.
+                return response
+            response.skips.append(skip_frame(response.topic_id, item.skip))
         else:
-            if portion.chunk_count and portion.size + plain_size(item, flags) > size_max and not item.is_plain:
-                # Compressed ones may become much larger than what was planned: the next portion begins with it.
-                return portion
-            portion.add(chunk_of(item, from_seq, flags), 1, item.record_count)
-            portion.next_seq, portion.next_position = item.next_seq, Position(item.position + 1)
-    # What was deleted behind the last batch is passed over in silence.
-    portion.next_seq = max(portion.next_seq, plan.end_seq)
-    portion.is_last = portion.next_seq >= plan.next_seq
-    return portion
+            if response.chunk_count and response.size + plain_size(item, flags) > size_max and not item.is_plain:
+                # Decompressed it may be much larger than planned: the next response starts with it.
+                return response
+            response.add(chunk_of(item, from_seq, flags), 1, item.record_count)
+            response.next_seq, response.next_position = item.next_seq, Position(item.position + 1)
+    # Skip deleted records after the last batch silently.
+    response.next_seq = max(response.next_seq, plan.end_seq)
+    response.is_last = response.next_seq >= plan.next_seq
+    return response
 
 
 def refuse_start(text: str) -> ProtocolError:
-    """A start that means nothing here."""
+    """The error for an invalid start of a read."""
     return ProtocolError(text, code=ErrorCode.INVALID_OFFSET, closes=False)

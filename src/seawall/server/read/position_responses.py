@@ -1,8 +1,8 @@
-"""Portions of everything that is ordered, over all topics, for readers of version 2 by position.
+"""Fetch responses over all topics in their total order, for version 2 readers by position.
 
-A position is one batch, several of a transaction, or one place where client seqs were given up. What shares a position
-may take several portions: each says how far it was told. What was evicted or lost before a batch has no
-position of its own: readers by position are told of it by the gap in the seqs of its topic.
+A position is one batch, several of a transaction, or one range of skipped client seqs. Batches that share a position
+may take several responses: each one says how much of the position was delivered. Records that were evicted or lost
+before a batch have no position of their own: readers by position notice the gap in the seqs of the topic.
 
 This module must not know who reads.
 """
@@ -29,14 +29,14 @@ _ALL: TopicId = TopicId(ALL_TOPICS)
 
 
 async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
-    """The position that a start means now."""
+    """The position that a start currently refers to."""
     if by is ReadBy.POSITION:
         return Position(start)
     if by is ReadBy.EARLIEST:
         return Position(0)
     if by is ReadBy.LATEST:
         return await log.ask(_end)
-    # By time: what only one topic has was refused when the request was parsed.
+    # By time: the parser has refused starts that apply to one topic only.
     return await log.ask(partial(_position_at, TimestampNs(start)))
 
 
@@ -44,71 +44,71 @@ async def next_position_response(
     log: ServedLog,
     lease: Lease,
     from_position: Position,
-    told: Told | None = None,
+    partial_position: Told | None = None,
     *,
     size_max: int,
     records_max: int,
     flags: ReadFlags,
 ) -> FetchResponse | Gap:
-    """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP.
+    """The next response for a reader of all topics at a position: batches, none at the end, or a SKIP.
 
-    `told` says what of the position it has already. What it takes of memory is counted by `lease`; where there is no
-    room for it, this waits.
+    `partial_position` says how much of the position it has already. `lease` counts the memory; waits until there is
+    space.
     """
-    size_max = max(1, min(size_max, lease.portion(limits.FETCH_SMALL_SIZE_MAX)))
+    size_max = max(1, min(size_max, lease.fair_size(limits.FETCH_SMALL_SIZE_MAX)))
     while True:
-        plan, end = await log.ask(partial(_plan, from_position, told, size_max, records_max or None))
-        portion = FetchResponse(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
+        plan, end = await log.ask(partial(_plan, from_position, partial_position, size_max, records_max or None))
+        response = FetchResponse(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         lease.resize(0)
         try:
             await lease.acquire(plan.size)
         except asyncio.CancelledError:
             plan.release()
             raise
-        stop = await log.aside(partial(_fill, portion, plan, flags, size_max))
-        lease.resize(portion.memory_size)
-        if stop is not None and portion.chunk_count:
-            return portion
+        stop = await log.aside(partial(_fill, response, plan, flags, size_max))
+        lease.resize(response.memory_size)
+        if stop is not None and response.chunk_count:
+            return response
         if isinstance(stop, ReceivedSkip):
             return await log.ask(partial(_skip_frame, stop))
-        if portion.chunk_count:
+        if response.chunk_count:
             if plan.told is not None:
-                portion.next_position, portion.told = plan.end_position, plan.told
-            return portion
+                response.next_position, response.partial_position = plan.end_position, plan.told
+            return response
         if plan.is_last:
-            portion.next_position = max(from_position, end)
-            return portion
-        # All that lay there was deleted.
-        from_position, told = plan.end_position, plan.told
+            response.next_position = max(from_position, end)
+            return response
+        # Everything there was deleted.
+        from_position, partial_position = plan.end_position, plan.told
 
 
 def _fill(
-    portion: FetchResponse, plan: PositionPlan, flags: ReadFlags, size_max: int
+    response: FetchResponse, plan: PositionPlan, flags: ReadFlags, size_max: int
 ) -> StoredBatch | ReceivedSkip | None:
-    """Add batches to a portion, as many as have room when they are plain; what it stopped at, None at the end."""
-    portion.is_last = plan.is_last
+    """Add batches to a response, as many as fit decompressed; returns the item it stopped at, None at the end."""
+    response.is_last = plan.is_last
     last = None
     for item in plan.stored():
         if isinstance(item, ReceivedSkip):
-            portion.is_last &= not portion.chunk_count
+            response.is_last &= not response.chunk_count
             return item
-        if last is not None and not item.is_plain and portion.size + plain_size(item, flags) > size_max:
-            portion.is_last = False
-            portion.next_position = item.position
+        if last is not None and not item.is_plain and response.size + plain_size(item, flags) > size_max:
+            response.is_last = False
+            response.next_position = item.position
             if item.position == last:
-                portion.told = Told(item.header.topic_id, item.base_seq)
+                response.partial_position = Told(item.header.topic_id, item.base_seq)
             return item
-        portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
+        response.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
         last = item.position
-        portion.next_position = Position(last + 1)
+        response.next_position = Position(last + 1)
     return None
 
 
 def _plan(
-    position: Position, told: Told | None, size_max: int, records_max: int | None, store: Store
+    position: Position, partial_position: Told | None, size_max: int, records_max: int | None, store: Store
 ) -> tuple[PositionPlan, Position]:
     plan = store.queries.plan_positions(
-        position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True
+        position, size_max=size_max, records_max=records_max, told=partial_position, cuts_positions=True
     )
     return plan, _end(store)
 
@@ -121,7 +121,7 @@ def _skip_frame(skipped: ReceivedSkip, store: Store) -> Gap:
 
 
 def _position_at(timestamp_ns: TimestampNs, store: Store) -> Position:
-    """Where the first batch of any topic lies that is not older; the end if all are."""
+    """The position of the first batch of any topic that is not older; the end if all are older."""
     found = _end(store)
     for topic in store.catalog.shown():
         segments, seq = store.queries.topic_log(topic.topic_id), store.queries.seq_at(topic.name, timestamp_ns)

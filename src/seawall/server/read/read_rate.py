@@ -1,11 +1,10 @@
-"""How fast a reader may be: what it was sent is paid for with time, and who owes waits.
+"""Read rate limit: a reader pays for sent bytes with time, and waits while it is in debt.
 
-A portion is charged before it is read, as what it may have at the most, and again when it is known what it has. A
-reader may always have one on credit, so a batch larger than a second's worth is sent whole; and over any time t at most
-one second's worth, one portion and rate × t go out.
+A response is charged at its largest possible size before it is read, and corrected when its size is known. A reader may
+always have one response on credit, so a batch larger than the bytes of one second is sent whole. In any time t at most
+the bytes of one second, one response and rate × t are sent.
 
-A rate may be shared: all readers with one token owe together. Version 1 must not be made to wait, so it is told that
-there is nothing yet.
+All readers with the same token may share one rate. Version 1 must not be delayed, so it gets an empty answer instead.
 
 This module must not know connections, or what is read.
 """
@@ -20,23 +19,23 @@ from seawall.io.interfaces import Clock
 from seawall.io.process.clocks import OsClock
 
 _NS_PER_S: Final = 1_000_000_000
-#: How long a wait lasts before it is looked whether anybody still waits.
-_LOOK_S: Final = 0.25
+#: How often a wait checks whether it is still needed.
+_POLL_S: Final = 0.25
 
 
 class ReadRate:
-    """Bytes a second for one reader, or for several together."""
+    """A rate in bytes a second for one reader, or for several together."""
 
     __slots__ = ("_clock", "_paid_ns", "_rate")
 
     def __init__(self, bytes_per_second: int, clock: Clock | None = None) -> None:
         self._clock = clock or OsClock()
         self._rate = bytes_per_second
-        #: When all that was sent is paid for; nobody can save up more than a second.
+        #: The time at which everything sent is paid for; at most one second of credit accumulates.
         self._paid_ns = self._clock.monotonic_ns() - _NS_PER_S
 
     def take(self, size: int) -> int:
-        """Bytes that a portion may have now, of those that are asked for: a second's worth; 0 if one has to wait."""
+        """Charge a response now: returns the granted bytes, at most those of one second; 0 if it has to wait."""
         now_ns = self._clock.monotonic_ns()
         if self._paid_ns > now_ns:
             return 0
@@ -46,12 +45,12 @@ class ReadRate:
         return taken
 
     def settle(self, taken: int, used: int) -> None:
-        """A portion for which so much was taken has so much."""
+        """Correct the charge of a response: `used` instead of `taken` bytes."""
         self._paid_ns += (used - taken) * _NS_PER_S // self._rate
 
     async def wait(self, size: int, is_over: Callable[[], bool]) -> int:
-        """`take` once that can be, or as soon as nobody wants it any more."""
+        """The same as `take`, but waits until it grants bytes or `is_over`."""
         while not (taken := self.take(size)) and not is_over():
             left_ns = self._paid_ns - self._clock.monotonic_ns()
-            await asyncio.sleep(min(left_ns / _NS_PER_S, _LOOK_S))
+            await asyncio.sleep(min(left_ns / _NS_PER_S, _POLL_S))
         return taken

@@ -1,7 +1,7 @@
-"""The answer to FILES: in which sealed segments some seqs of a topic lie, and what of them is shown.
+"""The answer to FILES: the sealed segments that hold a range of seqs, and which of their records are visible.
 
-All of it is of one moment. What is not sealed is not told of: a reader gets it over the connection. Nor is a topic that
-lies in memory, and nobody who may read at a certain rate only is told of files that he could read faster.
+The answer is one consistent snapshot. It contains sealed segments only: a reader gets the rest over the connection. It
+is empty for topics in memory, and for readers with a rate limit, which could read files faster.
 
 This module must not know connections, nor read a segment.
 """
@@ -25,17 +25,17 @@ from seawall.wire.lwp2.files import FilesReply, FilesRequest
 _LAST_SEQ: Final = attrgetter("name.last_seq")
 
 
-def stored_files(store: Store, request: FilesRequest, *, is_told: bool) -> FilesReply:
-    """The reply to FILES; without files if they are not to be told of."""
+def stored_files(store: Store, request: FilesRequest, *, is_allowed: bool) -> FilesReply:
+    """The reply to FILES; empty unless `is_allowed`."""
     topic = topic_of(store, request.topic_id)
     log = store.queries.topic_log(topic.topic_id)
-    if log is None or not log.is_kept or not is_told:
+    if log is None or not log.is_kept or not is_allowed:
         return FilesReply("", bytes(UNIQUE_ID_SIZE), request.first_seq, (), (), ())
     names, end = _sealed(log, request)
     first, last = request.first_seq, Seq(end - 1)
     live = list(islice(topic.live_runs(first, last), FILES_RUNS_MAX + 1)) if first <= last else []
     if len(live) > FILES_RUNS_MAX:
-        # Behind the last one that has room something else may begin at once.
+        # Another run may start right after the last one that fits: end the reply there.
         del live[FILES_RUNS_MAX:]
         last = live[-1][1]
     gaps = topic.gaps(first, last) if first <= last else []
@@ -44,13 +44,13 @@ def stored_files(store: Store, request: FilesRequest, *, is_told: bool) -> Files
 
 
 def _sealed(log: TopicLog, request: FilesRequest) -> tuple[list[str], Seq]:
-    """The sealed segments that a range lies in, and the seq up to which they hold it."""
+    """The sealed segments with records of a range, and the seq at which they end."""
     near = bisect_left(log.sealed, request.first_seq, key=_LAST_SEQ)
     names: list[str] = []
     end = request.first_seq
     for segment in islice(log.sealed, near, near + FILES_SEGMENTS_MAX):
         if segment.name.first_seq >= request.end_seq:
-            # Up to its beginning there is nothing but gaps.
+            # There are only gaps before this segment.
             return names, request.end_seq
         names.append(str(segment.name))
         end = min(Seq(segment.name.last_seq + 1), request.end_seq)

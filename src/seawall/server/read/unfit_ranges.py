@@ -1,16 +1,16 @@
-"""Stretches of files that could not be sent as they lie: the next reader gets them read and verified instead.
+"""Remembers file ranges that could not be sent directly: the next reader gets them read and verified instead.
 
-A frame whose beginning was sent cannot be taken back. Where the disk fails inside it the connection ends, and its
-reader asks for the same range again. So the server remembers where that was: it reads the range then, tells what is
-damaged as a gap, and the reader goes on behind it.
+A frame cannot be rolled back once its beginning is sent. If the disk fails in the middle, the server closes the
+connection, and the reader requests the same range again. So the server remembers the location: it then reads the range,
+reports damage as a gap, and the reader continues after it.
 
-What is remembered is a block of a file, by its path. A block that is forgotten, or whose file got another name, costs
-one more connection. A block that is remembered without need costs speed alone, so nothing takes it back.
+The unit is a block of a file, by its path. A forgotten block, or one whose file was renamed, costs one more connection.
+A block remembered without need only costs speed, so nothing removes it.
 
-At most `limits.UNFIT_BLOCKS_MAX` blocks are remembered; the one noted longest ago goes first.
+At most `limits.UNFIT_BLOCKS_MAX` blocks are remembered; the oldest is dropped first.
 
-All loops of a process share what is remembered: a reader that connects again may be dealt to another one. Safe from any
-thread. A crash forgets it. This module must not know what is in a file.
+All loops of a process share them, since a reader may reconnect to another loop. Thread-safe. A crash forgets them. This
+module must not know what is in a file.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from seawall import limits
 
 __all__ = ["UNFIT", "UnfitRanges"]
 
-#: Bytes of one block.
+#: Size of a block.
 _BLOCK_SIZE: Final = 1 * limits.MIB
 
 
 class UnfitRanges:
-    """Blocks of files that are not fit to be sent as they lie."""
+    """Blocks of files that cannot be sent directly."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max: Final = count_max
         self._lock = Lock()
-        #: Path and number of each block, in the order in which they were noted.
+        #: Path and number of each block, the oldest first.
         self._blocks: dict[tuple[str, int], None] = {}
-        #: How often a file has failed.
+        #: Number of failures.
         self.failures = 0
 
     def __len__(self) -> int:
-        """How many blocks are remembered."""
+        """The number of remembered blocks."""
         return len(self._blocks)
 
     def note(self, path: str, at: int) -> None:
-        """The file could not be sent at this position."""
+        """Remember that sending a file failed at an offset."""
         block = path, at // _BLOCK_SIZE
         with self._lock:
             self.failures += 1
@@ -52,7 +52,7 @@ class UnfitRanges:
                 del self._blocks[next(iter(self._blocks))]
 
     def reach_into(self, path: str, at: int, size: int) -> bool:
-        """Whether a stretch of a file lies in a block that was noted, in part or all of it."""
+        """True if a range of a file overlaps a remembered block."""
         if not self._blocks:
             return False
         return any(
@@ -60,5 +60,5 @@ class UnfitRanges:
         )
 
 
-#: What the servers of this process remember.
+#: The blocks of all servers of this process.
 UNFIT: Final = UnfitRanges(limits.UNFIT_BLOCKS_MAX)

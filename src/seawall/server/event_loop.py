@@ -1,16 +1,16 @@
-"""A broker: one event loop of a node, with the connections that were dealt to it and all that they share.
+"""One event loop of a node, with the connections that were assigned to it and all that they share.
 
-The first is on the loop of the log, which commits for all. Others are on threads of their own (`start_beside`), each
-with a ring: what they receive, check, look up and send is done beside the others wherever that does not need the
-interpreter, which is most of it where batches are large.
+The first event loop is that of the log, which commits for all. Each further one runs on a thread of its own
+(`start_event_loop`) with a ring of its own. Receiving, checking, looking up and sending run in parallel wherever they
+do not need the interpreter, which is most of the work with large batches.
 
-    the port ─▶ in turn ─▶ broker 0   loop of the log    ring 0 ┐
-                          broker 1   thread             ring 1 ├▶ one order, one log
-                          broker 2   thread             ring 2 ┘
+    port ─▶ round-robin ─▶ event loop 0   loop of the log    ring 0 ┐
+                           event loop 1   thread             ring 1 ├▶ one order, one log
+                           event loop 2   thread             ring 2 ┘
 
-What belongs to a broker is touched by its own loop; others call it by `on_loop`.
+Only its own loop touches the state of an event loop; other threads call it by `submit`.
 
-A crash takes all of them. This module must not know frames.
+A crash ends all of them. This module must not know frames.
 """
 
 from __future__ import annotations
@@ -45,64 +45,67 @@ from seawall.wire.lwp1.replies import BrokerStatus
 
 R = TypeVar("R")
 
-#: How often a drain looks whether everybody has gone.
-_LOOK_S: Final = 0.01
+#: How often a drain checks for open connections.
+_POLL_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Where a node listens, and how it treats who comes."""
+    """Where a node listens, and the limits for its peers."""
 
     host: str = "127.0.0.1"
     port: int = limits.LWP_PORT
-    #: Further addresses.
+    #: Further addresses to listen on.
     also: tuple[tuple[str, int], ...] = ()
     connections_max: int = limits.CONNECTIONS_MAX
     past_end: PastEnd = PastEnd.CATCHING_UP
     server: ServerSettings = field(default_factory=ServerSettings)
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
-    #: Event loops that connections are dealt to.
+    #: Number of event loops.
     brokers: int = 1
-    #: Bytes that are held for all peers, 0 for a part of the memory limit; and for each connection.
+    #: Bytes for all peers, 0 for a part of the memory limit; and for each connection.
     peer_memory: int = 0
     connection_memory: int = limits.CONNECTION_MEMORY_SIZE
-    #: How connections are encrypted; None if they are not.
+    #: TLS settings; None for plain connections.
     tls: SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What all brokers of a node have in common."""
+class NodeShared:
+    """What all event loops of a node share."""
 
     settings: NodeSettings
     access: Access
     memory: Memory
-    #: What is held for peers.
+    #: The memory budget for peers.
     peers: PeerMemory
-    tell: Callable[[str], None]
-    #: The brokers there are, as they are now.
-    look: Callable[[], tuple[BrokerStatus, ...]]
-    #: What all brokers have counted, by cause.
+    #: Reports a message to the operator.
+    report: Callable[[str], None]
+    #: Returns the status of each event loop.
+    statuses: Callable[[], tuple[BrokerStatus, ...]]
+    #: Returns the counters of all event loops, by cause.
     counts: Callable[[], dict[str, int]]
     load: Callable[[], NodeLoad]
-    #: Receives, commits and answers small batches; None where the system has not what it needs.
+    #: Receives, commits and answers small batches; None where the system does not support it.
     publish_thread: PublishThread | None
 
     def count(self) -> int:
-        """Connections of all brokers."""
-        return sum(broker.connections for broker in self.look())
+        """The number of connections of all event loops."""
+        return sum(status.connections for status in self.statuses())
 
 
-class Broker:
-    """The connections of one loop. Made on it."""
+class EventLoop:
+    """The connections of one loop. Create it on that loop."""
 
-    def __init__(self, log: ServedLog, number: int, shared: Shared) -> None:
+    def __init__(self, log: ServedLog, number: int, shared: NodeShared) -> None:
         own, access = shared.settings, shared.access
         self.loop = asyncio.get_running_loop()
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number, shared.publish_thread)
-        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.counts, shared.load)
+        context = ServerContext(
+            log, self.ingest, commands, own.server, access, shared.statuses, shared.counts, shared.load
+        )
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),
@@ -116,18 +119,18 @@ class Broker:
             needs_token=not access.is_open,
             publish_thread=shared.publish_thread,
         )
-        # Memory is that of all: one broker returns it and tells of it, each holds its own connections.
-        give_back, tell = (_nothing, _nothing) if number else (log.relieve, shared.tell)
-        self.pressure = Pressure(self.ingest, shared.memory, give_back, tell)
-        #: Batches that nobody was told about when it was drained.
+        # All event loops share the memory: the first one releases and reports it, each holds its own connections.
+        release_memory, report = (_nothing, _nothing) if number else (log.relieve, shared.report)
+        self.pressure = Pressure(self.ingest, shared.memory, release_memory, report)
+        #: Batches without an answer when the loop was drained.
         self.unanswered = 0
 
-    def on_loop(self, work: Coroutine[None, None, R]) -> Awaitable[R]:
-        """Carry something out on the loop of this broker; to be awaited on any."""
+    def submit(self, work: Coroutine[None, None, R]) -> Awaitable[R]:
+        """Run a coroutine on this loop; the result can be awaited on any loop."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     async def drain(self, timeout_s: float) -> bool:
-        """Have everybody answered and let go; whether that was done in time. Who is left is cut off."""
+        """Answer and close all connections; False if the timeout has aborted some."""
         deadline = self.loop.time() + timeout_s
         self.listener.stop()
         self.pressure.stop()
@@ -135,7 +138,7 @@ class Broker:
         for connection in list(connections):
             connection.drain(int(timeout_s * 1000))
         while connections and self.loop.time() < deadline:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         is_drained = not connections
         self.unanswered = self.ingest.undecided
         for connection in list(connections):
@@ -143,30 +146,30 @@ class Broker:
         return is_drained
 
 
-async def start_beside(log: ServedLog, number: int, shared: Shared) -> Broker:
-    """Start a broker on a loop and a thread of its own."""
+async def start_event_loop(log: ServedLog, number: int, shared: NodeShared) -> EventLoop:
+    """Start an event loop on a thread of its own."""
     _, make_loop = loop_factory()
     loop = make_loop()
-    thread = threading.Thread(target=_run, args=(loop,), name=f"seawall-broker-{number}", daemon=True)
+    thread = threading.Thread(target=_run, args=(loop,), name=f"seawall-loop-{number}", daemon=True)
     thread.start()
 
-    async def make() -> Broker:
-        return Broker(LoopView(log, number), number, shared)
+    async def create() -> EventLoop:
+        return EventLoop(LoopView(log, number), number, shared)
 
     try:
-        broker = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))
+        event_loop = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(create(), loop))
     except BaseException:
         loop.call_soon_threadsafe(loop.stop)
         raise
-    broker.thread = thread
-    return broker
+    event_loop.thread = thread
+    return event_loop
 
 
-async def end_beside(broker: Broker) -> None:
-    """End the loop and the thread of a broker, whose log is closed."""
-    broker.loop.call_soon_threadsafe(broker.loop.stop)
-    if broker.thread is not None:
-        await asyncio.to_thread(broker.thread.join)
+async def stop_event_loop(event_loop: EventLoop) -> None:
+    """Stop an event loop and its thread; its log has to be closed."""
+    event_loop.loop.call_soon_threadsafe(event_loop.loop.stop)
+    if event_loop.thread is not None:
+        await asyncio.to_thread(event_loop.thread.join)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -179,4 +182,4 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """The first broker does it."""
+    """Do nothing: the first event loop does it."""
