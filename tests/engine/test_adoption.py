@@ -20,8 +20,8 @@ from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.api.verify import verify_directory
 from seawall.engine.api.view import open_view
-from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store import store
+from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
 from seawall.engine.transactions import adoption, staging
 from seawall.errors import DiskFullError, InvalidInputError, NotFoundError

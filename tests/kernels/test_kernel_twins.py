@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import twins
 
 import seawall.kernels
+import twins
 from seawall.kernels.runtime import jit
 from seawall.kernels.runtime.warm import kernel_modules, warm
 
@@ -21,12 +21,16 @@ TWINS = Path(twins.__file__).parent
 
 #: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
 ONE_MODEL = {
-    "ordering.holding": "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client",
+    "ordering.holding": (
+        "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client"
+    ),
     "ordering.collecting": "slot_of_ref",
     "runtime.prefetch": "ask_ahead",
     "ordering.deciding": "release_held drain_refs",
     "ordering.gaps": "expire_gaps",
-    "ordering.order_entries": "wrap_floor reserve_positions has_range_space write_entries settle_entries reserve_repeatedly",
+    "ordering.order_entries": (
+        "wrap_floor reserve_positions has_range_space write_entries settle_entries reserve_repeatedly"
+    ),
 }
 
 #: Kernels without a twin, each with the reason.
@@ -37,7 +41,7 @@ WITHOUT_TWIN = {
         for name in names.split()
     },
     "network.batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
-    "network.chunk_arrival.receive_chunks": "makes system calls; what it calls for each piece (check_chunks) has a twin",
+    "network.chunk_arrival.receive_chunks": "makes system calls; check_chunks, called for each piece, has a twin",
     "runtime.disk_ring.ask_for_signal": "is for another thread to see",
     "runtime.disk_ring.execute": "is a system call",
     "runtime.disk_ring.measure_chain": "measures time",
@@ -53,15 +57,15 @@ WITHOUT_TWIN = {
         for name in ("acquire_lock", "release_lock", "try_acquire_lock")
     },
     **{
-        f"network.publish_cycle.{name}": "makes system calls; the steps between them (commit_cycle, publish_io) have twins"
+        f"network.publish_cycle.{name}": "makes system calls; the steps (commit_cycle, publish_io) have twins"
         for name in ("run_cycles", "settle_received", "stage_received")
     },
-    "network.publish_io.receive_batches": "makes system calls; what it does with received bytes (accept_batches) has a twin",
+    "network.publish_io.receive_batches": "makes system calls; accept_batches has a twin",
     "network.publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
     "runtime.rings.consume_pattern": "a stress loop against another process",
     "runtime.rings.produce_pattern": "a stress loop against another process",
     "network.waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
-    "network.waiting_publisher.publish_waiting": "makes system calls; its parts (seal and read) are those of waiting_exchange",
+    "network.waiting_publisher.publish_waiting": "makes system calls; its parts are those of waiting_exchange",
     "codec.values.send_values": "makes system calls; what it sends (join_part) has a twin",
     "runtime.uring.serve_uring": "serves until it is told to stop",
 }
