@@ -1,4 +1,4 @@
-"""Every kernel has a twin, the twin takes the same arguments, and nothing outside the package shapes the machine code."""
+"""Every kernel has a twin that takes the same arguments, and nothing outside the package shapes the machine code."""
 
 from __future__ import annotations
 
