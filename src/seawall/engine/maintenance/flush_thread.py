@@ -115,7 +115,7 @@ class FlushThread:
         is_more = True
         while is_more:
             with self._queue.state:
-                is_more = self._store.parts.logs.recover_waiting()
+                is_more = self._store.parts.logs.recover_unflushed()
 
     def _seal(self) -> None:
         """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from seawall.core.types import TimestampNs
 from seawall.engine.commit.appends import Commit
-from seawall.engine.maintenance.flushing import FlushJob, SealJob
+from seawall.engine.maintenance.flushing import FlushJob, SealJob, flush_log, plan_log_flushes, plan_log_seals
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.replay import store_sections
 from seawall.errors import RetryableError, SeawallError
@@ -60,10 +60,10 @@ class Maintenance:
         with self._guard.preparing():
             self._writer.flush(durable=True)
             parts.reservations.forget()
-            while self._logs.recover_waiting():
+            while self._logs.recover_unflushed():
                 pass
             for log in self._logs:
-                log.fill(wal.locate, wal.at)
+                flush_log(log, wal.locate, wal.at)
                 log.seal_rolled()
             catalog = parts.current_catalog()
             sections = catalog_sections(catalog) | store_sections(self._logs.unsealed(), parts.sessions)
@@ -118,7 +118,7 @@ class Maintenance:
     def plan_flushes(self) -> list[FlushJob]:
         """What waits in the log for its segment; may be carried out without the store (`placing.py`)."""
         self._parts.pending.apply()
-        jobs = [job for log in self._logs for job in log.plan_flushes(self._wal.locate, self._wal.at)]
+        jobs = [job for log in self._logs for job in plan_log_flushes(log, self._wal.locate, self._wal.at)]
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
 
@@ -126,7 +126,7 @@ class Maintenance:
         """Segments that can be sealed without the store (`placing.py`): that others follow them is durable."""
         if not self._writer.is_settled:
             return []
-        return [seal for log in self._logs for seal in log.plan_seals()]
+        return [seal for log in self._logs for seal in plan_log_seals(log)]
 
     # --- the end -------------------------------------------------------------------------------------------------
 

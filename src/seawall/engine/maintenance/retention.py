@@ -29,15 +29,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.maintenance.stored_sizes import StoredSizes
+from seawall.engine.store.control_log import ControlLog
 from seawall.engine.store.ephemeral_memory import EphemeralMemory
-from seawall.engine.store.replay import ReplayedSegment
+from seawall.engine.store.topic_logs import TopicLogs
 from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
 from seawall.storage.control.deletes import DeleteRecords, TagMatch
 from seawall.storage.control.documents import FloorRaise
@@ -50,11 +51,6 @@ from seawall.topics.config import Discard, Durability
 from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.format.codes import GapReason
-
-if TYPE_CHECKING:
-    from seawall.engine.store.control_log import ControlLog
-    from seawall.engine.store.topic_logs import TopicLogs
-
 
 #: Evictions, and dropped segments, of one call: some milliseconds of work.
 _EVICTIONS_MAX: Final = 256
@@ -229,7 +225,7 @@ class LogCleaner:
         """All topics, but of those that nobody has used since the opening only some that may have something to go."""
         left = _LOOKS_MAX
         for topic in self._catalog:
-            if self._logs.is_pending(topic.topic_id):
+            if self._logs.is_unrecovered(topic.topic_id):
                 has_dead = topic.floor > 1 or len(topic.deleted) > 0
                 if not left or not (has_dead or self.is_limited(topic)):
                     continue
@@ -364,7 +360,7 @@ class LogCleaner:
         """Bring the stored deletes of sealed segments up to date; how many were written."""
         written = 0
         for topic in self._catalog:
-            log = None if self._logs.is_pending(topic.topic_id) else self._logs.get(topic.topic_id)
+            log = None if self._logs.is_unrecovered(topic.topic_id) else self._logs.get(topic.topic_id)
             if log is None or not log.is_kept or (topic.floor == 1 and not len(topic.deleted)):
                 continue
             for segment in log.sealed:
@@ -406,21 +402,6 @@ class LogCleaner:
     def _loosen(self, topic_id: TopicId, first: Seq, last: Seq) -> None:
         low, high = self.loose.get(topic_id, (first, last))
         self.loose[topic_id] = (min(low, first), max(high, last))
-
-
-def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:
-    """Those unsealed segments of a topic that an opening has to put in order: the last one, and all with live records.
-
-    The others may have been sealed and dropped since the snapshot that knows them as unsealed.
-    """
-    last = max(segments, default=None)
-    return {
-        first_seq: segment
-        for first_seq, segment in segments.items()
-        if first_seq == last
-        or not len(segment.index)
-        or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
-    }
 
 
 def _caps(topic: TopicState, bytes_max: int, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
 from seawall.engine.store.sessions import Sessions
-from seawall.engine.store.unflushed import Waiting
+from seawall.engine.store.unflushed import UnflushedBatches
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.log.epochs import WAL_ROW, WalRows
@@ -64,7 +64,7 @@ class ReplayedSegment:
     """A segment that is not sealed: the batches that belong there, and where in the log some of them are."""
 
     index: BatchIndex = field(default_factory=BatchIndex)
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: UnflushedBatches = field(default_factory=UnflushedBatches)
 
 
 @dataclass(slots=True)
@@ -313,6 +313,21 @@ def add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:
         count=header.record_count,
         length=header.size,
     )
+
+
+def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:
+    """The unsealed segments of a topic that recovery needs: the last one, and all with live records.
+
+    The others may have been sealed and dropped since the snapshot that lists them as unsealed.
+    """
+    last = max(segments, default=None)
+    return {
+        first_seq: segment
+        for first_seq, segment in segments.items()
+        if first_seq == last
+        or not len(segment.index)
+        or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
+    }
 
 
 def segment_entries(segments: dict[Seq, ReplayedSegment]) -> Iterator[tuple[Seq, Entries]]:

@@ -131,7 +131,7 @@ class Adoption:
             stamped = [headers[number * _HEADER : (number + 1) * _HEADER].data for number in each.numbers]
             file = each.segment.shared.file
             segment = adopt_file(log.home, index.first_seq, now_ns, file, index, (each.headers, stamped))
-            each.log.give_up(each.segment)
+            each.log.release(each.segment)
             if isinstance(each.segment, SealedSegment):
                 self._needless.append((each.log, index_name(each.segment.name.first_seq)))
             self._adopted.append((log, index.first_seq))

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
 from seawall.core.types import Seq, TopicId
+from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.store.topic_log import TopicLog
 from seawall.errors import InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control.deletes import DeleteRecords
@@ -30,9 +31,6 @@ from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.state import TopicState
-
-if TYPE_CHECKING:
-    from seawall.engine.maintenance.retention import LogCleaner
 
 #: How many attempts at once may have a berth alone.
 BERTHS: Final = 8
