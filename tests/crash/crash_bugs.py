@@ -476,8 +476,8 @@ def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(Transactions, name, without_sync)
 
-    unsynced("_fill")
-    unsynced("_place")
+    unsynced("_copy")
+    unsynced("_write_headers")
 
 
 def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:

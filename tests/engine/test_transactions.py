@@ -72,7 +72,7 @@ def values(log: EmbeddedLog, topic: str) -> list[bytes]:
 
 def staging_of(log: EmbeddedLog) -> TopicState:
     with log.looking() as store:
-        topic = store.catalog.own(STAGING_TOPIC)
+        topic = store.catalog.reserved(STAGING_TOPIC)
     assert topic is not None
     return topic
 
@@ -436,7 +436,7 @@ def test_room_that_was_made_for_one_topic_is_given_back_if_another_has_none(log:
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is a piece, and all of them are verified ahead."""
     monkeypatch.setattr(limits, "TRANSACTION_PIECE_SIZE", 64 * KIB)
-    monkeypatch.setattr(transaction_copying, "_AHEAD_SIZE", 0)
+    monkeypatch.setattr(transaction_copying, "_PIPELINED_SIZE", 0)
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -495,7 +495,7 @@ def test_a_disk_that_is_full_while_batches_are_written_refuses_all(
 
 @pytest.mark.parametrize("ahead", [0, 1 << 40])
 def test_damage_in_what_was_staged_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    monkeypatch.setattr(transaction_copying, "_AHEAD_SIZE", ahead)
+    monkeypatch.setattr(transaction_copying, "_PIPELINED_SIZE", ahead)
     with opened(tmp_path) as log:
         log.create_topic("a")
         ranges = put(log, b"x" * 70_000, b"y" * 70_000)

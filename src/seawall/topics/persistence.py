@@ -1,4 +1,4 @@
-"""The catalog as sections of a metadata snapshot, and back.
+"""Stores the catalog in sections of a metadata snapshot, and loads it.
 
 | section  | content                                                                                              |
 |----------|------------------------------------------------------------------------------------------------------|
@@ -7,13 +7,14 @@
 | CURSORS  | JSON: cursors, an array of [topic_id, owner, epoch, next_seq, offset or null]                        |
 | KEYS     | JSON: keys, an array of [topic_id, key in hex, first_seq, last_seq, at_ms], oldest first in a topic  |
 | DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
-| SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then  |
-|          | position; with count 0, client 0 and seq 0 the first of a topic says below which it has forgotten    |
+| SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then |
+|          | position; the first row of a topic with count 0, client 0 and seq 0 gives the position below which   |
+|          | it has forgotten SKIPs                                                                               |
 | TRANSACTIONS | JSON: transactions, an array of [owner, epoch, position, timestamp_ns, spans], oldest first; a   |
 |          | span is [topic name, first_seq, record_count]                                                        |
 
-Tags are not here: they are in the records. What does not fit (an unknown topic, a floor above the head,
-a count that is not the number of live records) is `CorruptionError`.
+Tags are not stored here: they are in the records. Inconsistent sections (an unknown topic, a floor above the head, a
+wrong number of live records) raise `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _SEQ_LIMIT: Final = 1 << 63
 
 _REASONS: Final = {int(reason): reason for reason in GapReason}
 
-#: The plain numbers of a topic: their JSON keys are the names of its fields.
+#: The plain numbers of a topic: the JSON keys are the field names.
 _NUMBERS: Final = (
     *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
     *("ttl_floor", "live_records", "live_bytes", "created_ms"),
@@ -55,7 +56,7 @@ _NUMBERS: Final = (
 
 
 def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
-    """The catalog as it is now."""
+    """The catalog as snapshot sections."""
     cursors: list[JsonValue] = []
     keys: list[JsonValue] = []
     for topic in catalog:
@@ -77,7 +78,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
 
 
 def load_catalog(snapshot: Snapshot) -> TopicCatalog:
-    """The catalog that `catalog_sections` wrote into a snapshot."""
+    """Load the catalog that `catalog_sections` stored in a snapshot."""
     catalog = TopicCatalog()
     try:
         _load(snapshot, catalog)
@@ -101,9 +102,9 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
         match row:
             case [int(topic_id), str(owner), int(epoch), int(next_seq), int() | None as offset]:
                 require_unsigned(epoch, next_seq, offset or 0)
-                place = None if offset is None else Offset(offset)
+                v1_offset = None if offset is None else Offset(offset)
                 catalog.set_cursor(
-                    owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), place)
+                    owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), v1_offset)
                 )
             case _:
                 raise CorruptionError(f"CURSORS: {row} is no cursor")
@@ -142,7 +143,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
     config = stored_config(json_object(document, "config", what))
     topic = TopicState(topic_id, name, epoch, config)
-    # Snapshots of the first days do not say when a topic was created.
+    # Snapshots of early versions do not have the creation time.
     document = {"created_ms": 0, **document}
     for number in _NUMBERS:
         setattr(topic, number, json_unsigned(document, number, what, 63))
