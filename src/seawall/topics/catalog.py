@@ -144,7 +144,7 @@ class TopicCatalog:
             raise ConflictError(f"there is a topic {name!r} already")
         count, topic_id = len(self._by_id) + len(planned), TopicId(self.next_topic_id + len(planned))
         if count >= limits.TOPICS_MAX or topic_id >= ALL_TOPICS:
-            raise FullError(f"no topic can be added to {count}: at most {limits.TOPICS_MAX}; delete some")
+            raise FullError(f"no topic can be added: there are {count}, at most {limits.TOPICS_MAX}; delete some")
         _check_dead_letter(name, config)
         return TopicCreate(topic_id, name, TopicEpoch(topic_id), config.to_json(), created_ms)
 
@@ -166,7 +166,7 @@ class TopicCatalog:
         topic = self.named(name)
         before = self.cursor(owner, topic.topic_id)
         if before is None and self._cursor_count >= limits.CURSORS_MAX:
-            raise FullError(f"no cursor can be added to {self._cursor_count}; delete the topics nobody reads")
+            raise FullError(f"no cursor can be added: there are {self._cursor_count} already; delete unused topics")
         previous = Seq(0) if before is None else before.next_seq
         return CursorCommit(owner, topic.topic_id, topic.epoch, next_seq, previous, offset)
 
@@ -320,4 +320,4 @@ def by_topic(rows: WalRows) -> list[WalRows]:
 
 def _check_dead_letter(name: str, config: TopicConfig) -> None:
     if config.dead_letter == name:
-        raise ConfigError(f"dead_letter of topic {name!r} is the topic itself: dead jobs would come back for ever")
+        raise ConfigError(f"dead_letter of topic {name!r} is the topic itself: dead jobs would return forever")

@@ -26,7 +26,9 @@ def stored_config(document: JsonObject) -> TopicConfig:
     except ConfigError as error:
         raise CorruptionError(f"stored configuration: {error}") from error
     except TypeError as error:
-        raise CorruptionError("stored configuration: a value is an array or an object, no setting is") from error
+        raise CorruptionError(
+            "stored configuration: a value is an array or an object, which no setting allows"
+        ) from error
 
 
 def changed_config(config: TopicConfig, document: JsonObject) -> TopicConfig:

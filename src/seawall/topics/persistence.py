@@ -97,7 +97,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
         topic.check_invariants()
         catalog.restore(topic)
     if deleted:
-        raise CorruptionError(f"DELETED: topics {sorted(deleted)} are not there")
+        raise CorruptionError(f"DELETED: topics {sorted(deleted)} do not exist")
     for row in _rows(snapshot, SectionKind.CURSORS, "cursors"):
         match row:
             case [int(topic_id), str(owner), int(epoch), int(next_seq), int() | None as offset]:
@@ -107,7 +107,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
                     owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), v1_offset)
                 )
             case _:
-                raise CorruptionError(f"CURSORS: {row} is no cursor")
+                raise CorruptionError(f"CURSORS: {row} is not a cursor")
     for row in _rows(snapshot, SectionKind.KEYS, "keys"):
         match row:
             case [int(topic_id), str(key), int(first_seq), int(last_seq), int(at_ms)]:
@@ -115,7 +115,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
                 append = KeyedAppend(Seq(first_seq), Seq(last_seq), at_ms)
                 _known(catalog, topic_id).keys.remember(_parse_key(key), append)
             case _:
-                raise CorruptionError(f"KEYS: {row} is no key")
+                raise CorruptionError(f"KEYS: {row} is not a key")
     _load_skips(snapshot.section(SectionKind.SKIPS), catalog)
     if snapshot.section(SectionKind.TRANSACTIONS):
         for row in _rows(snapshot, SectionKind.TRANSACTIONS, "transactions"):
@@ -153,7 +153,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
             case [int(first_seq), int(last_seq), int(reason)] if reason in _REASONS and last_seq < _SEQ_LIMIT:
                 topic.losses.add(Gap(Seq(first_seq), Seq(last_seq), _REASONS[reason]))
             case _:
-                raise CorruptionError(f"{what}: {row} is no loss of topic {name}")
+                raise CorruptionError(f"{what}: {row} is not a loss of topic {name}")
     return topic
 
 
@@ -167,7 +167,7 @@ def _rows(snapshot: Snapshot, kind: SectionKind, key: str) -> list[JsonValue]:
 def _known(catalog: TopicCatalog, topic_id: int) -> TopicState:
     topic = catalog.find(TopicId(topic_id))
     if topic is None:
-        raise CorruptionError(f"topic {topic_id} is not there")
+        raise CorruptionError(f"topic {topic_id} does not exist")
     return topic
 
 
@@ -191,7 +191,7 @@ def _parse_transaction(row: JsonValue) -> CommittedTransaction:
             found = tuple(_parse_span(span) for span in spans)
             return CommittedTransaction(owner, epoch, Position(position), TimestampNs(timestamp_ns), found)
         case _:
-            raise CorruptionError(f"TRANSACTIONS: {row} is no transaction")
+            raise CorruptionError(f"TRANSACTIONS: {row} is not a transaction")
 
 
 def _parse_span(row: JsonValue) -> TopicSpan:
@@ -200,7 +200,7 @@ def _parse_span(row: JsonValue) -> TopicSpan:
             require_unsigned(first_seq, record_count)
             return TopicSpan(topic, Seq(first_seq), record_count)
         case _:
-            raise CorruptionError(f"TRANSACTIONS: {row} is no span of a topic")
+            raise CorruptionError(f"TRANSACTIONS: {row} is not a span of a topic")
 
 
 def _deleted_bytes(topic: TopicState) -> bytes:
@@ -217,7 +217,7 @@ def _skip_bytes(topic: TopicState) -> bytes:
 
 def _load_skips(data: bytes, catalog: TopicCatalog) -> None:
     if len(data) % _SKIP.size:
-        raise CorruptionError("SKIPS: the section is cut")
+        raise CorruptionError("SKIPS: the section is truncated")
     for topic_id, count, position, client_id, first in _SKIP.iter_unpack(data):
         skips = _known(catalog, topic_id).skips
         if count:
@@ -231,7 +231,7 @@ def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:
     at = 0
     while at < len(data):
         if at + _DELETED.size > len(data):
-            raise CorruptionError("DELETED: the section is cut")
+            raise CorruptionError("DELETED: the section is truncated")
         topic_id, count = _DELETED.unpack_from(data, at)
         at += _DELETED.size
         end = at + count * _RANGE.size

@@ -41,7 +41,7 @@ class SeqRanges:
 
     def add(self, first: Seq, last: Seq) -> None:
         """Add every seq of a range."""
-        check(1 <= first <= last, "INV-LIVE-EXACT", f"{first} to {last} is no range")
+        check(1 <= first <= last, "INV-LIVE-EXACT", f"{first} to {last} is not a range")
         # Merge the ranges that overlap the new one or are adjacent to it.
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)

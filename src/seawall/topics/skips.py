@@ -52,7 +52,7 @@ class Skips:
         check(
             not self._kept or self._kept[-1].position < skip.position,
             "INV-WAL-ORDER",
-            f"a SKIP at {skip.position} behind one at {self._kept[-1].position if self._kept else 0}",
+            f"a SKIP at {skip.position} after one at {self._kept[-1].position if self._kept else 0}",
         )
         self._kept.append(skip)
         if len(self._kept) > self._kept_max:

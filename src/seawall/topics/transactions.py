@@ -49,7 +49,7 @@ class TransactionMemory:
         if last.epoch > epoch:
             raise FencedError(
                 f"transaction {epoch} of {owner!r} comes too late: {last.epoch} was committed at position "
-                f"{last.position}, and epochs of an owner rise; stop, or go on behind it"
+                f"{last.position}, and epochs of an owner rise; stop, or continue after it"
             )
         return replace(last, is_repeated=True)
 

@@ -155,7 +155,7 @@ class LogCleaner:
             return
         for setting, cap, _, added in _caps(topic, topic.config.bytes_max, record_count, byte_count):
             if added > cap:
-                raise LimitError(f"{added} for topic {topic.name!r}, whose {setting} is {cap}: this can never fit it")
+                raise LimitError(f"{added} in topic {topic.name!r} can never fit: its {setting} is {cap}")
         caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
         if evicts and any(present + added > cap for _, cap, present, added in caps):
             self.retain(now_ns, [topic])

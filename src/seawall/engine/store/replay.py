@@ -156,7 +156,7 @@ def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegmen
     at = 0
     while at < len(data):
         if at + _SEGMENT.size > len(data):
-            raise CorruptionError(f"snapshot at position {snapshot.position}: its segments are cut")
+            raise CorruptionError(f"snapshot at position {snapshot.position}: the SEGMENTS section is truncated")
         topic_id, count, first_seq = _SEGMENT.unpack_from(data, at)
         at += _SEGMENT.size
         end = at + count * INDEX_ENTRY.itemsize

@@ -2,7 +2,7 @@
 
 Owns the client window of a store. A control batch with the publisher's row opens a session: `open` plans it, `apply`
 executes it once it is in the log. Every logged batch of a session decides its client seq. So the rows of a snapshot and
-the log after it give the same windows again. The exception are seqs that were refused without a batch: they are open
+the log after it give the same windows again. Exceptions are seqs that were refused without a batch: they are open
 again, or skipped where a later row says so. In a log whose order is made elsewhere, refused and skipped seqs are
 batches too (`refuse`, `skip`).
 
@@ -111,7 +111,9 @@ class Sessions:
             previous = self.window.export_rows([client_id])
             _, epoch, next_expected, highest, bitmap = _ROW.unpack(previous)
             if epoch == _SESSION_EPOCH_MAX:
-                raise ConflictError(f"client {client_id:016x} had all its sessions; publish under another client id")
+                raise ConflictError(
+                    f"client {client_id:016x} has used all its session epochs; publish under another client id"
+                )
             row = _ROW.pack(client_id, epoch + 1, next_expected, highest, bitmap)
             return SessionEpoch(epoch + 1), ClientSeq(next_expected), ClientRow(client_id, row, previous)
         if len(self.window) >= self._clients_max:
@@ -141,7 +143,7 @@ class Sessions:
         seq_floor = max(self.seq_floor, *(state.highest_seen for state in states))
         return SessionsRetired(tuple(known), epoch_floor, seq_floor)
 
-    # --- what the log says ---------------------------------------------------------------------------------------
+    # --- applying the log ----------------------------------------------------------------------------------------
 
     def apply(self, control: ClientRow, now_ms: int = 0) -> None:
         """Apply the row of a logged control batch; `CorruptionError` if the row is not valid.
@@ -150,7 +152,7 @@ class Sessions:
         """
         client_id = control.client_id
         if _ROW.unpack(control.row)[0] != client_id:
-            raise CorruptionError(f"CLIENT: the row of another client than {client_id:016x}")
+            raise CorruptionError(f"CLIENT: the row is not of client {client_id:016x}")
         if client_id not in self.window:
             self._make_space()
             self.window.import_rows(control.row)

@@ -118,7 +118,7 @@ class TopicLog:
         home: TopicDirectory,
         locate: Locate,
         sealed: list[SealedSegment],
-        filling: list[ActiveSegment],
+        unsealed: list[ActiveSegment],
         *,
         is_kept: bool = True,
     ) -> None:
@@ -127,7 +127,8 @@ class TopicLog:
         self.is_kept = is_kept
         self._locate = locate
         self.sealed = sealed
-        self.filling = filling
+        #: The unsealed segments, oldest first; the last one is active.
+        self.filling = unsealed
         #: True if the next batch must begin a segment, however small the active one is.
         self.wants_roll = False
 
@@ -275,14 +276,14 @@ class TopicLog:
         Returns the seq after the batch before them, or 1 if no such batch is left, and their entries.
         """
         near = near_position(self.sealed, position)
-        behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
+        next_seq = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
         found: list[Entries] = []
         last_position = position
         for index in self._indexes(near):
             first, last = index.find_position(position), index.seqs_below(end_seq)
             if not found and first:
                 base_seq, *_, count, _ = index.slice(first - 1, first).item()
-                behind = Seq(base_seq + count)
+                next_seq = Seq(base_seq + count)
             if size_max < 0:
                 # The batches of a transaction share a position and are delivered together, even across segments.
                 last = min(last, index.find_position(Position(last_position + 1)))
@@ -294,7 +295,7 @@ class TopicLog:
                 size_max -= int(entries["length"].sum(dtype=np.int64))
             elif size_max < 0 and len(index):
                 break
-        return behind, join_entries(found)
+        return next_seq, join_entries(found)
 
     def offset_of(self, seq: Seq) -> Offset | None:
         """The version 1 stream offset of the batch that holds `seq`, or of the next batch; None if there is none."""

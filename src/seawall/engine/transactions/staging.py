@@ -177,7 +177,7 @@ def _whole_batches(staged: Staged, log: TopicLog, requested: StagedRange) -> Ent
 def _check_range(each: StagedRange) -> None:
     is_one_partition = each.first_seq // BERTH_SEQS == each.last_seq // BERTH_SEQS
     if not 1 <= each.first_seq <= each.last_seq < _SEQ_LIMIT or not is_one_partition:
-        raise InvalidInputError(f"staged seqs {each.first_seq} to {each.last_seq} are no range")
+        raise InvalidInputError(f"staged seqs {each.first_seq} to {each.last_seq} are not a valid range")
 
 
 def _check_disjoint(ranges: Sequence[StagedRange]) -> None:

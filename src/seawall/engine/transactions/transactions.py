@@ -143,7 +143,9 @@ class Transactions:
         """The plan of a transaction; raises if it cannot be committed."""
         catalog, cleaner = self._parts.catalog, self._parts.cleaner
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
-            raise LimitError(f"{len(wanted.offsets)} cursors join, at most {limits.TRANSACTION_CURSORS_MAX} may")
+            raise LimitError(
+                f"{len(wanted.offsets)} cursors in a transaction, at most {limits.TRANSACTION_CURSORS_MAX}"
+            )
         batches = StagedBatches.of(catalog, self._log_of, [part.staged for part in wanted.parts])
         writes: dict[TopicId, TopicWrite] = {}
         topic_ids: npt.NDArray[np.uint32] = np.zeros(len(batches), np.uint32)
@@ -177,8 +179,8 @@ class Transactions:
         topic = self._parts.catalog.named(name)
         if topic.config.durability is Durability.EPHEMERAL:
             raise ConflictError(
-                f"topic {name!r} is kept in memory alone, and would lose its part of a transaction by any end; give "
-                "the topic another class"
+                f"topic {name!r} is kept in memory alone and would lose its part of the transaction at a restart; "
+                "give the topic another durability class"
             )
         return topic
 
