@@ -10,7 +10,7 @@ Invariants
   epoch, and old names need not be remembered.
 - INV-APPLY-ONCE: a batch of the log takes effect once, in its own topic, however often it is replayed. A batch below
   `next_position` has taken effect already and does nothing. An unpositioned control batch takes no position: it takes
-  effect if it follows the log address from which a snapshot continues.
+  effect if it is at or after the log address from which replay continues after a snapshot.
 
 A batch that names an unknown topic (deleted before the batch was ordered, or created in a damaged part of the log) does
 nothing, and `apply` returns false. A create whose name is still taken ends the older topic: that happens only in a

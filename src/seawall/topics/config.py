@@ -2,8 +2,8 @@
 
 `api/topic_config.py` defines the settings, which clients share.
 
-`type`, `order` and `ephemeral` are fixed at creation (`ConflictError`): no later change could add the leases of queues,
-the windows of ordered clients, or the records of files.
+`type`, `order`, and whether a topic is ephemeral, are fixed at creation (`ConflictError`): no later change could add
+the leases of queues, the windows of ordered clients, or the records of files.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class FlushThread:
                     # No space for an index or no free descriptor. The next pass retries, or a checkpoint, which reports
                     # the error.
                     return
-                # The next change reports the error: a batch that could not be copied has no segment to be read from.
+                # Refuse further changes with this error: the content of the segment is unknown.
                 with state:
                     store.guard.refuse(error)
 

@@ -152,7 +152,7 @@ class Sessions:
         """
         client_id = control.client_id
         if _ROW.unpack(control.row)[0] != client_id:
-            raise CorruptionError(f"CLIENT: the row is not of client {client_id:016x}")
+            raise CorruptionError(f"CLIENT: the row belongs to another client than {client_id:016x}")
         if client_id not in self.window:
             self._make_space()
             self.window.import_rows(control.row)

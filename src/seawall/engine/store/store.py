@@ -63,7 +63,7 @@ class Store:
         #: Topic lookups by name and by id that do not apply pending rows first.
         self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
         #: How often a staging partition was assigned.
-        self._partitions_given = 0
+        self._partitions_assigned = 0
         #: If true, `close` marks the log as cleanly closed; otherwise the next opening recovers it as after a crash.
         self.leaves_mark = True
 
@@ -234,8 +234,8 @@ class Store:
         """
         partition = 0
         if is_apart:
-            partition = 1 + self._partitions_given % STAGING_PARTITIONS
-            self._partitions_given += 1
+            partition = 1 + self._partitions_assigned % STAGING_PARTITIONS
+            self._partitions_assigned += 1
         config = staging_config(self.parts.settings.staging_ttl_ms)
         topic = find_staging(self.catalog, partition)
         if topic is None or topic.config != config:

@@ -65,8 +65,8 @@ class TopicLogs:
         self.open_files = open_files
         #: True once the names of the topic directories that existed at the opening are durable.
         self._are_names_durable = False
-        #: Memory that topics of class ephemeral share.
-        self.pooled_memory = BufferPool()
+        #: Buffers that topics of class ephemeral share.
+        self.buffer_pool = BufferPool()
         #: Called with each recovered topic.
         self.on_recovered: Callable[[TopicState], None] = _ignore
 
@@ -95,7 +95,7 @@ class TopicLogs:
         log = self.get(topic.topic_id)
         if log is None:
             is_kept = topic.config.durability is not Durability.EPHEMERAL
-            files = self._files if is_kept else MemoryFiles(self.pooled_memory)
+            files = self._files if is_kept else MemoryFiles(self.buffer_pool)
             home = topic_home(files, self._directory, topic.topic_id, self.open_files if is_kept else None)
             log = self._logs[topic.topic_id] = TopicLog(home, self._locate, [], [], is_kept=is_kept)
         return log
