@@ -205,14 +205,14 @@ def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SnapshotStore, "write", write)
 
 
-def places_not_filled(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-PLACED-DURABLE: a checkpoint forgets the batches that wait in the log, and copies none."""
+def batches_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    """Breaks INV-PLACED-DURABLE: a checkpoint forgets the unflushed batches, and copies none."""
 
-    def fill(self: TopicLog, *_: object) -> None:
-        for filling in self.filling:
-            filling.waiting.drop(len(filling.waiting))
+    def flush_log(log: TopicLog, *_: object) -> None:
+        for unsealed in log.filling:
+            unsealed.waiting.drop(len(unsealed.waiting))
 
-    patch.setattr(TopicLog, "fill", fill)
+    patch.setattr(maintenance, "flush_log", flush_log)
 
 
 def roll_not_replayed(patch: pytest.MonkeyPatch) -> None:
@@ -452,7 +452,7 @@ PLANTED: dict[str, Plant] = {
     "ceiling ignored": ceiling_ignored,
     "snapshot skips log": snapshot_skips_log,
     "log dropped too early": log_dropped_too_early,
-    "places not filled": places_not_filled,
+    "batches not flushed": batches_not_flushed,
     "roll not replayed": roll_not_replayed,
     "every end is clean": clean_mark_always,
     "torn tail kept": torn_tail_kept,
@@ -476,8 +476,8 @@ def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(Transactions, name, without_sync)
 
-    unsynced("_fill")
-    unsynced("_place")
+    unsynced("_copy")
+    unsynced("_write_headers")
 
 
 def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,8 @@ class Case:
 #: Several large batches of a commit are several writes, as are those of a transaction, without megabytes of them.
 _small_places = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
 _small_copies = patch.object(transaction_copying, "_UNCACHED_SIZE", 0)
-#: Stretches that are whole are copied by the disk, however short.
-_whole_stretches = patch.object(placing, "_WHOLE_SIZE", 1 * KIB)
+#: The operating system copies contiguous runs, however short.
+_system_copies = patch.object(placing, "_SYSTEM_COPY_SIZE_MIN", 1 * KIB)
 _nothing_kept = patch.object(rooms, "_UNREAD_CACHED_SIZE", 0)
 
 
@@ -115,7 +115,7 @@ def case_of(seed: int, number: int, make: type[World] = World) -> Case:
 @_small_places
 @_small_copies
 @_nothing_kept
-@_whole_stretches
+@_system_copies
 def run_case(seed: int, number: int, make: type[World] = World) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
     case = case_of(seed, number, make)

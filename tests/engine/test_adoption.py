@@ -93,7 +93,7 @@ def segments(path: Path, topic_id: int) -> dict[int, str]:
 
 def berth_of(log: EmbeddedLog, partition: int) -> int:
     with log.looking() as store:
-        topic = store.catalog.own(partition_name(partition))
+        topic = store.catalog.reserved(partition_name(partition))
     assert topic is not None
     return topic.topic_id
 
@@ -166,7 +166,7 @@ def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
 def test_a_berth_serves_again_and_again(
     log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "BERTHS", 1)
+    monkeypatch.setattr(store, "STAGING_PARTITIONS", 1)
     earlier, later = put(log, 1), put(log, 2)
     with log.stage(is_apart=True) as stager:
         stager.publish(record(9))

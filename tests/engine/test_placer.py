@@ -44,7 +44,7 @@ class Tended:
         while self.at < to:
             self.at += 10
             if self.at >= self.checkpoint_schedule.look_at:
-                self.checkpoint_schedule.look_after(self.at, self.checkpoint)
+                self.checkpoint_schedule.run_due(self.at, self.checkpoint)
 
     def checkpoint(self) -> None:
         self.done.append(("checkpoint", self.at))
@@ -64,13 +64,13 @@ def test_places_are_filled_in_a_quiet_moment_or_when_the_log_has_its_size() -> N
     # It takes its time, and is asked again.
     tended.grow(1_870)
     assert tended.taken() == [("now", 1_850)]
-    tended.checkpoint_schedule.placed()
+    tended.checkpoint_schedule.flushed()
     tended.grow(1_920)
     assert tended.taken() == [("checkpoint", 1_880)]
     tended.grow(1_930)
     assert tended.taken() == [("soon", 1_930)]
     # There was a quiet moment: the checkpoint comes before the log has its size.
-    tended.checkpoint_schedule.placed()
+    tended.checkpoint_schedule.flushed()
     tended.grow(1_940)
     assert tended.taken() == [("checkpoint", 1_940)]
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_leaves_those_alone_who_place() -> None:
     thread = threading.Thread(target=place)
     thread.start()
     assert entered.wait(30)
-    tended.checkpoint_schedule.placed()
+    tended.checkpoint_schedule.flushed()
     tended.grow(1_800)
     assert tended.done == []
     left.set()
@@ -111,7 +111,7 @@ def test_many_open_segments_are_urgent() -> None:
     tended.checkpoint_schedule.rolled(0)
     tended.grow(1_041)
     assert tended.taken() == [("now", 1_050)]
-    tended.checkpoint_schedule.placed()
+    tended.checkpoint_schedule.flushed()
     tended.grow(1_060)
     assert tended.taken() == [("checkpoint", 1_060)]
     tended.grow(1_100)
@@ -126,7 +126,7 @@ def test_segments_that_large_batches_have_filled_are_urgent() -> None:
     tended.checkpoint_schedule.rolled(50)
     tended.grow(1_020)
     assert tended.taken() == [("now", 1_020)]
-    tended.checkpoint_schedule.placed()
+    tended.checkpoint_schedule.flushed()
     tended.grow(1_030)
     assert tended.taken() == [("checkpoint", 1_030)]
     tended.checkpoint_schedule.rolled(150)
@@ -175,7 +175,7 @@ def publish(log: EmbeddedLog, count: int) -> list[bytes]:
 
 
 def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(flush_thread, "_REST_SIZE", 0)
+    monkeypatch.setattr(flush_thread, "_LEFT_SIZE", 0)
     settled: list[int] = []
     real = FlushJob.settle
 
@@ -252,7 +252,7 @@ def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatc
         raise SyncError("the disk is gone")
 
     monkeypatch.setattr(FlushJob, "execute", execute)
-    log.flush_thread.place()
+    log.flush_thread.flush()
     with pytest.raises(FatalError, match="the disk is gone"):
         log.publish("events", b"second")
     assert values(log) == [b"first"]
@@ -264,7 +264,7 @@ def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytes
     log._store.guard.refuse(SyncError("the disk is gone"))
     flushed: list[FlushJob] = []
     monkeypatch.setattr(FlushJob, "execute", flushed.append)
-    log.flush_thread.place()
+    log.flush_thread.flush()
     assert flushed == []
     assert values(log) == [b"first"]
 
@@ -284,11 +284,11 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
 
     monkeypatch.setattr(segments, "write_sidecar", write_sidecar)
     for _ in range(2):
-        log.flush_thread.place()
+        log.flush_thread.flush()
         log.publish("events", b"goes on")
     # The first in turn was tried again, and nothing behind it was sealed before it.
     assert refused == [refused[0]] * 2
-    log.flush_thread.place()
+    log.flush_thread.flush()
     with log.looking() as store:
         assert store.maintenance.plan_seals() == []
     assert values(log) == [b"%d" % number for number in range(7)] + [b"goes on"] * 2
@@ -306,7 +306,7 @@ def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monke
         real(self)
 
     monkeypatch.setattr(FlushJob, "execute", execute)
-    placing = threading.Thread(target=log.flush_thread.place)
+    placing = threading.Thread(target=log.flush_thread.flush)
     placing.start()
     assert entered.wait(30)
     # Appends and reads go on; what changes segments waits.

@@ -93,24 +93,24 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
     again.close()
 
 
-def test_a_stretch_stays_in_one_file_of_the_log(store: Store) -> None:
+def test_a_run_stays_in_one_log_file(store: Store) -> None:
     for job in store.maintenance.plan_flushes():
-        assert sum(stretch.lengths.size for stretch in job.stretches) == job.entries.size
-        for stretch in job.stretches:
-            assert stretch.source_at + stretch.span <= stretch.source.size()
-    assert len({stretch.source.path for job in store.maintenance.plan_flushes() for stretch in job.stretches}) > 1
+        assert sum(run.lengths.size for run in job.runs) == job.entries.size
+        for run in job.runs:
+            assert run.source_at + run.span <= run.source.size()
+    assert len({run.source.path for job in store.maintenance.plan_flushes() for run in job.runs}) > 1
 
 
-def test_stretches_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = stored(store, "a")
-    monkeypatch.setattr(placing, "_STRETCH_SIZE", 10_000)
+    monkeypatch.setattr(placing, "_RUN_SIZE_MAX", 10_000)
     jobs = place_all(store)
-    assert max(stretch.span for job in jobs for stretch in job.stretches) <= 10_000
+    assert max(run.span for job in jobs for run in job.runs) <= 10_000
     assert stored(store, "a") == before
 
 
 def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "_WHOLE_SIZE", 500)
+    monkeypatch.setattr(placing, "_SYSTEM_COPY_SIZE_MIN", 500)
     copied: list[int] = []
     real = SegmentWriter.copy_from
 
@@ -133,7 +133,7 @@ def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: 
 def test_a_log_that_was_cut_off_costs_what_it_held_and_nothing_else(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch, whole_size: int
 ) -> None:
-    monkeypatch.setattr(placing, "_WHOLE_SIZE", whole_size)
+    monkeypatch.setattr(placing, "_SYSTEM_COPY_SIZE_MIN", whole_size)
     store = opened(disk)
     store.create_topic("a", TopicConfig())
     store.append([append(1, bytes(300))])
@@ -190,7 +190,7 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
     assert store.maintenance.plan_seals() == []
     place_all(store)
     seals = store.maintenance.plan_seals()
-    assert [seal.filling.segment.first_seq for seal in seals] == [1, 1]
+    assert [seal.target.segment.first_seq for seal in seals] == [1, 1]
     for seal in seals:
         seal.execute()
         # Readers who come now still find it, under its old name or its new one.
@@ -215,5 +215,5 @@ def test_nothing_is_sealed_before_it_is_durable_that_others_follow(disk: SimDisk
     place_all(store)
     assert store.maintenance.plan_seals() == []
     store.controls.sync()
-    assert [seal.filling.segment.first_seq for seal in store.maintenance.plan_seals()] == [1]
+    assert [seal.target.segment.first_seq for seal in store.maintenance.plan_seals()] == [1]
     store.close()

@@ -509,7 +509,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     both.store.maintenance.checkpoint()
     both.store.delete_topic(TOPIC)
     cleaner = both.store.cleaner
-    assert not any((cleaner._sizes, cleaner._tags, cleaner._oldest, cleaner.loose, cleaner._stored))
+    assert not any((cleaner._sizes, cleaner._tags, cleaner._oldest, cleaner.unchecked, cleaner._sidecars))
     both.store.maintenance.retain()
     both.store.close()
 

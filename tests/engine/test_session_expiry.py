@@ -88,7 +88,7 @@ class World:
         self.clock.advance(ms * NS)
 
     def note_sessions(self) -> None:
-        self.store.sessions.note(self.clock.wall_ns() // NS, self.live)
+        self.store.sessions.note_activity(self.clock.wall_ns() // NS, self.live)
 
     def begin(self, client_id: int, start_seq: int = 1) -> tuple[SessionEpoch, ClientSeq]:
         return self.store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(start_seq)))

@@ -95,7 +95,7 @@ def test_what_cannot_be_opened() -> None:
             opened(1).open(ClientId(3), ClientSeq(start))
     last = Sessions(clients_max=1)
     last.window.open(ClientId(1), SessionEpoch((1 << 63) - 1), ClientSeq(1))
-    with pytest.raises(ConflictError, match="had all its sessions"):
+    with pytest.raises(ConflictError, match="has used all its session epochs"):
         last.open(ClientId(1), ClientSeq(1))
 
 

@@ -72,7 +72,7 @@ def values(log: EmbeddedLog, topic: str) -> list[bytes]:
 
 def staging_of(log: EmbeddedLog) -> TopicState:
     with log.looking() as store:
-        topic = store.catalog.own(STAGING_TOPIC)
+        topic = store.catalog.reserved(STAGING_TOPIC)
     assert topic is not None
     return topic
 
@@ -272,8 +272,8 @@ def test_ranges_that_are_not_staged_whole(log: EmbeddedLog) -> None:
     refused(log, [("a", StagedRange(2, 3))], InvalidInputError, "cut a batch in two")
     refused(log, [("a", StagedRange(1, 4))], NotFoundError, "1 to 4")
     refused(log, [("a", StagedRange(9, 9))], NotFoundError, "9 to 9")
-    refused(log, [("a", StagedRange(0, 3))], InvalidInputError, "no range")
-    refused(log, [("a", StagedRange(3, 1))], InvalidInputError, "no range")
+    refused(log, [("a", StagedRange(0, 3))], InvalidInputError, "not a valid range")
+    refused(log, [("a", StagedRange(3, 1))], InvalidInputError, "not a valid range")
     refused(log, [("a", whole), ("b", whole)], InvalidInputError, "in two ranges")
     refused(log, [(STAGING_TOPIC, whole)], NotFoundError, "there is no topic")
     refused(log, [("a", whole), ("missing", StagedRange(1, 3))], InvalidInputError, "in two ranges")
@@ -293,7 +293,7 @@ def test_what_was_aborted_or_is_too_old_is_not_published(log: EmbeddedLog) -> No
     assert values(log, "a") == [b"1"]
     assert log.abort_staged(first) == 0
     assert values(log, "a") == [b"1"]
-    with pytest.raises(InvalidInputError, match="no range"):
+    with pytest.raises(InvalidInputError, match="not a valid range"):
         log.abort_staged([StagedRange(4, 3)])
 
 
@@ -369,7 +369,7 @@ def test_bounds(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRANSACTION_TOPICS_MAX", 1)
     refused(log, [("a", StagedRange(1, 1)), ("b", StagedRange(2, 3))], LimitError, "2 topics, at most 1")
     monkeypatch.setattr(limits, "TRANSACTION_TOPICS_MAX", 256)
-    with pytest.raises(LimitError, match="cursors join"):
+    with pytest.raises(LimitError, match="cursors in a transaction"):
         log.commit_staged("job", 1, [], offsets=[("r", "a", 1)] * (limits.TRANSACTION_CURSORS_MAX + 1))
     with pytest.raises(LimitError, match="of the log at once"):
         log.commit_staged("job", 1, [], offsets=[("r", "a", 1)] * limits.TRANSACTION_CURSORS_MAX)
@@ -436,7 +436,7 @@ def test_room_that_was_made_for_one_topic_is_given_back_if_another_has_none(log:
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch is a piece, and all of them are verified ahead."""
     monkeypatch.setattr(limits, "TRANSACTION_PIECE_SIZE", 64 * KIB)
-    monkeypatch.setattr(transaction_copying, "_AHEAD_SIZE", 0)
+    monkeypatch.setattr(transaction_copying, "_PIPELINED_SIZE", 0)
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -495,7 +495,7 @@ def test_a_disk_that_is_full_while_batches_are_written_refuses_all(
 
 @pytest.mark.parametrize("ahead", [0, 1 << 40])
 def test_damage_in_what_was_staged_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    monkeypatch.setattr(transaction_copying, "_AHEAD_SIZE", ahead)
+    monkeypatch.setattr(transaction_copying, "_PIPELINED_SIZE", ahead)
     with opened(tmp_path) as log:
         log.create_topic("a")
         ranges = put(log, b"x" * 70_000, b"y" * 70_000)

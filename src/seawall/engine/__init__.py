@@ -1,1 +1,1 @@
-"""The roles put together: storage, ordering and topics as one log, under a scheduler."""
+"""The log engine: storage, ordering and topics put together as one log that programs append to and read from."""

@@ -1,20 +1,20 @@
-"""All topics of a data directory, the cursors of those who read them, and the last transactions of those who write.
+"""All topics of a data directory, the cursors of their readers, and the last transaction of each owner.
 
-Two kinds of methods. Planning ones (`create`, `delete`, `configure`, `commit`) look at what is there and answer with
-the control that would change it, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` carry out what
-the log says, in its order: the only way anything changes.
+There are two kinds of methods. The planning ones (`create`, `delete`, `configure`, `commit`) return the control that
+would make a change, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` execute what is in the log,
+in log order. Nothing else changes the catalog.
 
 Invariants
-- INV-TOPIC-ID-ONCE: a topic id is never given twice, and a name belongs to at most one topic. This holds after the
-  topic was deleted, too. Id 0 means no topic. The epoch of a topic is its id, so a name that is created again gets a
-  higher one, without anybody remembering old names.
-- INV-APPLY-ONCE: a batch of the log takes effect once, in its own topic, however often it is replayed. One below
-  `next_position` has taken effect already and does nothing. An aside takes no position: it counts from the address of
-  the log on from which a snapshot has it replayed.
+- INV-TOPIC-ID-ONCE: a topic id is never given twice, and a name belongs to at most one topic. This also holds after the
+  topic was deleted. Id 0 means no topic. The epoch of a topic is its id, so a name that is created again gets a higher
+  epoch, and old names need not be remembered.
+- INV-APPLY-ONCE: a batch of the log takes effect once, in its own topic, however often it is replayed. A batch below
+  `next_position` has taken effect already and does nothing. An unpositioned control batch takes no position: it takes
+  effect if it is at or after the log address from which replay continues after a snapshot.
 
-Batches that name a topic which is not there (deleted before they were ordered, or created in a damaged part of the log)
-do nothing, and `apply` says so. A create whose name is still taken ends the older topic: in a whole log that cannot
-happen, in a damaged one the delete between them is what was lost.
+A batch that names an unknown topic (deleted before the batch was ordered, or created in a damaged part of the log) does
+nothing, and `apply` returns false. A create whose name is still taken ends the older topic: that happens only in a
+damaged log, which lost the delete between them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from seawall.wire.format.fields import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far an owner has read a topic; `offset` is what a version 1 consumer said."""
+    """How far an owner has read a topic; `offset` is set for a version 1 consumer."""
 
     epoch: TopicEpoch
     next_seq: Seq
@@ -87,33 +87,33 @@ class TopicCatalog:
         """Every topic, in the order of creation."""
         return iter(self._by_id.values())
 
-    # --- questions ---------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
 
     def find(self, topic_id: TopicId) -> TopicState | None:
-        """The topic with this id, if it is there."""
+        """The topic with this id, or None."""
         return self._by_id.get(topic_id)
 
     def named(self, name: str) -> TopicState:
-        """The topic with this name, or `NotFoundError`; Seawall's own are nobody else's, whatever they are called."""
+        """The user topic with this name; `NotFoundError` if there is none, or if the name is reserved."""
         topic = self._by_name.get(name)
         if topic is None or is_reserved_name(name):
             raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
 
     def stored(self, name: str) -> TopicState:
-        """The topic with this name, whoever it belongs to; it must be there."""
+        """The topic with this name, reserved or not; it must exist."""
         return self._by_name[name]
 
-    def own(self, name: str) -> TopicState | None:
-        """The topic of Seawall's own with this name, if it is there."""
+    def reserved(self, name: str) -> TopicState | None:
+        """The internal topic with this reserved name, or None."""
         return self._by_name.get(name) if is_reserved_name(name) else None
 
     def names(self) -> list[str]:
-        """Every name but Seawall's own, sorted by its bytes."""
+        """The names of all user topics, sorted by their bytes."""
         return sorted(name for name in self._by_name if not is_reserved_name(name))
 
     def shown(self) -> Iterator[TopicState]:
-        """Every topic but Seawall's own, in the order of creation."""
+        """Every user topic, in the order of creation."""
         return (topic for topic in self if not is_reserved_name(topic.name))
 
     def cursor(self, owner: str, topic_id: TopicId) -> Cursor | None:
@@ -133,18 +133,18 @@ class TopicCatalog:
         created_ms: int = 0,
         *,
         is_reserved: bool = False,
-        ahead: Mapping[str, TopicCreate] = MappingProxyType({}),
+        planned: Mapping[str, TopicCreate] = MappingProxyType({}),
     ) -> TopicCreate:
-        """The control that creates a topic at a time; one of Seawall's own if it `is_reserved`.
+        """The control that creates a topic at a time; an internal topic if `is_reserved`.
 
-        `ahead` are the creations that come before it in the same commit, by name.
+        `planned` are the creations before it in the same commit, by name.
         """
         (check_stored_name if is_reserved else check_topic_name)(name)
-        if name in self._by_name or name in ahead:
+        if name in self._by_name or name in planned:
             raise ConflictError(f"there is a topic {name!r} already")
-        count, topic_id = len(self._by_id) + len(ahead), TopicId(self.next_topic_id + len(ahead))
+        count, topic_id = len(self._by_id) + len(planned), TopicId(self.next_topic_id + len(planned))
         if count >= limits.TOPICS_MAX or topic_id >= ALL_TOPICS:
-            raise FullError(f"no topic can be added to {count}: at most {limits.TOPICS_MAX}; delete some")
+            raise FullError(f"no topic can be added: there are {count}, at most {limits.TOPICS_MAX}; delete some")
         _check_dead_letter(name, config)
         return TopicCreate(topic_id, name, TopicEpoch(topic_id), config.to_json(), created_ms)
 
@@ -154,7 +154,7 @@ class TopicCatalog:
         return TopicDelete(topic.topic_id, name, topic.epoch, topic.config.to_json())
 
     def configure(self, topic: TopicState, patch: JsonObject) -> TopicConfigure | None:
-        """The control that changes settings of a topic; None where that changes nothing."""
+        """The control that changes settings of a topic; None if nothing would change."""
         config = changed_config(topic.config, patch)
         _check_dead_letter(topic.name, config)
         if config == topic.config:
@@ -166,14 +166,14 @@ class TopicCatalog:
         topic = self.named(name)
         before = self.cursor(owner, topic.topic_id)
         if before is None and self._cursor_count >= limits.CURSORS_MAX:
-            raise FullError(f"no cursor can be added to {self._cursor_count}; delete the topics nobody reads")
+            raise FullError(f"no cursor can be added: there are {self._cursor_count} already; delete unused topics")
         previous = Seq(0) if before is None else before.next_seq
         return CursorCommit(owner, topic.topic_id, topic.epoch, next_seq, previous, offset)
 
-    # --- what the log says -------------------------------------------------------------------------------------
+    # --- applying the log --------------------------------------------------------------------------------------
 
     def apply_append(self, header: NumberedBatch) -> bool:
-        """An append of the log; false where it did nothing."""
+        """Apply a logged append; false if it had no effect."""
         if not self._advance(header.position):
             return False
         topic = self._by_id.get(header.topic_id)
@@ -182,7 +182,7 @@ class TopicCatalog:
         return topic is not None
 
     def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
-        """Many appends of the log, in its order; those that did something, by topic."""
+        """Apply many logged appends, in log order; returns those that had an effect, by topic."""
         topics = []
         for run in by_topic(rows):
             topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
@@ -193,7 +193,7 @@ class TopicCatalog:
         return topics
 
     def apply_ordered_run(self, rows: WalRows, next_position: Position) -> list[tuple[TopicState, WalRows]]:
-        """Appends of a run of the order, all of which lies below `next_position` whatever its last entries were."""
+        """Apply the appends of an ordered run that ends at `next_position`, whatever its last entries were."""
         topics = self.apply_run(rows) if len(rows) else []
         self.next_position = max(self.next_position, next_position)
         return topics
@@ -205,9 +205,9 @@ class TopicCatalog:
         return rows.take(np.flatnonzero(rows["position"] >= self.next_position))
 
     def apply(self, control: Control, position: Position) -> bool:
-        """A control batch of the log; false where some part of it did nothing."""
+        """Apply a logged control batch; false if some part of it had no effect."""
         if isinstance(control, UnpositionedControl):
-            # It takes no position: the batch that it stands before is still to come.
+            # It takes no position: the batch after it has this position and is not applied yet.
             if position < self.next_position:
                 return False
         elif not self._advance(position):
@@ -219,14 +219,14 @@ class TopicCatalog:
         return not idle
 
     def apply_skip(self, skipped: OrderSkip, position: Position) -> bool:
-        """A SKIP of the order; false where its topic is not there."""
+        """Apply a SKIP of the order; false if its topic does not exist."""
         topic = self._by_id.get(skipped.topic_id)
         if topic is not None:
             topic.skips.add(Skip(position, skipped.client_id, skipped.first_client_seq, skipped.count))
         return topic is not None
 
     def _advance(self, position: Position) -> bool:
-        """INV-APPLY-ONCE."""
+        """Advance past a position; false if it was applied already (INV-APPLY-ONCE)."""
         if position < self.next_position:
             return False
         self.next_position = Position(position + 1)
@@ -240,7 +240,7 @@ class TopicCatalog:
                 self.term = max(self.term, part.term)
                 return True
             case ClientRow() | SessionsRetired() | Checkpoint() | OrderNop() | TransactionMark():
-                # Sessions belong to the sequencer, absorbed addresses to the log.
+                # No effect here: sessions belong to the store, checkpoints to the log.
                 return True
             case OrderSkip():
                 return self.apply_skip(part, position)
@@ -259,7 +259,7 @@ class TopicCatalog:
         return True
 
     def _remember(self, parts: Sequence[SimpleControl], position: Position) -> None:
-        """Keep what a transaction has written, if the parts of a control are one."""
+        """Remember a transaction, if the parts of a control are one."""
         mark = parts[0]
         if not isinstance(mark, TransactionMark):
             return
@@ -295,7 +295,7 @@ class TopicCatalog:
     # --- restart -----------------------------------------------------------------------------------------------
 
     def restore(self, topic: TopicState) -> None:
-        """Put a topic there as a snapshot or a create has it."""
+        """Add a topic from a snapshot or a create."""
         check(topic.name not in self._by_name, "INV-TOPIC-ID-ONCE", topic.name)
         check(topic.topic_id not in self._by_id, "INV-TOPIC-ID-ONCE", f"{topic.name} {topic.topic_id}")
         self._by_id[topic.topic_id] = topic
@@ -303,7 +303,7 @@ class TopicCatalog:
         self.next_topic_id = max(self.next_topic_id, TopicId(topic.topic_id + 1))
 
     def set_cursor(self, owner: str, topic_id: TopicId, cursor: Cursor) -> None:
-        """Put a cursor of a topic there as a snapshot or a commit has it."""
+        """Set a cursor from a snapshot or a commit."""
         cursors = self._cursors.setdefault(topic_id, {})
         self._cursor_count += owner not in cursors
         cursors[owner] = cursor
@@ -320,4 +320,4 @@ def by_topic(rows: WalRows) -> list[WalRows]:
 
 def _check_dead_letter(name: str, config: TopicConfig) -> None:
     if config.dead_letter == name:
-        raise ConfigError(f"dead_letter of topic {name!r} is the topic itself: dead jobs would come back for ever")
+        raise ConfigError(f"dead_letter of topic {name!r} is the topic itself: dead jobs would return forever")

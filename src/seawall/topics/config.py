@@ -1,9 +1,9 @@
-"""The configuration of a topic as a log keeps it: read from what is stored, and changed as far as a topic may change.
+"""The stored configuration of a topic: reads it from the log or a snapshot, and applies the changes that are allowed.
 
-Which settings there are is the wire's to say (`api/topic_config.py`): clients have the same.
+`api/topic_config.py` defines the settings, which clients share.
 
-`type`, `order`, and whether it is `ephemeral`, are fixed when the topic is made (`ConflictError`): queues have leases,
-ordered clients have windows and files have records that no later change could make up.
+`type`, `order`, and whether a topic is ephemeral, are fixed at creation (`ConflictError`): no later change could add
+the leases of queues, the windows of ordered clients, or the records of files.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ __all__ = ["Discard", "Durability", "Order", "TopicConfig", "TopicType", "change
 
 
 def stored_config(document: JsonObject) -> TopicConfig:
-    """The configuration that the log or a snapshot holds; a bad one is damage, since no bad one is written."""
+    """Parse a configuration from the log or a snapshot; an invalid one is damage, since none is ever written."""
     try:
-        # Thousands of topics have the same one. The kinds of values count: 1 is not true.
+        # Thousands of topics share a configuration, so it is cached. The types are part of the key: 1 is not true.
         return _stored(tuple((key, type(value), value) for key, value in document.items()))
     except ConfigError as error:
         raise CorruptionError(f"stored configuration: {error}") from error
     except TypeError as error:
-        raise CorruptionError("stored configuration: a value is an array or an object, no setting is") from error
+        raise CorruptionError(
+            "stored configuration: a value is an array or an object, which no setting allows"
+        ) from error
 
 
 def changed_config(config: TopicConfig, document: JsonObject) -> TopicConfig:
-    """A configuration with the settings of a document changed; `ConflictError` if one of them is fixed."""
+    """A copy of a configuration with some settings changed; `ConflictError` if one of them is fixed."""
     changed = config.changed(document)
     in_memory = [each.durability is Durability.EPHEMERAL for each in (config, changed)]
     fixed = (("type", config.kind, changed.kind), ("order", config.order, changed.order), ("ephemeral", *in_memory))

@@ -1,10 +1,10 @@
-"""Loss made explicit: ranges of seqs that will never be read, each with its reason.
+"""Explicit losses: ranges of seqs that will never be read, each with its reason.
 
-A `Gap` is what a reader is told (`api/received.py`). `Losses` are the ranges a topic lost inside its log; what it lost
-from below, by cap or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
+Readers get a `Gap` (`api/received.py`). `Losses` are the ranges that a topic lost inside its log. What a topic lost at
+its start, by cap or age, is a floor and not kept here. Deleted records are not a gap: they were removed on request.
 
-Loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost twice keeps its
-first reason: it was gone already.
+Loss ranges are sorted and disjoint; adjacent ranges have different reasons. A seq that is lost twice keeps its first
+reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Gap", "Losses"]
 
 
 class Losses:
-    """The loss ranges of one topic: as many as it had crashes and damages."""
+    """The loss ranges of one topic: one for each crash or damage."""
 
     __slots__ = ("_gaps",)
 
@@ -32,7 +32,7 @@ class Losses:
         return iter(self._gaps)
 
     def add(self, lost: Gap) -> None:
-        """Add what is not lost yet of a range."""
+        """Add the parts of a range that are not lost yet."""
         check(1 <= lost.first_seq <= lost.last_seq, "INV-LIVE-EXACT", f"{lost} is empty")
         added = [Gap(first, last, lost.reason) for first, last in self.outside(lost.first_seq, lost.last_seq)]
         merged: list[Gap] = []
@@ -44,7 +44,7 @@ class Losses:
         self._gaps = merged
 
     def drop_below(self, seq: Seq) -> None:
-        """Forget what lies below `seq`."""
+        """Forget losses below `seq`."""
         clipped = (gap.clipped(seq, gap.last_seq) for gap in self._gaps)
         self._gaps = [gap for gap in clipped if gap is not None]
 
@@ -56,7 +56,7 @@ class Losses:
             yield Gap(max(gap.first_seq, first), min(gap.last_seq, last), gap.reason)
 
     def reach_into(self, first: Seq, last: Seq) -> bool:
-        """Whether anything of a range is lost."""
+        """True if any seq of a range is lost."""
         return bool(self._gaps) and next(self.inside(first, last), None) is not None
 
     def outside(self, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
@@ -69,7 +69,7 @@ class Losses:
             yield first, last
 
     def first_outside(self, seq: Seq) -> Seq:
-        """The first seq from `seq` on that is not lost; ranges that touch are passed together."""
+        """The first seq from `seq` on that is not lost."""
         for gap in self._gaps[self._index(seq) :]:
             if seq < gap.first_seq:
                 break

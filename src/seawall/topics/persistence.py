@@ -1,4 +1,4 @@
-"""The catalog as sections of a metadata snapshot, and back.
+"""Stores the catalog in sections of a metadata snapshot, and loads it.
 
 | section  | content                                                                                              |
 |----------|------------------------------------------------------------------------------------------------------|
@@ -7,13 +7,14 @@
 | CURSORS  | JSON: cursors, an array of [topic_id, owner, epoch, next_seq, offset or null]                        |
 | KEYS     | JSON: keys, an array of [topic_id, key in hex, first_seq, last_seq, at_ms], oldest first in a topic  |
 | DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
-| SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then  |
-|          | position; with count 0, client 0 and seq 0 the first of a topic says below which it has forgotten    |
+| SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then |
+|          | position; the first row of a topic with count 0, client 0 and seq 0 gives the position below which   |
+|          | it has forgotten SKIPs                                                                               |
 | TRANSACTIONS | JSON: transactions, an array of [owner, epoch, position, timestamp_ns, spans], oldest first; a   |
 |          | span is [topic name, first_seq, record_count]                                                        |
 
-Tags are not here: they are in the records. What does not fit (an unknown topic, a floor above the head,
-a count that is not the number of live records) is `CorruptionError`.
+Tags are not stored here: they are in the records. Inconsistent sections (an unknown topic, a floor above the head, a
+wrong number of live records) raise `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _SEQ_LIMIT: Final = 1 << 63
 
 _REASONS: Final = {int(reason): reason for reason in GapReason}
 
-#: The plain numbers of a topic: their JSON keys are the names of its fields.
+#: The plain numbers of a topic: the JSON keys are the field names.
 _NUMBERS: Final = (
     *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
     *("ttl_floor", "live_records", "live_bytes", "created_ms"),
@@ -55,7 +56,7 @@ _NUMBERS: Final = (
 
 
 def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
-    """The catalog as it is now."""
+    """The catalog as snapshot sections."""
     cursors: list[JsonValue] = []
     keys: list[JsonValue] = []
     for topic in catalog:
@@ -77,7 +78,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
 
 
 def load_catalog(snapshot: Snapshot) -> TopicCatalog:
-    """The catalog that `catalog_sections` wrote into a snapshot."""
+    """Load the catalog that `catalog_sections` stored in a snapshot."""
     catalog = TopicCatalog()
     try:
         _load(snapshot, catalog)
@@ -96,17 +97,17 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
         topic.check_invariants()
         catalog.restore(topic)
     if deleted:
-        raise CorruptionError(f"DELETED: topics {sorted(deleted)} are not there")
+        raise CorruptionError(f"DELETED: topics {sorted(deleted)} do not exist")
     for row in _rows(snapshot, SectionKind.CURSORS, "cursors"):
         match row:
             case [int(topic_id), str(owner), int(epoch), int(next_seq), int() | None as offset]:
                 require_unsigned(epoch, next_seq, offset or 0)
-                place = None if offset is None else Offset(offset)
+                v1_offset = None if offset is None else Offset(offset)
                 catalog.set_cursor(
-                    owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), place)
+                    owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), v1_offset)
                 )
             case _:
-                raise CorruptionError(f"CURSORS: {row} is no cursor")
+                raise CorruptionError(f"CURSORS: {row} is not a cursor")
     for row in _rows(snapshot, SectionKind.KEYS, "keys"):
         match row:
             case [int(topic_id), str(key), int(first_seq), int(last_seq), int(at_ms)]:
@@ -114,7 +115,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
                 append = KeyedAppend(Seq(first_seq), Seq(last_seq), at_ms)
                 _known(catalog, topic_id).keys.remember(_parse_key(key), append)
             case _:
-                raise CorruptionError(f"KEYS: {row} is no key")
+                raise CorruptionError(f"KEYS: {row} is not a key")
     _load_skips(snapshot.section(SectionKind.SKIPS), catalog)
     if snapshot.section(SectionKind.TRANSACTIONS):
         for row in _rows(snapshot, SectionKind.TRANSACTIONS, "transactions"):
@@ -142,7 +143,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
     config = stored_config(json_object(document, "config", what))
     topic = TopicState(topic_id, name, epoch, config)
-    # Snapshots of the first days do not say when a topic was created.
+    # Snapshots of early versions do not have the creation time.
     document = {"created_ms": 0, **document}
     for number in _NUMBERS:
         setattr(topic, number, json_unsigned(document, number, what, 63))
@@ -152,7 +153,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
             case [int(first_seq), int(last_seq), int(reason)] if reason in _REASONS and last_seq < _SEQ_LIMIT:
                 topic.losses.add(Gap(Seq(first_seq), Seq(last_seq), _REASONS[reason]))
             case _:
-                raise CorruptionError(f"{what}: {row} is no loss of topic {name}")
+                raise CorruptionError(f"{what}: {row} is not a loss of topic {name}")
     return topic
 
 
@@ -166,7 +167,7 @@ def _rows(snapshot: Snapshot, kind: SectionKind, key: str) -> list[JsonValue]:
 def _known(catalog: TopicCatalog, topic_id: int) -> TopicState:
     topic = catalog.find(TopicId(topic_id))
     if topic is None:
-        raise CorruptionError(f"topic {topic_id} is not there")
+        raise CorruptionError(f"topic {topic_id} does not exist")
     return topic
 
 
@@ -190,7 +191,7 @@ def _parse_transaction(row: JsonValue) -> CommittedTransaction:
             found = tuple(_parse_span(span) for span in spans)
             return CommittedTransaction(owner, epoch, Position(position), TimestampNs(timestamp_ns), found)
         case _:
-            raise CorruptionError(f"TRANSACTIONS: {row} is no transaction")
+            raise CorruptionError(f"TRANSACTIONS: {row} is not a transaction")
 
 
 def _parse_span(row: JsonValue) -> TopicSpan:
@@ -199,7 +200,7 @@ def _parse_span(row: JsonValue) -> TopicSpan:
             require_unsigned(first_seq, record_count)
             return TopicSpan(topic, Seq(first_seq), record_count)
         case _:
-            raise CorruptionError(f"TRANSACTIONS: {row} is no span of a topic")
+            raise CorruptionError(f"TRANSACTIONS: {row} is not a span of a topic")
 
 
 def _deleted_bytes(topic: TopicState) -> bytes:
@@ -216,7 +217,7 @@ def _skip_bytes(topic: TopicState) -> bytes:
 
 def _load_skips(data: bytes, catalog: TopicCatalog) -> None:
     if len(data) % _SKIP.size:
-        raise CorruptionError("SKIPS: the section is cut")
+        raise CorruptionError("SKIPS: the section is truncated")
     for topic_id, count, position, client_id, first in _SKIP.iter_unpack(data):
         skips = _known(catalog, topic_id).skips
         if count:
@@ -230,7 +231,7 @@ def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:
     at = 0
     while at < len(data):
         if at + _DELETED.size > len(data):
-            raise CorruptionError("DELETED: the section is cut")
+            raise CorruptionError("DELETED: the section is truncated")
         topic_id, count = _DELETED.unpack_from(data, at)
         at += _DELETED.size
         end = at + count * _RANGE.size

@@ -1,9 +1,9 @@
-"""A set of seqs as ranges: sorted, disjoint, never touching, 16 bytes each.
+"""A set of seqs stored as ranges: sorted, disjoint, never adjacent, 16 bytes each.
 
-What is deleted from a topic comes in runs (a prefix, a queue drained in order), so ranges take far less than the seqs:
-deleting every second record of a million is the worst case, at 8 MB. Both ends of a range belong to it.
+Deletes come in runs (a prefix, a queue drained in order), so ranges take far less memory than single seqs. Deleting
+every second record of a million is the worst case, at 8 MB. Both ends of a range belong to it.
 
-Between two ranges lies at least one seq that is in neither; ranges that touch are one.
+Between two ranges there is at least one seq that is in neither; adjacent ranges are merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seawall.storage.segments.delete_sidecar import DeletedSeqs
 
 
 class SeqRanges:
-    """A growing set of seqs, cut from below by `drop_below`."""
+    """A growing set of seqs; `drop_below` removes its low end."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -40,9 +40,9 @@ class SeqRanges:
         return ((Seq(first), Seq(last)) for first, last in zip(self._firsts, self._lasts, strict=True))
 
     def add(self, first: Seq, last: Seq) -> None:
-        """Put every seq of a range into the set."""
-        check(1 <= first <= last, "INV-LIVE-EXACT", f"{first} to {last} is no range")
-        # Ranges that overlap or touch the new one become one with it.
+        """Add every seq of a range."""
+        check(1 <= first <= last, "INV-LIVE-EXACT", f"{first} to {last} is not a range")
+        # Merge the ranges that overlap the new one or are adjacent to it.
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)
         if low < high:
@@ -52,10 +52,10 @@ class SeqRanges:
         self._lasts[low:high] = array("Q", (last,))
 
     def update(self, added: DeletedSeqs) -> None:
-        """Put every seq of a set into this one: at once, however many ranges it has and wherever they lie."""
+        """Add every seq of a set by one merge, however many ranges it has."""
         if not len(added):
             return
-        # Only ranges that overlap, touch or lie between the new ones are looked at; the rest is moved as bytes.
+        # Merge only the ranges that overlap the new ones, are adjacent to them or between them; move the rest as bytes.
         low = bisect_left(self._lasts, added.first_seq - 1)
         high = bisect_right(self._firsts, added.last_seq + 1)
         merged = added.union(self._between(low, high)).ranges.astype(np.uint64)
@@ -63,11 +63,11 @@ class SeqRanges:
         self._lasts[low:high] = array("Q", (merged[:, 1] - np.uint64(1)).tobytes())
 
     def inside(self, first: Seq, last: Seq) -> DeletedSeqs:
-        """The ranges that lie in a range or reach into it, whole."""
+        """The ranges that overlap a range, each as a whole."""
         return self._between(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
 
     def drop_below(self, seq: Seq) -> None:
-        """Take every seq below `seq` out of the set."""
+        """Remove every seq below `seq`."""
         gone = bisect_left(self._lasts, seq)
         del self._firsts[:gone]
         del self._lasts[:gone]
@@ -93,7 +93,7 @@ class SeqRanges:
             yield first, last
 
     def _between(self, low: int, high: int) -> DeletedSeqs:
-        """Ranges by their numbers."""
+        """The ranges from number `low` to below `high`."""
         rows: npt.NDArray[np.int64] = np.empty((max(0, high - low), 2), np.int64)
         rows[:, 0] = self._firsts[low:high]
         rows[:, 1] = self._lasts[low:high]

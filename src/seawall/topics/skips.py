@@ -1,12 +1,11 @@
-"""Where the order of a topic's batches passes over some that never came: its SKIPs, by position.
+"""The SKIPs of a topic, by position: client seqs that the order gave up because their batches never arrived.
 
-A publisher whose batches keep their order may lose one for good; what it sent behind that one is stored only after the
-order has given the lost ones up, by a SKIP. A reader that follows the publisher's numbers is owed a word at that
-position. SKIPs are rare, so a topic keeps the newest `limits.SKIPS_KEPT` of them and the position below which it has
-forgotten some.
+An ordered publisher may lose a batch for good. Its later batches are stored only after a SKIP in the order has given
+the lost ones up, and a reader that follows the publisher's numbers must be notified at that position. SKIPs are rare,
+so a topic keeps the newest `limits.SKIPS_KEPT` of them, and the position below which it has forgotten some.
 
-Positions rise. Changes by batches of the log only, in their order, so replay gives the same again. This module must not
-know sessions.
+Positions rise. Only logged batches change this state, in log order, so replay gives the same state. This module must
+not know sessions.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class Skip:
 
 
 class Skips:
-    """The SKIPs of one topic, the newest of them at least."""
+    """The SKIPs of one topic, or the newest of them."""
 
     __slots__ = ("_kept", "_kept_max", "forgotten_below")
 
     def __init__(self, *, kept_max: int = limits.SKIPS_KEPT) -> None:
         self._kept: list[Skip] = []
         self._kept_max = kept_max
-        #: SKIPs below this position may have been forgotten; 0 where none was.
+        #: SKIPs below this position may have been forgotten; 0 if none was.
         self.forgotten_below = Position(0)
 
     def __len__(self) -> int:
@@ -49,21 +48,21 @@ class Skips:
         return iter(self._kept)
 
     def add(self, skip: Skip) -> None:
-        """One more, behind all others."""
+        """Add a SKIP at a higher position than all others."""
         check(
             not self._kept or self._kept[-1].position < skip.position,
             "INV-WAL-ORDER",
-            f"a SKIP at {skip.position} behind one at {self._kept[-1].position if self._kept else 0}",
+            f"a SKIP at {skip.position} after one at {self._kept[-1].position if self._kept else 0}",
         )
         self._kept.append(skip)
         if len(self._kept) > self._kept_max:
-            # A good part at once, since the front of a list is expensive to take away.
+            # Drop many at once: removing the front of a list is expensive.
             gone = self._kept_max // 4 + 1
             self.forgotten_below = Position(self._kept[gone - 1].position + 1)
             del self._kept[:gone]
 
     def between(self, first: Position, end: Position) -> list[Skip]:
-        """Those at positions from `first` to below `end`."""
+        """The SKIPs at positions from `first` to below `end`."""
         low = bisect_left(self._kept, first, key=_position_of)
         return self._kept[low : bisect_left(self._kept, end, key=_position_of)]
 

@@ -1,24 +1,24 @@
-"""The state of one topic: what it holds, what it lost, and what it still promises.
+"""The state of one topic: which records are live, deleted or lost.
 
-Everything here changes by the batches of the log, in their order: `append` for records, `apply` for controls. Nothing
-else is read: whoever commits a delete or an eviction has looked up which records go and how many bytes they
-had, so the segments of what is gone may go at once.
+Only the batches of the log change it, in log order: `append` for records, `apply` for controls. It reads no records:
+the control of a delete or an eviction states which records it removes and how many bytes they had, so their segments
+may be dropped at once.
 
     1 …… evict_floor …… floor ………………… head_seq
     lost by cap or ttl    deleted    live, deleted or lost in the middle
 
-- `evict_floor`: one above the highest seq lost to a cap or to its age; below it a reader is told of a gap.
-- `floor`: the first live record, `head_seq` + 1 when there is none. Deletes raise it and tell nobody.
-- losses: ranges that a crash or damage took, told where a reader is about to pass them, also below the floor.
-- `ceiling`: seqs below it may have been handed out, whatever the log still shows.
+- `evict_floor`: one above the highest seq lost to a cap or to its age; readers get a gap for the seqs below it.
+- `floor`: the first live record, `head_seq` + 1 if there is none. Deletes raise it without a gap.
+- losses: ranges lost by a crash or damage, reported to each reader that passes them, also below the floor.
+- `ceiling`: seqs below it may have been assigned, even if the log does not show them.
 
 Invariants, checked after every change
 - INV-LIVE-EXACT: every seq up to the head is live, deleted or lost, and floors and head never go back. 1 ≤ evict_floor
   ≤ floor ≤ head_seq + 1, and `live_records` counts the seqs from floor to head that are neither deleted nor lost.
 - INV-SEQ-ONCE: no record gets a seq that was used before: the seqs of a topic, of its tags and of its keys rise.
 
-After damage in the log a control may arrive whose predecessor is missing. That stops no replay: later values win,
-floors only rise, and seqs that no batch and no control accounts for become a loss by corruption.
+After damage in the log a control may follow a missing one. That does not stop replay: later values win, floors only
+rise, and seqs that no batch and no control accounts for become a loss by corruption.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from seawall.wire.format.codes import GapReason
 
 
 class TopicState:
-    """One topic. Its fields are for reading; only `append`, `apply` and a restart change them."""
+    """One topic. Its fields are read-only for others; only `append`, `apply` and a restart change them."""
 
     __slots__ = (
         "cap_floor",
@@ -84,7 +84,7 @@ class TopicState:
         self.ceiling = Seq(1)
         self.segment_first_seq = Seq(0)
         self.floor = Seq(1)
-        #: One above the highest seq lost to a cap, and to its age: the higher one is the floor of both.
+        #: One above the highest seq lost to a cap, and to its age; `evict_floor` is the higher of the two.
         self.cap_floor = Seq(1)
         self.ttl_floor = Seq(1)
         self.deleted = SeqRanges()
@@ -107,7 +107,7 @@ class TopicState:
     # --- changes -----------------------------------------------------------------------------------------------
 
     def append(self, header: NumberedBatch) -> None:
-        """Records of a stamped batch."""
+        """Add the records of a stamped batch."""
         base_seq = header.base_seq
         check(header.topic_id == self.topic_id, "INV-APPLY-ONCE", "an append of another topic")
         if base_seq != self.head_seq + 1:
@@ -121,19 +121,19 @@ class TopicState:
         self.live_bytes += header.raw_length
 
     def append_run(self, rows: WalRows) -> None:
-        """Records of one or more stamped batches, in their order: the same as `append` of each, without tags."""
+        """Add the records of one or more stamped batches, in order: the same as `append` of each."""
         first = rows["base_seq"]
-        behind = first + rows["count"]
+        ends = first + rows["count"]
         check(bool((rows["topic_id"] == self.topic_id).all()), "INV-APPLY-ONCE", f"a run in topic {self.topic_id}")
-        # A sum that has wrapped is below what was added to.
-        rising = first[0] > self.head_seq and bool((first[1:] >= behind[:-1]).all() and (behind >= first).all())
+        # An overflowed sum is below its start.
+        rising = first[0] > self.head_seq and bool((first[1:] >= ends[:-1]).all() and (ends >= first).all())
         check(rising, "INV-SEQ-ONCE", f"seqs from {first[0]} of topic {self.name} again, head is {self.head_seq}")
-        holes = np.flatnonzero(first[1:] != behind[:-1]) + 1
+        holes = np.flatnonzero(first[1:] != ends[:-1]) + 1
         for index in [*([0] if first[0] > self.next_seq else []), *holes.tolist()]:
             if index:
-                self.head_seq = Seq(int(behind[index - 1]) - 1)
+                self.head_seq = Seq(int(ends[index - 1]) - 1)
             self._lose(Gap(self.next_seq, Seq(int(first[index]) - 1), GapReason.CORRUPTION))
-        self.head_seq = Seq(int(behind[-1]) - 1)
+        self.head_seq = Seq(int(ends[-1]) - 1)
         self._settle()
         self.end_offset = Offset(int(rows["base_offset"][-1]) + int(rows["raw_length"][-1]))
         self.last_timestamp_ns = max(self.last_timestamp_ns, TimestampNs(int(rows["timestamp_ns"].max())))
@@ -141,7 +141,7 @@ class TopicState:
         self.live_bytes += int(rows["raw_length"].sum(dtype=np.uint64))
 
     def apply(self, control: SimpleControl) -> None:
-        """One control that concerns this topic, other than the append of a reference."""
+        """Apply one control of this topic, other than the append of a reference."""
         check(control.topic_id == self.topic_id, "INV-APPLY-ONCE", f"{control.topic_id} in topic {self.topic_id}")
         before = (self.evict_floor, self.floor, self.head_seq)
         match control:
@@ -164,10 +164,10 @@ class TopicState:
         after = (self.evict_floor, self.floor, self.head_seq)
         check(all(map(int.__le__, before, after)), "INV-LIVE-EXACT", f"{before} became {after}")
 
-    # --- questions ---------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
 
     def gaps(self, from_seq: Seq, to_seq: Seq) -> list[Gap]:
-        """What a reader of a range has to be told, ascending and disjoint; deleted records are not mentioned."""
+        """The gaps to report to a reader of a range, ascending and disjoint; deleted records are not gaps."""
         low, high = sorted(((self.cap_floor, GapReason.CAP), (self.ttl_floor, GapReason.TTL)), key=_floor_of)
         evicted = (
             Gap(Seq(1), Seq(low[0] - 1), low[1]),
@@ -178,36 +178,36 @@ class TopicState:
         return found
 
     def recreated(self, epoch: TopicEpoch) -> Gap | None:
-        """What a cursor of another life of this name has to be told; empty where the new life has no records."""
+        """The gap for a cursor of a deleted topic with this name; empty if the new topic has no records."""
         return None if epoch == self.epoch else Gap(Seq(1), self.head_seq, GapReason.RECREATED)
 
     def crash_loss(self) -> Loss | None:
-        """What a restart after a crash has to log: seqs below the ceiling that no surviving record has.
+        """The loss to log after a crash: seqs below the ceiling that no surviving record has.
 
-        Any of them may have been seen, so none is given again; numbering goes on at the ceiling.
+        Any of them may have been seen, so none is assigned again; numbering resumes at the ceiling.
         """
         if self.ceiling <= self.next_seq:
             return None
         return Loss(self.topic_id, self.next_seq, Seq(self.ceiling - 1), GapReason.CRASH)
 
     def first_readable(self, seq: Seq) -> Seq:
-        """The first live record from `seq` on; the next seq where there is none."""
+        """The first live record from `seq` on; the next seq if there is none."""
         seq = max(seq, self.floor)
         while seq <= self.head_seq:
-            passed = self.losses.first_outside(self.deleted.first_outside(seq))
-            if passed == seq:
+            skipped_to = self.losses.first_outside(self.deleted.first_outside(seq))
+            if skipped_to == seq:
                 return seq
-            seq = passed
+            seq = skipped_to
         return self.next_seq
 
     def live_runs(self, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
-        """The parts of a range that are live as a whole, ascending."""
+        """The fully live parts of a range, ascending."""
         first, last = max(first, self.floor), min(last, self.head_seq)
         for low, high in self.deleted.outside(first, last):
             yield from self.losses.outside(low, high)
 
     def dead(self, first: Seq, last: Seq) -> DeletedSeqs:
-        """What a range holds that is not live, as one set; it may reach beyond the range."""
+        """The seqs of a range that are not live, as one set; it may extend beyond the range."""
         rows = [(gap.first_seq, gap.last_seq + 1) for gap in self.losses.inside(first, last)]
         if first < self.floor:
             rows.append((Seq(1), self.floor))
@@ -215,7 +215,7 @@ class TopicState:
         return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
 
     def live(self, first: Seq, last: Seq) -> Ranges:
-        """The parts of a range that are live as a whole, as rows of the first seq and the seq behind the last."""
+        """The fully live parts of a range, as rows of the first seq and the seq after the last."""
         first, last = max(first, self.floor), min(last, self.head_seq)
         if first > last:
             return np.empty((0, 2), np.int64)
@@ -224,24 +224,24 @@ class TopicState:
         return self.dead(first, last).outside(first, last)
 
     def is_disposable(self, first: Seq, last: Seq) -> bool:
-        """Whether what stores a range may go: nothing of it is live, and nothing was taken by damage.
+        """True if the storage of a range may be deleted: nothing of it is live, and nothing was lost by damage.
 
-        What damage took from the log may still be in a segment, where a person can find it.
+        Records that damage took from the log may still be in a segment, where a person can find them.
         """
         damaged = any(gap.reason is GapReason.CORRUPTION for gap in self.losses.inside(first, last))
         return self.first_readable(first) > last and not damaged
 
     def check_invariants(self) -> None:
-        """Recount what is kept by adding and subtracting, and compare the floors."""
+        """Recount the live records, and compare the floors."""
         self._check_order()
         live = self._live_in(self.floor, self.head_seq)
         check(live == self.live_records, "INV-LIVE-EXACT", f"{live} live, counted {self.live_records}")
         check(self.first_readable(self.floor) == self.floor, "INV-LIVE-EXACT", f"floor {self.floor} is not live")
 
-    # --- the transitions ---------------------------------------------------------------------------------------
+    # --- transitions -------------------------------------------------------------------------------------------
 
     def _delete(self, delete: DeleteRecords) -> None:
-        # Counted here and not by whoever resolved it: after damage it may meet fewer live records than it was made for.
+        # Counted here, not when the delete was planned: after damage there may be fewer live records than then.
         first, last = delete.removed.first_seq, delete.removed.last_seq
         live_before = self._live_in(first, last)
         self.deleted.update(delete.removed)
@@ -264,19 +264,19 @@ class TopicState:
         return int((live[:, 1] - live[:, 0]).sum())
 
     def _lose(self, lost: Gap) -> None:
-        """A range is gone; where it lies beyond the head, numbering goes on behind it."""
+        """Add a lost range; if it is beyond the head, numbering resumes after it."""
         self.head_seq = max(self.head_seq, lost.last_seq)
         self.losses.add(lost)
 
     def _remove_live(self, first: Seq, last: Seq, removed_bytes: int) -> None:
-        """Count out what a change takes from the live records, before it takes it."""
+        """Subtract a range from the live counts, before a change removes it."""
         self.live_records -= self._live_in(first, last)
         self.live_bytes = max(0, self.live_bytes - removed_bytes)
 
     def _settle(self) -> None:
-        """Move the floor to the first live record, and forget what lies where no reader asks any more."""
+        """Move the floor to the first live record, and forget what no reader can ask for any more."""
         if not self.live_records:
-            # Bytes may have been estimated where damage kept them from being counted; without records there are none.
+            # Damage may have made the byte count an estimate; without records it is 0.
             self.live_bytes = 0
         self.floor = self.first_readable(self.evict_floor)
         self.deleted.drop_below(self.floor)

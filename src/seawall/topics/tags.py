@@ -1,13 +1,14 @@
-"""Which records have which tag, so that a delete by tag costs what it deletes and not what the topic holds.
+"""A tag index: finds the records of a tag, so that a delete by tag costs what it deletes and not what the topic holds.
 
-Nobody pays for it who never deletes by tag: it is made by the first such delete, from the records, and each further one
-adds what has come since. It is never stored.
+Topics without deletes by tag pay nothing: the first such delete builds the index from the records, and each later one
+adds the records stored since. The index is never stored.
 
-Memory: 8 bytes a tagged record and about 150 bytes a distinct tag, for the records a topic still has. Records without
-a tag cost nothing. Loops over many tags let other threads run now and then: an event loop may wait for the interpreter.
+Memory: 8 bytes for each tagged record and about 150 bytes for each distinct tag, for the records a topic still has.
+Records without a tag cost nothing. Loops over many tags let other threads run regularly: an event loop may wait for the
+interpreter.
 
-Seqs come in rising order, so each tag's seqs are sorted as they arrive. Tags are bytes and compared as bytes. Records
-that go otherwise than by their tag (by floor, by seq) stay in the index until a sweep; whoever asks filters them out.
+Seqs arrive in rising order, so each tag's seqs are sorted. Tags are bytes and compared as bytes. Records that are
+removed otherwise (by floor, by seq) stay in the index until a sweep; callers filter them out.
 
 The seqs of a tag rise.
 """
@@ -30,35 +31,35 @@ from seawall.storage.control.deletes import MatchKind, TagMatch
 
 Seqs = npt.NDArray[np.int64]
 
-#: Below this many removed seqs a sweep is not worth its walk over all tags.
+#: The least number of removed seqs that makes a sweep over all tags worthwhile.
 _SWEEP_MIN: Final = 1_024
 
 
 class TagIndex:
-    """The seqs of every tag of one topic, of the records below `next_seq`."""
+    """The seqs of every tag of one topic, for the records below `next_seq`."""
 
     __slots__ = ("_count", "_seqs", "_sorted_tags", "_swept_below", "next_seq")
 
     def __init__(self) -> None:
         self._seqs: dict[bytes, array[int]] = {}
-        #: Every tag in order, for prefixes; None while tags came or went since.
+        #: All tags in order, for prefixes; None if tags were added or removed since.
         self._sorted_tags: list[bytes] | None = None
         self._count = 0
         self._swept_below = 0
-        #: The first record that has not been looked at.
+        #: The first record that is not indexed yet.
         self.next_seq = Seq(1)
 
     def __len__(self) -> int:
-        """Tagged records in the index, those not yet swept included."""
+        """Tagged records in the index, including those not swept yet."""
         return self._count
 
     @property
     def tag_count(self) -> int:
-        """Distinct tags."""
+        """The number of distinct tags."""
         return len(self._seqs)
 
     def add(self, tags: Sequence[bytes], seqs: Seqs, numbers: npt.NDArray[np.int32]) -> None:
-        """Tagged records that follow all others: the rising seq of each, and the number of its tag in `tags`."""
+        """Add tagged records that follow all others: the rising seq of each, and the index of its tag in `tags`."""
         order = numbers.argsort(kind="stable")
         by_tag = seqs[order]
         cuts = np.searchsorted(numbers[order], np.arange(len(tags) + 1, dtype=np.int32)).tolist()
@@ -76,19 +77,19 @@ class TagIndex:
             seqs = self._seqs[tag]
             found.append(np.frombuffer(seqs[: bisect_left(seqs, below)], np.int64))
         joined = np.concatenate(found)
-        # Several tags give several sorted runs, which a stable sort merges.
+        # A stable sort merges the sorted runs of several tags.
         joined.sort(kind="stable")
         return joined
 
     def forget(self, match: TagMatch, below: Seq) -> None:
-        """Let go of what `find` gives for the same arguments."""
+        """Remove what `find` returns for the same arguments."""
         for number, tag in enumerate(self._matching(match)):
             if not number % TAG_SLICE_COUNT:
                 let_others_run()
             self._cut(tag, bisect_left(self._seqs[tag], below))
 
     def drop_below(self, seq: Seq) -> None:
-        """Let go of seqs below `seq`, now or once enough of them have gathered to be worth a walk over all tags."""
+        """Remove seqs below `seq`, now or once there are enough of them for a sweep over all tags."""
         removable = seq - self._swept_below
         if removable < _SWEEP_MIN or removable < self._count // 2:
             return

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seawall.core.types import TopicId
-from seawall.engine.maintenance.retention import still_needed
-from seawall.engine.store.replay import replay
+from seawall.engine.store.replay import replay, still_needed
 from seawall.io.interfaces import Files
 from seawall.storage.directory import DataDirectory
 from seawall.storage.findings import VerifyReport

@@ -37,10 +37,9 @@ from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.api.embedded import READ_SIZE, Start, info_of
 from seawall.engine.api.read_results import Item, PositionItem, seq_after, told
-from seawall.engine.maintenance.retention import still_needed
 from seawall.engine.read.position_reading import plan_positions
 from seawall.engine.read.reading import ReadItem, plan_read
-from seawall.engine.store.replay import Replayed, ReplayedSegment, replay
+from seawall.engine.store.replay import Replayed, ReplayedSegment, replay, still_needed
 from seawall.engine.store.topic_log import ActiveSegment, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.disk.files import OsFiles

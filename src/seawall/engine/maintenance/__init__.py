@@ -1,1 +1,4 @@
-"""Background work of a store: flushes to segments, checkpoints, retention, deletes."""
+"""Background work of a store: flushes to segments, checkpoints, retention, deletes.
+
+Reading order: `maintenance`, `checkpoint_schedule`, `flushing`, `flush_thread`, `retention`.
+"""

@@ -1,18 +1,18 @@
-"""When the log has grown so far that something is due: places to be filled, or a checkpoint.
+"""Decides when the log has grown so far that a flush or a checkpoint is due.
 
-Somebody on the side brings batches that wait in the log to their places while appends and reads go on: as soon as
-nothing comes for a while, or, where something always does, when the log has its size. Then there is the checkpoint, for
-which others wait: it brings the rest, writes a snapshot and drops files of the log. Where nobody is on the side, it
-does all of it, when the log has its size.
+A background thread flushes batches to their segments while appends and reads continue: as soon as the log is quiet, or,
+if it never is, when the log reaches its full size. The checkpoint follows, during which other changes wait: it flushes
+the rest, writes a snapshot and drops log files. Without a background thread, the checkpoint does all of this when the
+log reaches its full size.
 
-Large batches go to their places at once, and the log tells of them in a few bytes. So what they have filled counts as
-well: only sealed segments are dropped when nothing in them is wanted any more.
+Large batches are written to their segments at once, and the log refers to them in a few bytes. So the bytes written
+that way count as well: only sealed segments can be dropped when all their records are dead.
 
-A long log costs time at the next opening and space on the disk, and filling places beside appends costs their speed:
-so a burst is written at the speed of the log, up to its size, and placed when it is over.
+A long log makes the next opening slower and takes disk space, and flushing next to appends slows them down. So a burst
+is written at the speed of the log, up to the full size, and flushed when it is over.
 
-`placing` is held by whoever brings batches to their places, and by whoever closes segments or drops files of the log;
-it is taken before the lock of the store's memory.
+Take `placing`, the flush lock, to flush batches, close segments or drop log files. Lock order: `placing` before the
+lock of the store's memory.
 """
 
 from __future__ import annotations
@@ -24,76 +24,76 @@ from typing import Final
 from seawall.limits import SEGMENTS_FILLING_MAX
 from seawall.storage.wal.epochs import WalAddress
 
-#: So much of a log, one part of its size, is worth being shortened; and so often it is looked at.
-_PARTS: Final = 16
+#: The log is checked each time it grows by this fraction of its full size; a shorter log is not worth a checkpoint.
+_CHECK_STEPS: Final = 16
 
-#: The part of that size which large batches may fill before segments are sealed.
-_FILLED_PARTS: Final = 4
+#: The fraction of that size that large batches may write before segments are sealed.
+_FLUSHED_FRACTION: Final = 4
 
 
 class CheckpointSchedule:
-    """Where the log was looked after last, and where it is next."""
+    """The log address of the last checkpoint, and the address at which something is due next."""
 
     def __init__(self, checkpoint_at: WalAddress, checkpoint_size: int) -> None:
-        self._size = checkpoint_size
-        self._part = max(checkpoint_size // _PARTS, 1)
-        #: Has what waits brought to its places on a thread, at once if that is urgent, and calls `placed` then.
+        self._checkpoint_size = checkpoint_size
+        self._check_step = max(checkpoint_size // _CHECK_STEPS, 1)
+        #: Wakes the flush thread, with True if the flush is urgent; the thread calls `flushed` when it is done.
         self._flush_soon: Callable[[bool], None] | None = None
         self.placing = RLock()
         self.checkpointed(checkpoint_at)
 
-    def on_the_side(self, place_soon: Callable[[bool], None]) -> None:
-        """Have places filled by somebody else."""
-        self._flush_soon = place_soon
-        self.look_at = self._begun_at + self._part
+    def on_the_side(self, flush_soon: Callable[[bool], None]) -> None:
+        """Let a background thread flush: `flush_soon` wakes it."""
+        self._flush_soon = flush_soon
+        self.look_at = self._checkpoint_at + self._check_step
 
-    def is_long(self, at: WalAddress) -> bool:
-        """Whether a log up to this address is worth a checkpoint."""
-        return at >= self._begun_at + self._part
+    def is_worth_checkpoint(self, at: WalAddress) -> bool:
+        """True if a log up to this address is long enough for a checkpoint."""
+        return at >= self._checkpoint_at + self._check_step
 
-    def look_after(self, at: int, checkpoint: Callable[[], None]) -> None:
-        """Have done what a log up to this address needs."""
-        is_due = self._is_pressed or at >= self._begun_at + self._size
-        self.look_at = at + self._part
+    def run_due(self, at: int, checkpoint: Callable[[], None]) -> None:
+        """Run whatever flush or checkpoint is due for a log up to this address."""
+        is_due = self._is_urgent or at >= self._checkpoint_at + self._checkpoint_size
+        self.look_at = at + self._check_step
         if self._flush_soon is not None and not self._is_flushed:
             self._flush_soon(is_due)
             if not is_due:
-                self.look_at = self._begun_at + self._size
+                self.look_at = self._checkpoint_at + self._checkpoint_size
         elif (is_due or self._is_flushed) and self.placing.acquire(blocking=False):
             try:
                 checkpoint()
             finally:
                 self.placing.release()
 
-    def rolled(self, filled: int) -> None:
-        """A segment was begun behind one in which so many bytes have their places.
+    def rolled(self, flushed_size: int) -> None:
+        """Note that a segment began after one that holds `flushed_size` bytes of batches.
 
-        Those before it are in memory and in every snapshot until they are sealed: there must not be too many, nor too
-        much in them.
+        The older segments stay in memory and in every snapshot until they are sealed, so their number and size are
+        limited.
         """
         self._rolls += 1
-        self._filled += filled
-        if self._rolls >= SEGMENTS_FILLING_MAX or self._filled >= self._size // _FILLED_PARTS:
-            self._press()
+        self._flushed_size += flushed_size
+        if self._rolls >= SEGMENTS_FILLING_MAX or self._flushed_size >= self._checkpoint_size // _FLUSHED_FRACTION:
+            self._make_urgent()
 
     def found_no_space(self, at: WalAddress) -> None:
-        """The disk is full: a checkpoint may give back what a log up to this address takes."""
-        if self.is_long(at):
-            self._press()
+        """Note that the disk is full: a checkpoint may free the space of a log up to this address."""
+        if self.is_worth_checkpoint(at):
+            self._make_urgent()
 
-    def placed(self) -> None:
-        """Next to nothing waits for its place: now a checkpoint is short."""
+    def flushed(self) -> None:
+        """Note that almost nothing is unflushed: a checkpoint is short now."""
         self._is_flushed = True
         self.look_at = 0
 
     def checkpointed(self, at: WalAddress) -> None:
-        """There was a checkpoint, or none could be made: the next is due after another stretch of the log."""
-        self._begun_at = at
-        self._is_flushed = self._is_pressed = False
-        self._rolls = self._filled = 0
-        #: A log that reaches this address needs something.
-        self.look_at = at + (self._size if self._flush_soon is None else self._part)
+        """Note a checkpoint, or a failed attempt: the next one is due after the log has grown again."""
+        self._checkpoint_at = at
+        self._is_flushed = self._is_urgent = False
+        self._rolls = self._flushed_size = 0
+        #: Something is due when the log reaches this address.
+        self.look_at = at + (self._checkpoint_size if self._flush_soon is None else self._check_step)
 
-    def _press(self) -> None:
-        self._is_pressed = True
+    def _make_urgent(self) -> None:
+        self._is_urgent = True
         self.look_at = 0

@@ -1,11 +1,11 @@
-"""Somebody on the side, who fills places, seals segments and makes checkpoints while others append and read.
+"""A background thread that flushes, seals segments and makes checkpoints while appends and reads continue.
 
-Woken when the log has grown (`upkeep`), it waits until nothing more comes for a moment, because beside appends its
-writes cost them speed; where that is urgent, it begins at once. What comes meanwhile is placed in further passes, each
-shorter than the one before, until a checkpoint has next to nothing left to do. After a quiet moment it makes the
-checkpoint, too: nobody waits for that then.
+`checkpoint_schedule` wakes it when the log has grown. It waits until the log is quiet, because its writes would slow
+down appends; if the flush is urgent, it starts at once. Further passes flush what arrives meanwhile, each shorter than
+the one before, until almost nothing is left for the checkpoint. After a quiet period the thread also makes the
+checkpoint, since nothing waits for it then.
 
-What a crash does: see `placing`; a sealed segment is one whether or not a snapshot knows. One thread.
+After a crash: see `flushing`; a sealed segment stays valid whether or not a snapshot lists it. One thread.
 """
 
 from __future__ import annotations
@@ -20,87 +20,88 @@ from seawall.engine.store.write_guard import refusal_of
 from seawall.errors import RetryableError, SeawallError
 from seawall.limits import MIB
 
-#: Nothing came for so long: the moment is quiet.
+#: The log is quiet after this time without an append.
 _QUIET_S: Final = 0.25
-#: So little is left to the checkpoint.
-_REST_SIZE: Final = 4 * MIB
-#: Passes after which the rest is left to the checkpoint however much it is.
+#: The most unflushed bytes to leave to the checkpoint.
+_LEFT_SIZE: Final = 4 * MIB
+#: After this many passes the rest is left to the checkpoint, however much it is.
 _PASSES_MAX: Final = 8
 
 
 class FlushThread:
-    """Places what waits in the log of one store, on a thread that begins when it is first needed."""
+    """Flushes the log of one store, on a thread that starts when it is first needed."""
 
     def __init__(self, queue: CommitQueue, store: Store) -> None:
         self._queue = queue
         self._store = store
         self._maintenance = store.maintenance
-        self._pump = WorkerThread(self._work)
-        self._hurry = threading.Event()
+        self._worker = WorkerThread(self._work)
+        self._urgent = threading.Event()
         self._is_checkpoint_wanted = False
         self._is_stopping = False
 
     def wake(self, is_urgent: bool) -> None:
-        """Have what waits placed: in a quiet moment, or at once."""
+        """Request a flush: in the next quiet period, or at once."""
         if is_urgent:
-            self._hurry.set()
-        self._pump.wake()
+            self._urgent.set()
+        self._worker.wake()
 
     def relieve(self) -> None:
-        """Have what waits placed and a checkpoint made at once: what both keep in memory is wanted for other things."""
+        """Request a flush and a checkpoint at once, to free the memory that unflushed batches and unsealed segments
+        take."""
         self._is_checkpoint_wanted = True
         self.wake(is_urgent=True)
 
     def stop(self) -> None:
-        """Place what is left, if it was ever woken, and end."""
+        """Flush what is left, if the thread was ever woken, and stop."""
         self._is_stopping = True
-        self._hurry.set()
-        self._pump.stop()
+        self._urgent.set()
+        self._worker.stop()
 
-    def place(self) -> None:
-        """Bring what waits in the log to its places, and seal segments, so that a checkpoint has less to do."""
+    def flush(self) -> None:
+        """Flush batches to their segments and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
         with store.checkpoint_schedule.placing:
             if store.guard.is_failed:
-                return  # INV-STORE-FAILED: nothing is written any more
+                return  # INV-STORE-FAILED: no more writes
             try:
                 self._recover()
                 for _ in range(_PASSES_MAX):
-                    if self._flush_once() <= _REST_SIZE:
+                    if self._flush_once() <= _LEFT_SIZE:
                         break
                 self._seal()
                 with state:
-                    store.checkpoint_schedule.placed()
+                    store.checkpoint_schedule.flushed()
             except (SeawallError, OSError) as error:
                 if isinstance(error, RetryableError) or refusal_of(error) is not None:
-                    # No room for an index, say, or no descriptor: what was not done is done once there is one, by the
-                    # next pass or by a checkpoint, which says so.
+                    # No space for an index or no free descriptor. The next pass retries, or a checkpoint, which reports
+                    # the error.
                     return
-                # Whoever changes something next is told: a place that could not be filled is no place.
+                # Refuse further changes with this error: the content of the segment is unknown.
                 with state:
                     store.guard.refuse(error)
 
     def _work(self) -> None:
         is_quiet = self._await_quiet()
         is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
-        self.place()
+        self.flush()
         if is_quiet or is_wanted:
             with self._queue.exclusive() as store:
                 store.tidy_up()
 
     def _await_quiet(self) -> bool:
-        """Wait until nothing comes to the log for a moment; false if there is no time for that."""
+        """Wait until the log is quiet; false if the flush is urgent."""
         while not self._is_stopping:
             at = self._store.parts.writer.log_end
-            if self._hurry.wait(_QUIET_S):
-                self._hurry.clear()
+            if self._urgent.wait(_QUIET_S):
+                self._urgent.clear()
                 break
             if self._store.parts.writer.log_end == at:
                 return True
         return False
 
     def _flush_once(self) -> int:
-        """Place what waits now; how many bytes of the log that was."""
+        """Flush what is unflushed now; returns how many bytes of the log that was."""
         with self._queue.state:
             jobs = self._maintenance.plan_flushes()
         for job in jobs:
@@ -111,14 +112,15 @@ class FlushThread:
         return sum(job.size for job in jobs)
 
     def _recover(self) -> None:
-        """Have topics put in order of which batches wait since the opening, some at a time: others go on between."""
+        """Recover the topics that have unflushed batches since the opening, a few at a time, so that other threads can
+        run."""
         is_more = True
         while is_more:
             with self._queue.state:
-                is_more = self._store.parts.logs.recover_waiting()
+                is_more = self._store.parts.logs.recover_unflushed()
 
     def _seal(self) -> None:
-        """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""
+        """Seal complete segments one by one, so that readers wait only for the rename of each."""
         with self._queue.state:
             seals = self._maintenance.plan_seals()
         for seal in seals:

@@ -1,25 +1,23 @@
-"""Records that go: because somebody asked, because they are too old, or because a topic is full.
+"""Retention and deletes: removes records on request, because they are too old, or because a topic is full.
 
-Every removal is planned here and takes effect by a control batch that carries the result: which seqs, how many bytes.
-Its owner is the only one who changes the topics meanwhile, so what is planned is what precedes
-the control in the log.
+Every removal is planned here and takes effect by a control batch that states the result: which seqs, how many bytes.
+Only the owner changes the topics meanwhile, so the plan matches the state that precedes the control in the log.
 
-    delete      everything below a seq, or what has a tag, or both: silent, readers are not told
+    delete      everything below a seq, records with a tag, or both: readers get no gap for them
     age         records older than `ttl_ms`, by the time of their batch: whole batches
-    caps        the oldest records until both caps are kept, exactly, to the record in class fsync, up to a 64th more in
-                others; with `discard` "reject" nothing is evicted, and an append that would not fit is refused before
-                it gets a number (`check_space`)
+    caps        the oldest records until the topic is within both caps: exactly, to the record, in class fsync, up to
+                a 64th more in other classes; with `discard` "reject" nothing is evicted, and an append that would not
+                fit is refused before it gets a number (`check_space`)
 
-Evictions raise the floor and are told to readers as a gap. They come ahead of appends (`evict_ahead`), behind them and
-at checkpoints (`retain`), so records that are too old stay readable until then.
+Evictions raise the floor, and readers report them as a gap. They run before appends (`evict_ahead`), after appends and
+at checkpoints (`retain`); until then records that are too old stay readable.
 
-Segments: sealed ones without a live record are dropped once the control is durable (`drop_dead`). A segment that is
-written on stays until it is sealed. A crash in between leaves files that nobody reads; the first `drop_dead` after
-their topic is used again, or one of the next checkpoints, looks at every segment. Those with some deleted records get
-the set of them stored beside them, for whoever reads the files (`store_deletes`); the log and its snapshots are what
-counts.
+Segments: a sealed segment without live records is dropped once the control is durable (`drop_dead`). The active segment
+stays until it is sealed. A crash in between leaves files without live records: the first `drop_dead` after their topic
+is used again, or one of the next checkpoints, checks every segment. A segment with some deleted records gets a sidecar
+file that lists them, for tools that read the files (`store_deletes`); the log and its snapshots are authoritative.
 
-Work is bounded for each call; what is left is due again.
+Each call does a limited amount of work; the rest stays due.
 
 This module must not know how a control becomes durable.
 """
@@ -29,15 +27,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.maintenance.stored_sizes import StoredSizes
+from seawall.engine.store.control_log import ControlLog
 from seawall.engine.store.ephemeral_memory import EphemeralMemory
-from seawall.engine.store.replay import ReplayedSegment
+from seawall.engine.store.topic_logs import TopicLogs
 from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
 from seawall.storage.control.deletes import DeleteRecords, TagMatch
 from seawall.storage.control.documents import FloorRaise
@@ -51,51 +50,46 @@ from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.format.codes import GapReason
 
-if TYPE_CHECKING:
-    from seawall.engine.store.control_log import ControlLog
-    from seawall.engine.store.topic_logs import TopicLogs
-
-
-#: Evictions, and dropped segments, of one call: some milliseconds of work.
+#: The most evictions, and dropped segments, of one call: a few milliseconds of work.
 _EVICTIONS_MAX: Final = 256
 _DROPS_MAX: Final = 64
 
-#: Topics that nobody has used since the opening of which a checkpoint looks at the segments.
-_LOOKS_MAX: Final = 64
+#: The most unrecovered topics whose segments one checkpoint checks.
+_RECOVERIES_MAX: Final = 64
 
 _NS_PER_MS: Final = 1_000_000
 
-#: The part of a cap that is evicted beyond need where that saves syncs.
-_EVICTED_MORE: Final = 64
+#: An eviction removes up to this fraction of a cap more than needed, if that saves syncs.
+_EXTRA_FRACTION: Final = 64
 
-#: Bytes of one commit that are many.
-_MUCH: Final = limits.MIB
+#: A commit of this size counts as large.
+_LARGE_COMMIT_SIZE: Final = limits.MIB
 
 
 class LogCleaner:
-    """What removes records from the topics of one store. One owner at a time."""
+    """Removes records and segments of the topics of one store. One owner at a time."""
 
     def __init__(self, catalog: TopicCatalog, logs: TopicLogs, controls: ControlLog, ephemeral_size: int) -> None:
-        """`ephemeral_size` bounds what topics of class ephemeral hold together."""
+        """`ephemeral_size` limits the bytes that topics of class ephemeral hold together."""
         self._catalog = catalog
         self._logs = logs
         self._controls = controls
         self._memory = EphemeralMemory(ephemeral_size)
         self._sizes: dict[TopicId, StoredSizes] = {}
         self._tags: dict[TopicId, TagIndex] = {}
-        #: The floor of a topic, and the time of the batch there: what its age is judged by.
+        #: The floor of a topic and the time of its batch, to compare with the maximum age.
         self._oldest: dict[TopicId, tuple[Seq, TimestampNs]] = {}
-        #: Seqs among which segments may have died, from the first to the last.
-        self.loose: dict[TopicId, tuple[Seq, Seq]] = {}
-        #: Deletes as they are stored beside segments.
-        self._stored: dict[TopicId, dict[Seq, DeletedSeqs]] = {}
+        #: Ranges of seqs, first to last, in which sealed segments may have no live records any more.
+        self.unchecked: dict[TopicId, tuple[Seq, Seq]] = {}
+        #: The deleted seqs stored in the sidecar of each segment, by its first seq.
+        self._sidecars: dict[TopicId, dict[Seq, DeletedSeqs]] = {}
 
     # --- deletes -------------------------------------------------------------------------------------------------
 
     def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
-        """Delete the records below `before_seq`, those whose tag matches, or those that are both; how many went.
+        """Delete the records below `before_seq`, those whose tag matches, or those that are both; returns how many.
 
-        Durable when this returns. An error may leave some of them deleted; asking again deletes the others.
+        Durable when this returns. An error may leave some of them deleted; a repeated call deletes the others.
         """
         if before_seq is None and match is None:
             raise InvalidInputError("a delete of records needs a seq to delete below, a tag, or both")
@@ -106,21 +100,21 @@ class LogCleaner:
         before = topic.live_records
         if topic.topic_id not in self._logs or below <= topic.floor:
             return 0
-        asked = None if before_seq is None else Seq(before_seq)
+        requested = None if before_seq is None else Seq(before_seq)
         pieces = self._removed(topic, match, below)
         for number, removed in enumerate(pieces, 1):
             runs = topic.live(removed.first_seq, removed.last_seq) if match is None else removed.ranges
             size = self._sizes_of(topic).bytes_of(runs)
-            control = DeleteRecords(topic.topic_id, removed, size, asked, match)
-            # One sync at the end makes all of them durable.
+            control = DeleteRecords(topic.topic_id, removed, size, requested, match)
+            # One sync at the end makes all parts durable.
             self._controls.commit_many([control], durable=number == len(pieces))
-            self._loosen(topic.topic_id, removed.first_seq, removed.last_seq)
+            self._mark_unchecked(topic.topic_id, removed.first_seq, removed.last_seq)
         if match is not None:
             self._tags[topic.topic_id].forget(match, below)
         return before - topic.live_records
 
     def _removed(self, topic: TopicState, match: TagMatch | None, below: Seq) -> list[DeletedSeqs]:
-        """What a delete removes, in pieces that fit one control each."""
+        """The seqs that a delete removes, in pieces that fit one control each."""
         if match is None:
             return [DeletedSeqs.between(topic.floor, Seq(below - 1))]
         while self.look_up_tags(topic.name):
@@ -134,15 +128,15 @@ class LogCleaner:
         return [DeletedSeqs(ranges[first : first + limits.DELETE_RANGES_MAX]) for first in firsts]
 
     def look_up_tags(self, name: str) -> bool:
-        """Look up the tags of some more records, ahead of a delete by tag; whether there are others left.
+        """Index the tags of some more records before a delete by tag; true if there are records left.
 
-        A delete does the same for all that are left: whoever calls this first, piece by piece, lets others have their
-        turn in between.
+        A delete does the same for all records that are left. Callers that call this first, piece by piece, let other
+        threads run in between.
         """
         topic = self._catalog.named(name)
         if topic.topic_id not in self._logs:
             return False
-        # Arrow is loaded by whoever deletes by tag, not by whoever opens a log.
+        # Imported here so that only a delete by tag loads Arrow, not every opening.
         from seawall.engine.maintenance.tag_scan import catch_up
 
         tags = self._tags.setdefault(topic.topic_id, TagIndex())
@@ -153,15 +147,15 @@ class LogCleaner:
     def check_space(
         self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs, *, evicts: bool = True
     ) -> None:
-        """Refuse what would overfill a topic that rejects: `FullError`, or `LimitError` where it could never fit.
+        """Refuse an append to a full topic that rejects: `FullError`, or `LimitError` if it could never fit.
 
-        What is too old goes first, if it `evicts`.
+        If `evicts`, evict expired records first.
         """
         if topic.config.discard is not Discard.REJECT:
             return
         for setting, cap, _, added in _caps(topic, topic.config.bytes_max, record_count, byte_count):
             if added > cap:
-                raise LimitError(f"{added} for topic {topic.name!r}, whose {setting} is {cap}: this can never fit it")
+                raise LimitError(f"{added} in topic {topic.name!r} can never fit: its {setting} is {cap}")
         caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
         if evicts and any(present + added > cap for _, cap, present, added in caps):
             self.retain(now_ns, [topic])
@@ -173,30 +167,30 @@ class LogCleaner:
                 )
 
     def bytes_max(self, topic: TopicState) -> int:
-        """Bytes of records that a topic may hold now; 0 if that is not bounded."""
+        """Bytes of records that a topic may hold now; 0 if unlimited."""
         return self._memory.bytes_max(topic)
 
     def evict_ahead(
         self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs
     ) -> FloorRaise | None:
-        """What is to be evicted so that an append fits: a control for the log right ahead of it, at no further sync.
+        """Plan the eviction that makes space for an append: a control to log right before it, without an extra sync.
 
-        Whoever logs it says so (`evicted`). Where it is not enough, as for an append larger than a cap, `retain` is due
-        behind the append.
+        The caller logs it and calls `evicted`. If it does not free enough space, as for an append larger than a cap,
+        `retain` is due after the append.
         """
         if not self.is_limited(topic):
             return None
         if self._is_expired(topic, now_ns):
-            return next(self._expire([topic], now_ns))
+            return next(self._plan_expiry([topic], now_ns))
         if self._is_overfull(topic, record_count, byte_count):
-            config, spare = topic.config, 0
-            # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due; up to
-            # the end of a batch, if one is near, which does not have to be read then. To read one costs more than to
-            # write down an eviction: where much comes at once it is worth it in every class.
-            if config.durability is not Durability.FSYNC or byte_count >= _MUCH:
-                spare = self._memory.bytes_max(topic) // _EVICTED_MORE
-                record_count += config.cap_records // _EVICTED_MORE
-            return self._shrunk(topic, record_count, byte_count + spare, spare)
+            config, extra = topic.config, 0
+            # An eviction costs a sync. Classes that do not sync every append evict more at once, so that evictions are
+            # rare, and up to the end of a batch if one is near, which saves reading the batch. Reading a batch costs
+            # more than logging an eviction, so a large commit does the same in every class.
+            if config.durability is not Durability.FSYNC or byte_count >= _LARGE_COMMIT_SIZE:
+                extra = self._memory.bytes_max(topic) // _EXTRA_FRACTION
+                record_count += config.cap_records // _EXTRA_FRACTION
+            return self._plan_shrink(topic, record_count, byte_count + extra, extra)
         return None
 
     def size_of(self, topic: TopicState, runs: Ranges) -> int:
@@ -204,32 +198,33 @@ class LogCleaner:
         return self._sizes_of(topic).bytes_of(runs)
 
     def deleted(self, delete: DeleteRecords) -> None:
-        """A delete that was planned elsewhere has taken effect, durably; its segments may go."""
-        self._loosen(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)
+        """Note a durable delete that was planned elsewhere; its segments may be dropped."""
+        self._mark_unchecked(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)
 
     def evicted(self, raised: FloorRaise) -> None:
-        """An eviction has taken effect; its segments may go once it is durable, or now if they would not outlive us."""
+        """Note an applied eviction. Segment files may be dropped once it is durable; segments in memory are dropped
+        now."""
         topic_id, first, last = raised.topic_id, raised.previous, Seq(raised.evict_floor - 1)
         log = self._logs.get(topic_id)
         if log is not None and not log.is_kept:
             self._drop(topic_id, self._disposable(topic_id, first, last))
         else:
-            self._loosen(topic_id, first, last)
+            self._mark_unchecked(topic_id, first, last)
 
     def is_due(self, topic: TopicState, now_ns: TimestampNs) -> bool:
-        """Whether `retain` would evict something of a topic; costs a few comparisons."""
+        """True if `retain` would evict records of a topic; costs a few comparisons."""
         return self.is_limited(topic) and (self._is_overfull(topic) or self._is_expired(topic, now_ns))
 
     def retain(self, now_ns: TimestampNs, topics: Iterable[TopicState] | None = None) -> int:
-        """Evict what is due, of some topics or of all; how many evictions that took. Durable when it returns."""
+        """Run the evictions that are due, of some topics or of all; returns how many. Durable when it returns."""
         chosen = list(self._recovered() if topics is None else topics)
-        return self._evict(self._expire(chosen, now_ns)) + self._evict(self._make_space(chosen))
+        return self._evict(self._plan_expiry(chosen, now_ns)) + self._evict(self._plan_cap_evictions(chosen))
 
     def _recovered(self) -> Iterator[TopicState]:
-        """All topics, but of those that nobody has used since the opening only some that may have something to go."""
-        left = _LOOKS_MAX
+        """All recovered topics, and some unrecovered ones that may have something to remove."""
+        left = _RECOVERIES_MAX
         for topic in self._catalog:
-            if self._logs.is_pending(topic.topic_id):
+            if self._logs.is_unrecovered(topic.topic_id):
                 has_dead = topic.floor > 1 or len(topic.deleted) > 0
                 if not left or not (has_dead or self.is_limited(topic)):
                     continue
@@ -244,30 +239,30 @@ class LogCleaner:
             self.evicted(each)
         return len(raised)
 
-    def _expire(self, topics: Iterable[TopicState], now_ns: TimestampNs) -> Iterator[FloorRaise]:
-        """Evictions of what is too old."""
+    def _plan_expiry(self, topics: Iterable[TopicState], now_ns: TimestampNs) -> Iterator[FloorRaise]:
+        """Plan the evictions of records that are too old."""
         for topic in topics:
             if self._is_expired(topic, now_ns):
                 since = TimestampNs(now_ns - topic.config.ttl_ms * _NS_PER_MS)
                 keep = self._sizes_of(topic).first_since(since) or topic.next_seq
                 yield self._eviction(topic, GapReason.TTL, keep)
 
-    def _make_space(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
-        """Evictions of the oldest records of topics that hold too many."""
-        return (self._shrunk(topic) for topic in topics if self._is_overfull(topic))
+    def _plan_cap_evictions(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
+        """Plan the evictions of the oldest records of topics that exceed a cap."""
+        return (self._plan_shrink(topic) for topic in topics if self._is_overfull(topic))
 
-    def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0, spare: int = 0) -> FloorRaise:
-        """The eviction after which a topic has room for so much, or for `spare` bytes less, or is empty."""
+    def _plan_shrink(self, topic: TopicState, record_count: int = 0, byte_count: int = 0, extra: int = 0) -> FloorRaise:
+        """Plan the eviction that leaves space for an append, or `extra` bytes less, or empties the topic."""
         config, runs = topic.config, topic.live(topic.floor, topic.head_seq)
         keep = topic.floor
         if config.cap_records:
-            keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
+            keep = max(keep, _seq_after_records(runs, topic.live_records + record_count - config.cap_records))
         if bytes_max := self._memory.bytes_max(topic):
-            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - bytes_max, spare))
+            keep = max(keep, self._seq_after_bytes(topic, runs, topic.live_bytes + byte_count - bytes_max, extra))
         return self._eviction(topic, GapReason.CAP, keep)
 
     def is_limited(self, topic: TopicState) -> bool:
-        """Whether a topic has caps or an age at which records go."""
+        """True if a topic has caps or a maximum age."""
         config = topic.config
         return bool(config.ttl_ms or config.cap_records or config.bytes_max)
 
@@ -282,89 +277,89 @@ class LogCleaner:
             return False
         floor, oldest_ns = self._oldest.get(topic.topic_id, (Seq(0), TimestampNs(0)))
         if floor != topic.floor:
-            # Where no segment holds any of its records, nobody can tell how old they were: they count as new.
+            # If no segment holds its records, their age is unknown: they count as new.
             oldest_ns = self._sizes_of(topic).time_of(topic.floor) or now_ns
             self._oldest[topic.topic_id] = (topic.floor, oldest_ns)
         return oldest_ns < now_ns - ttl_ms * _NS_PER_MS
 
     def _eviction(self, topic: TopicState, reason: GapReason, keep: Seq) -> FloorRaise:
-        """The control that evicts what is live below `keep`. What is dead there already needs no word about it."""
+        """The control that evicts all live records below `keep`. It does not cover records that are dead already."""
         runs = topic.live(topic.floor, Seq(keep - 1))
         size = self._sizes_of(topic).bytes_of(runs)
         return FloorRaise(topic.topic_id, reason, Seq(int(runs[-1, 1])), topic.evict_floor, size)
 
-    def _behind_bytes(self, topic: TopicState, runs: Ranges, excess: int, spare: int) -> Seq:
-        """The seq below which live records have at least `excess` bytes, or `spare` less where a batch ends."""
+    def _seq_after_bytes(self, topic: TopicState, runs: Ranges, excess: int, extra: int) -> Seq:
+        """The seq below which live records have at least `excess` bytes, or `extra` less if a batch ends there."""
         if excess <= 0:
             return topic.floor
         for first, end in runs:
-            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess, spare)
-            if size >= excess - spare:
+            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess, extra)
+            if size >= excess - extra:
                 return Seq(seq + 1)
             excess -= size
         return topic.next_seq
 
     # --- segments ------------------------------------------------------------------------------------------------
 
-    def look_everywhere(self) -> None:
-        """Let the next `drop_dead` look at every segment of the topics in use, and of some others: when segments were
+    def recheck_all(self) -> None:
+        """Let the next `drop_dead` check every segment of the recovered topics and of some others: after segments were
         sealed."""
         for topic in self._recovered():
             self._logs.get(topic.topic_id)
-            self.look_at(topic)
+            self.recheck(topic)
 
-    def look_at(self, topic: TopicState) -> None:
-        """Let the next `drop_dead` look at every segment of a topic: when it is recovered."""
-        self._loosen(topic.topic_id, Seq(1), topic.head_seq)
+    def recheck(self, topic: TopicState) -> None:
+        """Let the next `drop_dead` check every segment of a topic: after it was recovered."""
+        self._mark_unchecked(topic.topic_id, Seq(1), topic.head_seq)
 
     def has_dead(self) -> bool:
-        """Whether there is something for `drop_dead`; costs little where nothing was removed since it was asked."""
-        for topic_id, (first, last) in list(self.loose.items()):
+        """True if `drop_dead` has something to drop; cheap if nothing was removed since the last call."""
+        for topic_id, (first, last) in list(self.unchecked.items()):
             if self._disposable(topic_id, first, last):
                 return True
-            del self.loose[topic_id]
+            del self.unchecked[topic_id]
         return False
 
     def drop_dead(self) -> int:
-        """Drop sealed segments that nobody will ask for any more; how many."""
+        """Drop sealed segments that are not needed any more; returns how many."""
         dropped = 0
-        for topic_id, (first, last) in list(self.loose.items()):
+        for topic_id, (first, last) in list(self.unchecked.items()):
             found = self._disposable(topic_id, first, last)
-            gone = found[: _DROPS_MAX - dropped]
-            if gone:
+            chosen = found[: _DROPS_MAX - dropped]
+            if chosen:
                 if not dropped:
-                    # What removed its records may not be durable yet.
+                    # The controls that removed the records may not be durable yet.
                     self._controls.sync()
-                self._drop(topic_id, gone)
-                dropped += len(gone)
-            if len(gone) < len(found):
+                self._drop(topic_id, chosen)
+                dropped += len(chosen)
+            if len(chosen) < len(found):
                 break
-            del self.loose[topic_id]
+            del self.unchecked[topic_id]
         return dropped
 
-    def _drop(self, topic_id: TopicId, gone: Sequence[SealedSegment]) -> None:
+    def _drop(self, topic_id: TopicId, chosen: Sequence[SealedSegment]) -> None:
         log = self._logs[topic_id]
-        for segment in gone:
+        for segment in chosen:
             log.sealed.remove(segment)
-            self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
-        drop_segments(log.home, gone)
+            self._sidecars.get(topic_id, {}).pop(segment.name.first_seq, None)
+        drop_segments(log.home, chosen)
 
     def _disposable(self, topic_id: TopicId, first: Seq, last: Seq) -> list[SealedSegment]:
-        """The sealed segments that reach into a range and that nobody needs."""
+        """The sealed segments that overlap a range and are not needed any more."""
         topic, log = self._catalog.find(topic_id), self._logs.get(topic_id)
         if topic is None or log is None:
             return []
         low = bisect_left(log.sealed, first, key=lambda each: each.name.last_seq)
         high = bisect_right(log.sealed, last, key=lambda each: each.name.first_seq)
         names = (segment.name for segment in log.sealed[low:high])
-        needless = [topic.is_disposable(name.first_seq, name.last_seq) for name in names]
-        return list(compress(log.sealed[low:high], needless))
+        is_disposable = [topic.is_disposable(name.first_seq, name.last_seq) for name in names]
+        return list(compress(log.sealed[low:high], is_disposable))
 
     def store_deletes(self) -> int:
-        """Bring the stored deletes of sealed segments up to date; how many were written."""
+        """Bring the delete sidecars of sealed segments up to date; returns how many were written."""
         written = 0
         for topic in self._catalog:
-            log = None if self._logs.is_pending(topic.topic_id) else self._logs.get(topic.topic_id)
+            log = None if self._logs.is_unrecovered(topic.topic_id) else self._logs.get(topic.topic_id)
             if log is None or not log.is_kept or (topic.floor == 1 and not len(topic.deleted)):
                 continue
             for segment in log.sealed:
@@ -376,7 +371,7 @@ class LogCleaner:
         inside = DeletedSeqs(np.clip(dead.ranges, first, last + 1))
         if not len(inside):
             return False
-        home, stored = self._logs[topic.topic_id].home, self._stored.setdefault(topic.topic_id, {})
+        home, stored = self._logs[topic.topic_id].home, self._sidecars.setdefault(topic.topic_id, {})
         path = home.path(deletes_name(first))
         if first not in stored:
             try:
@@ -390,12 +385,12 @@ class LogCleaner:
         return True
 
     def forget(self, topic_id: TopicId) -> None:
-        """A topic is gone, or its log is another one."""
-        for kept in (self._sizes, self._tags, self._oldest, self.loose, self._stored):
+        """Forget a deleted topic."""
+        for kept in (self._sizes, self._tags, self._oldest, self.unchecked, self._sidecars):
             kept.pop(topic_id, None)
         self._memory.forget(topic_id)
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
     def _sizes_of(self, topic: TopicState) -> StoredSizes:
         sizes = self._sizes.get(topic.topic_id)
@@ -403,28 +398,13 @@ class LogCleaner:
             sizes = self._sizes[topic.topic_id] = StoredSizes(self._logs[topic.topic_id])
         return sizes
 
-    def _loosen(self, topic_id: TopicId, first: Seq, last: Seq) -> None:
-        low, high = self.loose.get(topic_id, (first, last))
-        self.loose[topic_id] = (min(low, first), max(high, last))
-
-
-def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:
-    """Those unsealed segments of a topic that an opening has to put in order: the last one, and all with live records.
-
-    The others may have been sealed and dropped since the snapshot that knows them as unsealed.
-    """
-    last = max(segments, default=None)
-    return {
-        first_seq: segment
-        for first_seq, segment in segments.items()
-        if first_seq == last
-        or not len(segment.index)
-        or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
-    }
+    def _mark_unchecked(self, topic_id: TopicId, first: Seq, last: Seq) -> None:
+        low, high = self.unchecked.get(topic_id, (first, last))
+        self.unchecked[topic_id] = (min(low, first), max(high, last))
 
 
 def _caps(topic: TopicState, bytes_max: int, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:
-    """Every cap a topic has: its name, its value, what there is, and what is to be added."""
+    """Every cap of a topic: its name, its value, the present amount, and the amount to add."""
     bytes_name = "cap_bytes" if bytes_max == topic.config.bytes_max else "part of storage.ephemeral_size"
     every = (
         ("cap_records", topic.config.cap_records, topic.live_records, record_count),
@@ -433,7 +413,7 @@ def _caps(topic: TopicState, bytes_max: int, record_count: int, byte_count: int)
     return [each for each in every if each[1]]
 
 
-def _behind_records(runs: Ranges, excess: int) -> Seq:
+def _seq_after_records(runs: Ranges, excess: int) -> Seq:
     """The seq below which there are `excess` live records."""
     if excess <= 0:
         return Seq(0)

@@ -1,13 +1,13 @@
-"""How many plain bytes the records of a topic take, and which seqs so many bytes reach: for caps and deletes.
+"""Sizes of a topic's records in plain bytes, and the seq at which a number of bytes is reached, for caps and deletes.
 
-Batches are numbered by bytes as they are by seqs (`base_offset`), without a break inside a run of live records. So the
-bytes of a run are one difference, and only a batch that a run begins or ends in the middle of is read, for the places
-of its records. Nothing here costs anything for each record, nor for each batch that goes whole.
+Batches have byte offsets (`base_offset`) as they have seqs, without a break inside a run of live records. So the size
+of a run is one difference. Only a batch in which a run begins or ends is read, for the offsets of its records. Nothing
+here costs time for each record, nor for each batch that is removed as a whole.
 
-What cannot be read counts by estimate (a damaged batch as if its records were of one size), and seqs that no segment
-holds count nothing: the numbers are for caps and for people, and no record depends on them.
+A damaged batch counts by estimate, as if all its records had the same size, and seqs that no segment holds count
+nothing. The numbers are for caps and for people; no record depends on them.
 
-This module must not know why records go.
+This module must not know why records are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that was read: plain bytes, and where each record begins, the end included; None where it is damaged."""
+    """A batch that was read: its plain size, and the start of each record and the end; None if it is damaged."""
 
     base_seq: int
     raw_length: int
@@ -47,42 +47,42 @@ class _Batch:
 
 
 class StoredSizes:
-    """The sizes of one topic's records. It remembers the batches it read last: evictions go from one into the next."""
+    """The sizes of one topic's records. Caches the batches it read last: evictions go from one to the next."""
 
     def __init__(self, log: TopicLog) -> None:
         self._log = log
-        self._lately: deque[_Batch] = deque(maxlen=2)
+        self._recent: deque[_Batch] = deque(maxlen=2)
 
     def bytes_of(self, runs: Ranges) -> int:
-        """Plain bytes of rising runs of live records, given as rows of the first seq and the seq behind the last."""
+        """Plain bytes of rising runs of live records, given as rows of the first seq and the seq after the last."""
         if len(runs) == 1:
-            # An eviction has one run as long as nothing was deleted: plain numbers are faster than arrays of one.
+            # An eviction has one run if nothing was deleted: plain numbers are faster than arrays of length one.
             ((first, end),) = runs.tolist()
             return self._between(Seq(first), Seq(end - 1))
-        # First and last seq of each run in turn: they rise, so a batch that several of them cut is read once.
+        # The first and last seq of each run, in turn. They rise, so a batch that several of them cut is read once.
         seqs = (runs - (0, 1)).reshape(-1)
         bounds = self._offsets(seqs, np.tile(np.array((0, 1), np.int64), len(runs))).reshape(-1, 2)
         known = (bounds != _UNKNOWN).all(axis=1)
         return int(np.maximum(bounds[:, 1] - bounds[:, 0], 0)[known].sum())
 
-    def reaching(self, first: Seq, last: Seq, size: int, spare: int = 0) -> tuple[Seq, int]:
-        """The first seq of a run with which its bytes are at least `size`, and the bytes up to there.
+    def reaching(self, first: Seq, last: Seq, size: int, tolerance: int = 0) -> tuple[Seq, int]:
+        """The first seq of a run at which its bytes reach `size`, and the bytes up to there.
 
-        The last seq and all the bytes, where they are fewer. Where so many less or more than `size` will do too, and a
-        batch ends there, it is the end of that batch: nothing has to be read then.
+        Returns the last seq and all the bytes if the run is smaller. If a batch ends within `tolerance` bytes of
+        `size`, the result is the end of that batch, and nothing has to be read.
         """
         start = self._offset(first, 0)
         if start == _UNKNOWN:
             return last, 0
-        # The last segment that begins before the place; the first one does, since it begins before the run.
+        # The last segment that begins before that offset. There is one: the first segment begins before the run.
         *_, chosen = takewhile(lambda index: _first_offset(index) < start + size, self._indexes(first, last))
         number = chosen.find_offset(Offset(start + size - 1))
         entry = chosen.slice(number, number + 1)[0]
         base_seq, base_offset, count = int(entry["base_seq"]), int(entry["base_offset"]), int(entry["count"])
-        if max(1, size - spare) <= base_offset - start < size and base_seq <= last + 1:
+        if max(1, size - tolerance) <= base_offset - start < size and base_seq <= last + 1:
             return Seq(base_seq - 1), base_offset - start
-        end = self._end(chosen, number) if spare else _UNKNOWN
-        if size <= end - start <= size + spare and base_seq + count - 1 <= last:
+        end = self._end(chosen, number) if tolerance else _UNKNOWN
+        if size <= end - start <= size + tolerance and base_seq + count - 1 <= last:
             return Seq(base_seq + count - 1), end - start
         starts = self._read(chosen, number).starts
         wanted = start + size - base_offset
@@ -91,7 +91,7 @@ class StoredSizes:
         return seq, self._between(first, seq)
 
     def time_of(self, seq: Seq) -> TimestampNs | None:
-        """Time of the batch that holds a seq, or of the first one behind it."""
+        """The time of the batch that holds a seq, or of the next batch."""
         index = next(self._indexes(seq, None), None)
         if index is None:
             return None
@@ -99,30 +99,30 @@ class StoredSizes:
         return TimestampNs(int(index.slice(number, number + 1)["timestamp_ns"][0]))
 
     def first_since(self, timestamp_ns: TimestampNs) -> Seq | None:
-        """Seq of the first batch that is not older than a time; None if all are. Their times never fall."""
+        """The first seq of the first batch that is not older than a time; None if all are. Batch times never fall."""
         sealed = self._log.sealed
-        # A name tells milliseconds, rounded down: the segment may reach up to the next one.
+        # Names have milliseconds, rounded down: the segment may reach up to the next one.
         reached = bisect_left(sealed, int(timestamp_ns), key=lambda each: (each.name.last_ms + 1) * _NS_PER_MS)
-        for index in chain((each.index for each in sealed[reached:]), self._filling()):
+        for index in chain((each.index for each in sealed[reached:]), self._unsealed()):
             number = index.find_time(timestamp_ns)
             if number < len(index):
                 return Seq(int(index.slice(number, number + 1)["base_seq"][0]))
         return None
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
     def _indexes(self, first: Seq, last: Seq | None) -> Iterator[BatchIndex]:
-        """The index of every segment that may hold something of a range; None: of all that follows."""
+        """The index of every segment that may hold a part of a range; with None, of all that follow."""
         for segment in self._log.sealed:
             inside = segment.name.last_seq >= first and (last is None or segment.name.first_seq <= last)
-            # Damage may have left nothing of it.
+            # Damage may have left the index empty.
             if inside and len(segment.index):
                 yield segment.index
-        for index in self._filling():
+        for index in self._unsealed():
             if index.last_seq >= first and (last is None or index.first_seq <= last):
                 yield index
 
-    def _filling(self) -> Iterator[BatchIndex]:
+    def _unsealed(self) -> Iterator[BatchIndex]:
         return (each.segment.index for each in self._log.filling if len(each.segment.index))
 
     def _between(self, first: Seq, last: Seq) -> int:
@@ -130,8 +130,8 @@ class StoredSizes:
         start, end = self._offset(first, 0), self._offset(last, 1)
         return 0 if _UNKNOWN in (start, end) else max(0, end - start)
 
-    def _offset(self, seq: Seq, behind: int) -> int:
-        """What `_offsets` gives, for one seq."""
+    def _offset(self, seq: Seq, at_end: int) -> int:
+        """`_offsets` for a single seq."""
         index = next(self._indexes(seq, seq), None)
         if index is None:
             return _UNKNOWN
@@ -140,15 +140,15 @@ class StoredSizes:
             number = max(number - 1, 0)
         entry = index.slice(number, number + 1)[0]
         base_seq, count, base_offset = int(entry["base_seq"]), int(entry["count"]), int(entry["base_offset"])
-        ahead = min(seq - base_seq + behind, count)
-        if ahead <= 0:
+        records = min(seq - base_seq + at_end, count)
+        if records <= 0:
             return base_offset
-        if ahead == count and (end := self._end(index, number)) != _UNKNOWN:
+        if records == count and (end := self._end(index, number)) != _UNKNOWN:
             return end
-        return base_offset + int(self._places(index, number, np.array([ahead], np.int64))[0])
+        return base_offset + int(self._record_offsets(index, number, np.array([records], np.int64))[0])
 
     def _end(self, index: BatchIndex, number: int) -> int:
-        """Where a batch ends, in bytes, if another one begins there; else _UNKNOWN."""
+        """The offset at which a batch ends, if the next batch begins there; otherwise _UNKNOWN."""
         entry = index.slice(number, number + 1)[0]
         next_seq = Seq(int(entry["base_seq"]) + int(entry["count"]))
         following: BatchIndex | None = index
@@ -159,45 +159,46 @@ class StoredSizes:
         other = following.slice(number + 1, number + 2)[0]
         return int(other["base_offset"]) if int(other["base_seq"]) == next_seq else _UNKNOWN
 
-    def _offsets(self, seqs: Integers, behind: Integers) -> Integers:
-        """Where each of some rising seqs begins (`behind` 0) or ends (1), in bytes; _UNKNOWN where nothing holds it."""
+    def _offsets(self, seqs: Integers, at_end: Integers) -> Integers:
+        """The offset where each of some rising seqs begins (`at_end` 0) or ends (1); _UNKNOWN if nothing holds it."""
         offsets: Integers = np.full(len(seqs), _UNKNOWN, np.int64)
         for index in self._indexes(Seq(int(seqs[0])), Seq(int(seqs[-1]))) if len(seqs) else ():
             low, high = np.searchsorted(seqs, (index.first_seq, index.last_seq + 1))
             if low < high:
-                offsets[low:high] = self._offsets_in(index, seqs[low:high], behind[low:high])
+                offsets[low:high] = self._offsets_in(index, seqs[low:high], at_end[low:high])
         return offsets
 
-    def _offsets_in(self, index: BatchIndex, seqs: Integers, behind: Integers) -> Integers:
+    def _offsets_in(self, index: BatchIndex, seqs: Integers, at_end: Integers) -> Integers:
         entries = index.entries
         numbers = entries["base_seq"].searchsorted(seqs.astype(np.uint64), "right") - 1
         found = entries[numbers]
         counts = found["count"].astype(np.int64)
-        # Records of the batch before the place; a seq that the index leaves out belongs to the end of the one before.
-        ahead = np.minimum(seqs - found["base_seq"].astype(np.int64) + behind, counts)
+        # Records of the batch before the offset. A seq that is missing in the index counts as the end of the batch
+        # before it.
+        records_before = np.minimum(seqs - found["base_seq"].astype(np.int64) + at_end, counts)
         offsets: Integers = found["base_offset"].astype(np.int64)
         following = np.minimum(numbers + 1, len(entries) - 1)
         dense = entries["base_seq"][following] == found["base_seq"] + found["count"]
-        whole = (ahead == counts) & dense
+        whole = (records_before == counts) & dense
         offsets[whole] = entries["base_offset"][following[whole]].astype(np.int64)
-        inside = (ahead > 0) & ~whole
+        inside = (records_before > 0) & ~whole
         for number in np.unique(numbers[inside]).tolist():
             here = inside & (numbers == number)
-            offsets[here] += self._places(index, number, ahead[here])
+            offsets[here] += self._record_offsets(index, number, records_before[here])
         return offsets
 
-    def _places(self, index: BatchIndex, number: int, ahead: Integers) -> Integers:
-        """Bytes of the first so many records of a batch, for each of some numbers."""
+    def _record_offsets(self, index: BatchIndex, number: int, counts: Integers) -> Integers:
+        """For each of some counts, the bytes of that many records at the start of a batch."""
         batch = self._read(index, number)
         if batch.starts is not None:
-            places: Integers = batch.starts[ahead]
-            return places
-        return ahead * batch.raw_length // int(index.slice(number, number + 1)["count"][0])
+            offsets: Integers = batch.starts[counts]
+            return offsets
+        return counts * batch.raw_length // int(index.slice(number, number + 1)["count"][0])
 
     def _read(self, index: BatchIndex, number: int) -> _Batch:
         entry = index.slice(number, number + 1)[0]
         base_seq, count = int(entry["base_seq"]), int(entry["count"])
-        for batch in self._lately:
+        for batch in self._recent:
             if batch.base_seq == base_seq:
                 return batch
         found = stored_batches(self._log, Seq(base_seq), Seq(base_seq + 1), 1)
@@ -205,7 +206,7 @@ class StoredSizes:
             batch = _Batch(base_seq, int(entry["length"]), None)
         else:
             batch = _Batch(base_seq, found[0].header.raw_length, _starts(found[0], count))
-        self._lately.append(batch)
+        self._recent.append(batch)
         return batch
 
 
@@ -214,7 +215,7 @@ def _first_offset(index: BatchIndex) -> int:
 
 
 def _starts(stored: StoredBatch, count: int) -> Integers | None:
-    """Where each record of a batch begins in its plain block, the end included; None if it is damaged."""
+    """The start of each record of a batch in its plain block, and the end; None if the batch is damaged."""
     if stored.header.is_opaque:
         return np.array([0, stored.header.raw_length], np.int64)
     try:

@@ -1,6 +1,7 @@
-"""Tags out of stored records into the index of a topic: what has come since the index was last brought up to date.
+"""Brings the tag index of a topic up to date: reads the tags of records stored since the last call.
 
-Kernels find the tags and Arrow tells them apart, so Python sees each distinct tag of a run of batches and no record.
+Kernels find the tags and Arrow encodes them as a dictionary, so Python handles each distinct tag of a run of batches,
+and no single record.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from seawall.wire.format.batches import block_of
 
 
 def catch_up(index: TagIndex, topic: TopicState, log: TopicLog) -> bool:
-    """Add the tags of some records that the index has not seen and that may be live; whether there are others left."""
+    """Index the tags of some more records that may be live; true if there are records left."""
     seq = max(index.next_seq, topic.floor)
     batches = stored_batches(log, seq, topic.next_seq, TAG_SLICE_SIZE)
     if batches:
@@ -47,7 +48,7 @@ def _add(index: TagIndex, batches: Sequence[StoredBatch], from_seq: Seq) -> None
 
 
 def _tagged(stored: StoredBatch) -> pa.RecordBatch | None:
-    """Seq and tag of those records of a batch that have one; None if none has, or where they cannot be told."""
+    """Seq and tag of the records of a batch that have a tag; None if there are none, or if the batch is unreadable."""
     header = stored.header
     if header.is_opaque:
         return None
@@ -55,7 +56,7 @@ def _tagged(stored: StoredBatch) -> pa.RecordBatch | None:
         block = block_of(header, stored.block)
         table = decode_table(block, base_seq=header.base_seq, wanted=("tag",), record_count=header.record_count)
     except CorruptionError:
-        # Readers get no record out of it either.
+        # Readers get no record of this batch either.
         return None
     tagged = table.filter(table.column("tag").is_valid())
     return tagged if tagged.num_rows else None

@@ -1,13 +1,13 @@
-"""Changes that are no appends: control batches, numbered, made durable, and applied to catalog and frontier.
+"""Changes other than appends: numbers control batches, makes them durable, and applies them to catalog and frontier.
 
-    begin_change   what every change begins with: nothing has failed, this process has its term, no row is pending
+    begin_change   the start of every change: nothing has failed, the term has begun, pending rows are applied
     commit         reserve, stage, flush, apply: the controls of one call, at one position
 
-The term of this process is logged by its first change: after a clean end, who only reads leaves no trace.
+The first change of a process logs its term. So after a clean shutdown, a process that only reads leaves no trace.
 
-A full disk refuses a control and changes nothing. Deletes still work: appends leave space for them (`HEADROOM`), and
-behind that there is the ballast. A crash takes a control that is not flushed; replay applies one that is. What a
-control means to segments or sessions is applied by whoever commits it, and this module must not know it.
+A full disk refuses a control and changes nothing. Deletes still work on a full disk: appends leave space for them
+(`HEADROOM`), and after that there is the ballast file. A crash loses a control that was not flushed; replay applies one
+that was. The caller applies the effect of a control on segments and sessions; this module must not know it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from seawall.storage.directory import DataDirectory
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Order, stored_config
 
-#: Space in the log that appends leave to deletes and to the next opening, for when the disk is full.
+#: Space in the log that appends leave for deletes and for the next opening, in case the disk is full.
 HEADROOM: Final = 16 * limits.KIB
 _USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
-#: Losses, or ceilings, logged at one position.
+#: The most controls that `commit_many` logs at one position.
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
@@ -56,7 +56,7 @@ class ControlLog:
         *,
         lost: Sequence[Loss],
     ) -> None:
-        """`lost` is what the end before has cost, which the first change logs."""
+        """`lost` are the losses of the previous shutdown or crash, which the first change logs."""
         self._guard = guard
         self._directory = directory
         self._writer = writer
@@ -66,13 +66,13 @@ class ControlLog:
         self._pending = pending
         self._reservations = reservations
         self._lost = lost
-        #: The position at which this process began to write; None before its first change.
+        #: The position of the first change of this process; None before it.
         self.began_at: Position | None = None
 
     def begin_term(self) -> None:
-        """Log that this process writes now, and what the end before has cost, unless that was done.
+        """Log the start of this process's term and the losses before it, unless that was done.
 
-        Whatever fails in it ends the writing: a clean close would vouch for numbers that have not been accounted for.
+        Any failure ends all writing: a later clean close would otherwise vouch for numbers that were not accounted for.
         """
         if self.began_at is None:
             self.began_at = self._writer.frontier.next_position
@@ -82,15 +82,15 @@ class ControlLog:
                 self.commit_many(self._lost)
 
     def begin_change(self) -> None:
-        """Have everything ready for a change; `ReadOnlyError` where writing has failed."""
+        """Prepare for a change; `ReadOnlyError` after a failed write."""
         self._guard.require_usable()
         self.begin_term()
         self._pending.apply()
 
     def commit(self, *controls: SimpleControl, durable: bool = True) -> None:
-        """Log controls at one position, durably at once or with the next sync, and apply them."""
+        """Log controls at one position and apply them: durably at once, or with the next sync."""
         self.begin_change()
-        # A change may be to what reservations were made from.
+        # The change may invalidate existing reservations.
         self._reservations.forget()
         writer, now = self._writer, self._clock.wall_ns()
         control = writer.control_of(controls)
@@ -104,18 +104,18 @@ class ControlLog:
                 self._apply_to_frontier(part)
 
     def commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
-        """`commit` for as many controls as there are, some at each position."""
+        """Log and apply any number of controls, up to a fixed number at each position."""
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
             self.commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
 
     def sync(self) -> None:
-        """Make everything logged or appended so far durable, whatever its class."""
+        """Make everything logged or appended so far durable, whatever its durability class."""
         self._guard.require_usable()
         with self._guard.changing():
             self._writer.flush(durable=True)
 
     def _reserve(self, controls: Sequence[SimpleControl], size: int, now_ns: TimestampNs) -> None:
-        """Reserve space in the log; what must work on a full disk gets the headroom, and the ballast."""
+        """Reserve space in the log; controls that must work on a full disk may use the headroom and the ballast."""
         if not all(isinstance(part, _USES_HEADROOM) for part in controls):
             self._writer.reserve(HEADROOM + size, now_ns)
             return

@@ -1,25 +1,25 @@
-"""Opening a data directory: from whatever the last end left behind to a store that takes appends.
+"""Opens a data directory: recovers it, whatever the last process left behind, and returns a store that takes appends.
 
-Snapshot, replay, repair of the torn tail, segments put in order, a new term. Each step comes to the same state however
-often a crash cuts it off and it starts again. Snapshot and replay only read: where a file is lost that the state
-depends on, opening ends there, and every byte is as it was (`replay`).
+The steps: load the snapshot, replay the log, repair the torn tail, finish or undo adoptions, begin a new term. Every
+step reaches the same state however often a crash interrupts and repeats it. Snapshot and replay only read: if a file
+that the state depends on is missing, opening fails there, and no byte has changed (`replay`).
 
-After an end that was not clean every topic resumes at its ceiling, and the seqs between are an explicit crash gap: a
-number that anyone may have seen is never given to another record. Positions resume far behind
-the last one for the same reason.
+After an unclean shutdown every topic resumes at its ceiling, and the seqs in between become an explicit crash gap: a
+number that anyone may have seen is never given to another record. Positions jump far ahead for the same reason.
 
-Where the order is made elsewhere and has outlived this process (`follows`), nothing is skipped: the numbers of what the
-log has lost are known there, and the same entries are followed again from where the log ends. Damage costs what it
-always does.
+If the order is made elsewhere and outlived this process (`follows`), nothing is skipped: the sequencer still knows the
+numbers of what the log lost, and the same entries are applied again from the end of the log. Damage has the usual
+effect.
 
-After damage in the log the ceiling itself may be what was lost. Numbering resumes behind as many records as the damaged
-bytes can have held, the gap says corruption, and a checkpoint is written at once, so that the damage is paid for once.
-Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids are not given
-again: numbering goes on behind as many topics as the damaged bytes can have created.
+Damage in the log may have destroyed the ceilings themselves. Numbering then resumes after as many records as the
+damaged bytes can have held, and the gap has the reason corruption. A checkpoint follows at once, so that the next
+opening does not meet the same damage again. Topics that were only in a damaged part of the log are gone from the
+catalog. Their files stay, and their ids are not reused: topic ids resume after as many topics as the damaged bytes can
+have created.
 
-The segments of topics are put in order when they are first needed (`topic_logs.py`): opening reads the snapshot and the
-log, and touches no directory of a topic. Only after an end that was not clean it looks through all of them, for files
-that a transaction was moving.
+Segments of a topic are recovered when they are first needed (`topic_logs.py`): opening reads the snapshot and the log,
+and touches no topic directory. Only after an unclean shutdown it scans all of them for files that a transaction was
+moving.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from seawall.topics.config import Durability, Order
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import GapReason
 
-#: How far positions jump after an end that was not clean: more than can have been numbered between two syncs.
+#: How far positions jump after an unclean shutdown: more than can have been assigned between two syncs.
 POSITION_JUMP: Final = 1 << 32
 
-#: The same for offsets of version 1, of which a lost tail may have had any.
+#: The same for offsets of version 1: a lost tail may have used any of them.
 OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
@@ -74,10 +74,10 @@ def open_store(
     follows: bool = False,
     orderer: OrdererFactory = LocalOrderer,
 ) -> Store:
-    """Open a data directory, make it where it is missing, recover it where its last end was not clean.
+    """Open a data directory; create it if it is missing, recover it after an unclean shutdown.
 
-    With `follows` an order that has outlived the last process is followed on, from the end of the log. `orderer` makes
-    who gives positions from then on.
+    With `follows`, continue to apply an order that outlived the last process, from the end of the log. `orderer`
+    creates the orderer that assigns positions from now on.
     """
     directory = open_directory(
         machine.files,
@@ -100,7 +100,7 @@ def _recover(
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
-    # The lock is held and nobody is served yet: the one moment at which the log may be mapped (decision 0009).
+    # The directory is locked and nothing is served yet: the only time at which the log may be mapped (decision 0009).
     replayed = replay(files, directory, snapshot, session_ttl_ms=settings.session_ttl_ms, mapped=True)
     directory.restore_ballast()
     end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
@@ -113,7 +113,7 @@ def _recover(
         salt=lambda: int.from_bytes(machine.random_bytes(8), "little"),
     )
     catalog = replayed.catalog
-    _keep_ids(files, directory, replayed)
+    _reserve_topic_ids(files, directory, replayed)
     is_clean = replayed.end.clean and not replayed.damages
     resumed = _resume(replayed, follows=follows)
     frontier = CommitFrontier(
@@ -137,8 +137,8 @@ def _recover(
         replayed.segments,
     )
     checkpoint_at = WalAddress(0 if snapshot is None else snapshot.wal_from_at)
-    found = (directory, snapshots, wal, writer, catalog, logs, replayed.sessions, term)
-    parts = StoreParts(machine, settings, *found, lost=resumed.lost, checkpoint_at=checkpoint_at)
+    resources = (directory, snapshots, wal, writer, catalog, logs, replayed.sessions, term)
+    parts = StoreParts(machine, settings, *resources, lost=resumed.lost, checkpoint_at=checkpoint_at)
     maintenance = Maintenance(parts)
     try:
         if resumed.is_unclean or resumed.lost:
@@ -154,7 +154,7 @@ def _recover(
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """Where numbering goes on, and what the end before has cost."""
+    """The numbers at which topics resume, and what the last shutdown or crash lost."""
 
     is_unclean: bool
     numbers: list[TopicNumbers]
@@ -162,16 +162,16 @@ class _Resumed:
 
 
 def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
-    """Have every topic resume above each number that anyone may have seen, with a gap for what is lost between."""
+    """Resume every topic above each number that anyone may have seen, with a loss for the seqs in between."""
     catalog = replayed.catalog
-    # What was in memory only is gone, however orderly the end was.
+    # Records in memory are gone, even after a clean shutdown.
     lost = [
         Loss(topic.topic_id, topic.floor, topic.head_seq, GapReason.CRASH, topic.live_bytes)
         for topic in catalog
         if not _is_kept(topic) and topic.live_records
     ]
     before = [_numbers_of(topic) for topic in catalog]
-    # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
+    # Damage may have destroyed the newest batches, whose numbers were seen: treat it as an unclean shutdown.
     if not replayed.damages and (replayed.end.clean or not replayed.end.epoch or follows):
         return _Resumed(False, before, lost)
     jump = _batches_in(replayed.damages) * limits.BATCH_RECORDS_MAX
@@ -181,7 +181,7 @@ def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
             at_ceiling(topic),
             next_seq=Seq(topic.ceiling + jump),
             ceiling=Seq(topic.ceiling + jump),
-            # Only with the seqs: who counts bytes takes offsets for dense where seqs are.
+            # Offsets jump only if seqs do: a version 1 reader takes offsets as dense where seqs are dense.
             next_offset=Offset(topic.next_offset + (OFFSET_JUMP if topic.ceiling + jump > topic.next_seq else 0)),
         )
         for topic in before
@@ -194,9 +194,11 @@ def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
     return _Resumed(True, after, lost)
 
 
-def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
-    """Finish deletes that a crash cut short, and never give an id again whose directory is there, or whose creation may
-    have been in a damaged part of the log."""
+def _reserve_topic_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
+    """Finish interrupted topic deletes, and never reuse a topic id.
+
+    That includes ids with a directory, and ids of topics that a damaged part of the log may have created.
+    """
     catalog = replayed.catalog
     catalog.next_topic_id = TopicId(catalog.next_topic_id + _batches_in(replayed.damages))
     for name in files.list(directory.topics):
@@ -210,7 +212,7 @@ def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> Non
 
 
 def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
-    """Settle or undo adoptions that a crash cut short, before anybody looks at the segments of any topic."""
+    """Finish or undo the adoptions that a crash interrupted, before anything reads the segments of a topic."""
     for topic in filter(_is_kept, replayed.catalog):
         home = topic_home(files, directory, topic.topic_id)
         for first_seq in notes_of(home):
@@ -225,7 +227,7 @@ def _is_kept(topic: TopicState) -> bool:
 
 
 def _batches_in(damages: list[Damage]) -> int:
-    """Batches that damaged bytes of the log can have held, at the most; and topics they can have created."""
+    """The most batches that damaged bytes of the log can have held, or topics that they can have created."""
     size = sum(damage.to_at - damage.from_at for damage in damages)
     return -(-size // limits.BATCH_HEADER_SIZE)
 

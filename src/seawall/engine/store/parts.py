@@ -1,7 +1,7 @@
-"""The collaborators of one store, as `opening` puts them together: whoever is part of a store takes what it needs here.
+"""The collaborators of one store, put together by `opening`: each component of a store takes the ones it needs.
 
-Each owns what it changes. A store has one of each, and one thread of control at a time uses them. This module must not
-know who gives positions.
+Each collaborator owns the state that it changes. A store has one of each, used by one thread at a time. This module
+must not know which orderer assigns positions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seawall.topics.catalog import TopicCatalog
 
 
 class StoreParts:
-    """What an open data directory consists of."""
+    """The components of an open data directory."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class StoreParts:
         lost: Sequence[Loss],
         checkpoint_at: WalAddress,
     ) -> None:
-        """What an opening has found, and the parts that follow from it."""
+        """Take what the opening found, and create the components that depend on it."""
         self.machine = machine
         self.settings = settings
         self.directory = directory
         self.snapshots = snapshots
         self.wal = wal
         self.writer = writer
-        #: All topics, but for what `pending` has not applied yet.
+        #: All topics, without the rows that `pending` still has to apply.
         self.catalog = catalog
         self.logs = logs
         self.sessions = sessions
@@ -68,9 +68,9 @@ class StoreParts:
         self.checkpoint_schedule = CheckpointSchedule(checkpoint_at, settings.checkpoint_size)
         self.maker = Reserver(writer, self.cleaner, logs.of, self.checkpoint_schedule)
         logs.open_files.on_sync_failed = guard.refuse
-        logs.on_recovered = self.cleaner.look_at
+        logs.on_recovered = self.cleaner.recheck
 
     def current_catalog(self) -> TopicCatalog:
-        """All topics as they are now."""
+        """All topics, with every pending row applied."""
         self.pending.apply()
         return self.catalog

@@ -1,23 +1,23 @@
-"""What the log says: the state of a data directory from its newest snapshot and the batches behind it.
+"""Replays the log: the state of a data directory, from its newest snapshot and the batches after it.
 
-Replay changes no file. It gives the catalog of topics, the sessions of publishers, and for each topic which batches
-must lie at which place of which segment (`topic_log`), and where in the log those are that may not
-be at their place yet.
+Replay changes no file. It returns the catalog of topics, the sessions of publishers, and for each topic the position of
+every batch in its unsealed segments (`topic_log`), with the log address of batches that may be unflushed.
 
-Appends come in runs, as rows of arrays, and are applied by arrays: no Python code runs for a batch that is not keyed.
-Within a run nothing but appends happens, so all batches of a topic in it go to one segment.
+Appends arrive in runs, as rows of arrays, and are applied as arrays: no Python code runs for a single batch, unless it
+is keyed. A run holds appends only, so all batches of a topic in one run go to one segment.
 
-After damage in the log a topic's next batch begins a new segment: how much room the lost ones took is unknown. A
-reference to a large batch tells it again, and what followed the damage up to there lies right before that batch.
+After damage in the log the next batch of a topic begins a new segment, since the space that the lost batches took is
+unknown. A reference to a large batch makes the position known again: the batches between the damage and the reference
+are right before the large batch.
 
-The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
-then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
-bytes; a snapshot without it knows none. SESSIONS holds the epoch floor u64 and the seq floor u64 of retired sessions
-(`sessions`), then for each of those rows when its publisher was last seen, in milliseconds u64.
+The section SEGMENTS of a snapshot holds, for each unsealed segment: topic_id u32, count u32, first_seq u64, then
+`count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64 bytes;
+a snapshot without the section has no sessions. SESSIONS holds the epoch floor u64 and the seq floor u64 of retired
+sessions (`sessions`), then for each of those rows when its publisher was last seen, in milliseconds u64.
 
 INV-REPLAY-WHOLE: a directory that lost a file which its state depends on, or its whole log, is refused before a byte is
-written. Creations, deletes and cursors in that file would otherwise be undone silently. Damage of bytes inside a file
-costs what they held, as a gap (`opening`).
+written. Otherwise the creations, deletes and cursors in that file would be undone silently. Damaged bytes inside a file
+cost what they held, reported as a gap (`opening`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 
 from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
 from seawall.engine.store.sessions import Sessions
-from seawall.engine.store.unflushed import Waiting
+from seawall.engine.store.unflushed import UnflushedBatches
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.log.epochs import WAL_ROW, WalRows
@@ -61,22 +61,22 @@ _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
 @dataclass(slots=True)
 class ReplayedSegment:
-    """A segment that is not sealed: the batches that belong there, and where in the log some of them are."""
+    """An unsealed segment: the index of its batches, and the log address of those that may be unflushed."""
 
     index: BatchIndex = field(default_factory=BatchIndex)
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: UnflushedBatches = field(default_factory=UnflushedBatches)
 
 
 @dataclass(slots=True)
 class Replayed:
-    """The state that snapshot and log give."""
+    """The state after replay of snapshot and log."""
 
     catalog: TopicCatalog
     end: WalEnd
     #: Topic → first seq → segment.
     segments: dict[TopicId, dict[Seq, ReplayedSegment]]
     damages: list[Damage]
-    #: Topics whose deletion is in the log behind the snapshot.
+    #: Topics whose deletion is in the log after the snapshot.
     deleted: set[TopicId]
     sessions: Sessions
 
@@ -89,12 +89,12 @@ def replay(
     session_ttl_ms: int = SESSION_TTL_MS,
     mapped: bool = False,
 ) -> Replayed:
-    """Read the log from where the snapshot ends; `CorruptionError` if a file is lost (INV-REPLAY-WHOLE).
+    """Read the log from the end of the snapshot; `CorruptionError` if a file is missing (INV-REPLAY-WHOLE).
 
-    When publishers were seen is found to a part of `session_ttl_ms`; `mapped` as for `read_wal`.
+    Last-seen times of publishers are exact to a fraction of `session_ttl_ms`; `mapped` as for `read_wal`.
     """
     _require_start(files, directory, snapshot)
-    sessions = Sessions(look_ms=session_ttl_ms // SESSION_LOOKS)
+    sessions = Sessions(check_interval_ms=session_ttl_ms // SESSION_LOOKS)
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
         from_at = WalAddress(0)
@@ -106,21 +106,21 @@ def replay(
     for part in read_runs(files, directory.wal, directory.directory_id, from_at, mapped=mapped):
         match part:
             case WalRun():
-                state.appends(part)
+                state.apply_appends(part)
             case WalBatch():
-                state.control(part)
+                state.apply_control(part)
             case Damage():
                 if part.is_file_lost:
                     raise _file_lost(part)
-                state.damaged(part)
+                state.note_damage(part)
             case WalEnd():
-                sessions.note(state.now_ms)
+                sessions.note_activity(state.now_ms)
                 return Replayed(state.catalog, part, state.segments, state.damages, state.deleted, sessions)
-    raise CorruptionError(f"{directory.wal}: reading the log came to no end")
+    raise CorruptionError(f"{directory.wal}: the log has no end")
 
 
 def _require_start(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> None:
-    """Refuse a directory in which nothing says what the log held before its first file, or where the log is."""
+    """Refuse a directory if the log before its first file is unknown, or if the log is missing."""
     starts = wal_addresses(files, directory.wal)
     if not starts and directory.log_has_begun:
         raise CorruptionError(
@@ -142,10 +142,10 @@ def _file_lost(damage: Damage) -> CorruptionError:
     )
 
 
-def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Sessions) -> dict[SectionKind, bytes]:
-    """What a snapshot holds beside the catalog: segments that are not sealed, and sessions."""
+def store_sections(unsealed: Iterable[tuple[TopicId, Seq, Entries]], sessions: Sessions) -> dict[SectionKind, bytes]:
+    """The sections of a snapshot besides the catalog: unsealed segments, and sessions."""
     pieces: list[bytes] = []
-    for topic_id, first_seq, entries in filling:
+    for topic_id, first_seq, entries in unsealed:
         pieces += (_SEGMENT.pack(topic_id, len(entries), first_seq), entries.tobytes())
     return {SectionKind.SEGMENTS: b"".join(pieces)} | sessions.sections()
 
@@ -156,7 +156,7 @@ def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegmen
     at = 0
     while at < len(data):
         if at + _SEGMENT.size > len(data):
-            raise CorruptionError(f"snapshot at position {snapshot.position}: its segments are cut")
+            raise CorruptionError(f"snapshot at position {snapshot.position}: the SEGMENTS section is truncated")
         topic_id, count, first_seq = _SEGMENT.unpack_from(data, at)
         at += _SEGMENT.size
         end = at + count * INDEX_ENTRY.itemsize
@@ -174,20 +174,20 @@ class _Replay:
     segments: dict[TopicId, dict[Seq, ReplayedSegment]]
     sessions: Sessions
     damages: list[Damage] = field(default_factory=list)
-    #: Topics whose next batch begins a segment of its own.
-    broken: set[TopicId] = field(default_factory=set)
+    #: Topics that had no append since damage: their next batch begins a segment.
+    after_damage: set[TopicId] = field(default_factory=set)
     deleted: set[TopicId] = field(default_factory=set)
-    #: Segments that damage has begun, by their first seq: where their batches really lie is not known yet.
-    strays: dict[TopicId, Seq] = field(default_factory=dict)
-    #: The latest time that the log has told.
+    #: Segments that began after damage, by their first seq: the real position of their batches is not known yet.
+    provisional: dict[TopicId, Seq] = field(default_factory=dict)
+    #: The latest time in the log so far.
     now_ms: int = 0
 
-    def appends(self, run: WalRun) -> None:
+    def apply_appends(self, run: WalRun) -> None:
         rows = self.catalog.not_applied(run.rows)
         if not len(rows):
             return
-        for part in self.sessions.by_look(rows):
-            self._tick(int(part["timestamp_ns"][0]))
+        for part in self.sessions.split_by_interval(rows):
+            self._advance_time(int(part["timestamp_ns"][0]))
             self.sessions.decide_run(part)
             self.now_ms = max(self.now_ms, int(part["timestamp_ns"][-1]) // _NANOSECONDS_PER_MILLISECOND)
         for topic, appended in self.catalog.apply_run(rows):
@@ -197,24 +197,24 @@ class _Replay:
             segment.index.extend(entries_of(appended, segment.index.end))
             segment.waiting.extend(before, appended["at"])
 
-    def control(self, found: WalBatch) -> None:
+    def apply_control(self, found: WalBatch) -> None:
         header = found.header
         if header.position < self.catalog.next_position:
             return
         control = read_control(header, found.data[BATCH_HEADER_SIZE:])
-        self._tick(header.timestamp_ns)
+        self._advance_time(header.timestamp_ns)
         self.catalog.apply(control, header.position)
         for part in parts_of(control):
             match part:
                 case SegmentRoll():
                     self._segments(part.topic_id)[part.first_seq] = ReplayedSegment()
-                    self.broken.discard(part.topic_id)
-                    self.strays.pop(part.topic_id, None)
+                    self.after_damage.discard(part.topic_id)
+                    self.provisional.pop(part.topic_id, None)
                 case TopicDelete():
                     self.segments.pop(part.topic_id, None)
                     self.deleted.add(part.topic_id)
                 case Reference():
-                    self._refer(part)
+                    self._apply_reference(part)
                 case ClientRow():
                     self.sessions.apply(part, self.now_ms)
                 case SessionsRetired():
@@ -224,53 +224,57 @@ class _Replay:
                 case OrderSkip():
                     self.sessions.skip(part)
 
-    def _tick(self, timestamp_ns: int) -> None:
-        """The log comes to a time: whoever was active before it was seen then, and not now."""
+    def _advance_time(self, timestamp_ns: int) -> None:
+        """Advance to the time of a batch; publishers that were active before it were last seen at the time before."""
         now_ms = timestamp_ns // _NANOSECONDS_PER_MILLISECOND
-        if self.sessions.is_look_due(now_ms):
-            self.sessions.note(self.now_ms or now_ms)
+        if self.sessions.is_check_due(now_ms):
+            self.sessions.note_activity(self.now_ms or now_ms)
         self.now_ms = max(self.now_ms, now_ms)
 
-    def damaged(self, damage: Damage) -> None:
+    def note_damage(self, damage: Damage) -> None:
         self.damages.append(damage)
-        self.broken.update(topic.topic_id for topic in self.catalog)
-        self.strays.clear()
+        self.after_damage.update(topic.topic_id for topic in self.catalog)
+        self.provisional.clear()
 
-    def _refer(self, part: Reference) -> None:
+    def _apply_reference(self, part: Reference) -> None:
         if part.segment_first_seq:
-            self._place(part)
-        row = row_of(part.header)
+            self._index_reference(part)
+        row = _row_of(part.header)
         self.sessions.decide_run(row)
         topic = self.catalog.find(part.topic_id)
         if topic is not None:
             remember_keys(topic, row)
 
-    def _place(self, part: Reference) -> None:
-        """What is in the segments by a reference; one to a batch that was kept in memory puts nothing there."""
+    def _index_reference(self, part: Reference) -> None:
+        """Add a referenced batch to its segment. A reference to a batch in memory adds nothing."""
         segments = self._segments(part.topic_id)
-        stray = self.strays.pop(part.topic_id, None)
-        moved = segments.pop(stray) if stray is not None and stray != part.segment_first_seq else ReplayedSegment()
+        provisional_seq = self.provisional.pop(part.topic_id, None)
+        moved = (
+            segments.pop(provisional_seq)
+            if provisional_seq is not None and provisional_seq != part.segment_first_seq
+            else ReplayedSegment()
+        )
         segment = segments.setdefault(part.segment_first_seq, ReplayedSegment())
-        self.broken.discard(part.topic_id)
-        _move(moved, segment, part.file_position)
-        add_entry(segment.index, part.header, part.file_position)
+        self.after_damage.discard(part.topic_id)
+        _append_segment(segment, moved, part.file_position)
+        _add_entry(segment.index, part.header, part.file_position)
 
     def _segments(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
         return self.segments.setdefault(topic_id, {})
 
     def _segment_for(self, topic_id: TopicId, base_seq: Seq) -> ReplayedSegment:
         segments = self._segments(topic_id)
-        if not segments or topic_id in self.broken:
-            if topic_id in self.broken:
-                self.broken.discard(topic_id)
-                self.strays[topic_id] = base_seq
+        if not segments or topic_id in self.after_damage:
+            if topic_id in self.after_damage:
+                self.after_damage.discard(topic_id)
+                self.provisional[topic_id] = base_seq
             segments[base_seq] = ReplayedSegment()
-        # Not the last that the log has named: a transaction names rolls before the segments they follow.
+        # Not the last one named in the log: a transaction logs a roll before the segments that precede it.
         return segments[max(segments)]
 
 
 def remember_keys(topic: TopicState, rows: WalRows) -> None:
-    """The keys of the keyed batches among some of a topic; those whose window has passed by then are forgotten."""
+    """Remember the keys of the keyed batches of a topic, and forget the keys that have expired by then."""
     keyed = np.flatnonzero(rows["flags"] & _KEYED)
     for row in rows.take(keyed):
         first_seq = int(row["base_seq"])
@@ -284,8 +288,8 @@ def remember_keys(topic: TopicState, rows: WalRows) -> None:
         topic.keys.expire(append.at_ms, topic.config.idempotency_window_ms)
 
 
-def row_of(header: BatchHeader) -> WalRows:
-    """The row of a batch that the log refers to; it has no address there."""
+def _row_of(header: BatchHeader) -> WalRows:
+    """The row of a referenced batch; it has no log address."""
     row = np.zeros(1, WAL_ROW)
     for name in {*(WAL_ROW.names or ())} - {"at", "count"}:
         row[name] = getattr(header, name)
@@ -293,8 +297,8 @@ def row_of(header: BatchHeader) -> WalRows:
     return row
 
 
-def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:
-    """Add the batches of one segment to another, where they end at a file position."""
+def _append_segment(segment: ReplayedSegment, moved: ReplayedSegment, end: int) -> None:
+    """Append the batches of another segment, so that they end at a file position."""
     before = len(segment.index)
     entries = moved.index.entries.copy()
     entries["at"] += np.uint64(end - moved.index.end)
@@ -302,8 +306,8 @@ def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:
     segment.waiting.append(moved.waiting, before)
 
 
-def add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:
-    """Add the entry of a stamped batch that lies at a file position."""
+def _add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:
+    """Add the index entry of a stamped batch at a file position."""
     index.append(
         base_seq=header.base_seq,
         at=at,
@@ -315,6 +319,21 @@ def add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:
     )
 
 
+def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:
+    """The unsealed segments of a topic that recovery needs: the last one, and all with live records.
+
+    The others may have been sealed and dropped since the snapshot that lists them as unsealed.
+    """
+    last = max(segments, default=None)
+    return {
+        first_seq: segment
+        for first_seq, segment in segments.items()
+        if first_seq == last
+        or not len(segment.index)
+        or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
+    }
+
+
 def segment_entries(segments: dict[Seq, ReplayedSegment]) -> Iterator[tuple[Seq, Entries]]:
-    """What must be in each segment, by its first seq."""
+    """The index entries of each segment, by its first seq."""
     return ((first_seq, segment.index.entries) for first_seq, segment in segments.items())

@@ -1,13 +1,13 @@
-"""The sessions of a store: how they open, expire, make space for others, and are retired.
+"""Opens, expires and retires the sessions of a store.
 
-A session is retired by a control batch (`control_sessions`), so a log that is replayed retires it at the same place. It
-has expired when its last frame is longer ago than `session_ttl_ms`; that is looked at when a session opens, and by
-whoever has a timer (`is_look_due`). Where `sessions_max` are there and another one opens, the longest idle ones go.
+A control batch retires a session (`storage.control.sessions`), so replay retires it at the same point of the log. A
+session expires `session_ttl_ms` after its last frame. Expiry is checked when a session opens, and by callers that have
+a timer (`is_look_due`). When `sessions_max` is reached and another session opens, the longest idle ones are retired.
 
-Neither takes a session that a connection or an open publisher has, or of which a batch is under way. Whoever retires
-one by name ends it first: it is opened once more, which fences those who have it.
+Expiry and `sessions_max` never retire a session that a connection or an open publisher uses, or that has a batch in
+flight. `retire`, which names a client, first opens its session once more, which fences the current users.
 
-Sessions open and are retired at a position that the orderer gives. This module must not know connections.
+Sessions open and retire at a position that the orderer assigns. This module must not know connections.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seawall.engine.store.parts import StoreParts
 from seawall.errors import FullError, NotFoundError, WrongStateError
 from seawall.limits import SESSIONS_RETIRED_MAX
 
-#: The part of all sessions that goes when there are too many: looking for them costs a sort of all.
+#: The fraction of all sessions to retire at once when there are too many: finding them costs a sort of all.
 _RETIRED_PART: Final = 64
 
 
@@ -38,7 +38,7 @@ class SessionKeeper:
         self._orderer = orderer
 
     def open(self, wanted: WantedSession) -> Opened:
-        """Open a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
+        """Open a session of a publisher and end the earlier ones: returns its epoch and the first undecided client seq.
 
         Durable when this returns.
         """
@@ -57,14 +57,14 @@ class SessionKeeper:
 
     @property
     def is_look_due(self) -> bool:
-        """Whether `expire` would look."""
-        return self._sessions.is_look_due(self._now_ms())
+        """True if it is time to call `expire`."""
+        return self._sessions.is_check_due(self._now_ms())
 
     def expire(self) -> bool:
-        """Retire expired sessions, as many as one control batch takes; whether there may be more."""
+        """Retire expired sessions, as many as fit one control batch; true if there may be more."""
         now_ms = self._now_ms()
         live = self._sessions.live()
-        self._sessions.note(now_ms, live)
+        self._sessions.note_activity(now_ms, live)
         silent = self._sessions.window.silent(now_ms - self._settings.session_ttl_ms)
         expired = [client_id for client_id in silent if client_id not in live]
         retired = self._retire(expired[:SESSIONS_RETIRED_MAX]) if expired else ()
@@ -79,7 +79,7 @@ class SessionKeeper:
         if len(self._sessions) < sessions_max:
             return
         live = self._sessions.live()
-        self._sessions.note(self._now_ms(), live)
+        self._sessions.note_activity(self._now_ms(), live)
         excess = len(self._sessions) - sessions_max + max(1, sessions_max // _RETIRED_PART)
         idle = [each for each in self._sessions.window.longest_silent() if each not in live]
         while excess > 0 and idle:
@@ -88,12 +88,12 @@ class SessionKeeper:
             del idle[:count]
         if len(self._sessions) >= sessions_max:
             raise FullError(
-                f"{sessions_max} sessions are open, each with a connection or a batch under way: close some "
+                f"{sessions_max} sessions are open, each with a connection or a batch in flight: close some "
                 "publishers, or raise storage.sessions_max"
             )
 
     def _retire(self, client_ids: Sequence[ClientId]) -> Sequence[ClientId]:
-        """Retire sessions, durably; those of which nothing was under way."""
+        """Retire sessions durably; returns those that had nothing in flight."""
         return self._orderer.retire(client_ids, self._log_retired)
 
     def _log_retired(self, client_ids: Iterable[ClientId]) -> None:
@@ -104,15 +104,15 @@ class SessionKeeper:
                 self._sessions.apply_retired(control)
 
     def retire(self, client_id: ClientId) -> SessionEpoch:
-        """End and forget a session, whoever has it; the epoch below which connections of it are fenced.
+        """End and forget a session, even if it is in use; returns the epoch below which its connections are fenced.
 
-        Durable when this returns. `NotFoundError` if there is none.
+        Durable when this returns. `NotFoundError` if there is no such session.
         """
         if client_id not in self._sessions.window:
             raise NotFoundError(f"client {client_id} has no session here; `seawall session list` names those that have")
         epoch, _ = self.open(WantedSession(client_id, ClientSeq(1)))
         if not self._retire([client_id]):
-            raise WrongStateError(f"client {client_id} has batches under way: its session was ended; retire it again")
+            raise WrongStateError(f"client {client_id} has batches in flight: its session was ended; retire it again")
         return epoch
 
     def _now_ms(self) -> int:

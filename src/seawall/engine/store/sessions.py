@@ -1,30 +1,31 @@
-"""The sessions of a store's publishers: who may publish, and which of their batches are decided already.
+"""The sessions of a store's publishers: who may publish, and which client seqs are decided already.
 
-Owns the client window of a store. A session opens by a control batch that carries the publisher's row (`open` plans it,
-`apply` carries it out once it is in the log); every batch of a session in the log decides its client seq. So the rows
-of a snapshot and the log behind it give the same windows again, but for seqs that were refused and left no batch: they
-are open again, or skipped where a later row says so. In a log whose order others made, refusals and seqs that were
-given up are batches too (`refuse`, `skip`).
+Owns the client window of a store. A control batch with the publisher's row opens a session: `open` plans it, `apply`
+executes it once it is in the log. Every logged batch of a session decides its client seq. So the rows of a snapshot and
+the log after it give the same windows again. Exceptions are seqs that were refused without a batch: they are open
+again, or skipped where a later row says so. In a log whose order is made elsewhere, refused and skipped seqs are
+batches too (`refuse`, `skip`).
 
-A session ends by a control batch, too: `retire` plans it, `apply_retired` forgets the rows. Nothing of them is kept but
-two numbers: no retired session had an epoch above `epoch_floor`, or decided a client seq above `seq_floor`.
+A control batch also ends a session: `retire` plans it, `apply_retired` forgets the rows. Only two numbers remain: no
+retired session had an epoch above `epoch_floor`, or decided a client seq above `seq_floor`.
 
-INV-SESSION-RETIRED: a batch that a retired session stored is never stored again. The next session of a client that is
-not known has an epoch above the floor, so whoever names an epoch up to it is known to come from a retired session
-(`was_retired`). And it is numbered from a window above the floor, so a repetition under an old number is outside the
-window: refused, never taken for new. Clients whose id was drawn for them have no past and begin where they like.
+INV-SESSION-RETIRED: a batch that a retired session stored is never stored again. The next session of an unknown client
+gets an epoch above the floor, so an epoch at or below it identifies a retired session (`was_retired`). Its client seqs
+start one window above the floor, so a repetition under an old number is outside the window and is refused, never taken
+for new. Clients with a newly drawn id have no past and start at any seq.
 
-A row never takes back what the window knows. The row of a control may have been planned before batches that stand ahead
-of it in the log, and the log may have lost batches that the row knows: what either calls stored is stored, and the
-higher numbers count. No batch of the log stops a recovery. A publisher whose row is lost is opened by its first batch;
-a seq beyond the window proves that everything 256 below it was decided; where the window has no room for another
-publisher, the one that was silent longest is retired.
+A row never undoes what the window knows. The row of a control may have been planned before batches that precede it in
+the log, and the log may have lost batches that the row knows. So a seq is stored if either says so, and the higher
+numbers win. No batch of the log stops a recovery. The first batch of a publisher whose row is lost opens its session. A
+seq beyond the window proves that everything 256 below it was decided. When the window is full, the publisher that was
+idle longest is retired.
 
-When publishers were last seen is kept in snapshots. Behind a snapshot the time of a batch in the log counts, so a
-restart makes nobody younger by more than one look (`note`).
+Snapshots store when publishers were last seen. After a snapshot the times of batches in the log count, so a restart
+makes no publisher look younger by more than one check interval (`note_activity`).
 
-What a crash does: what `apply`, `apply_retired` and `decide_run` took from the log is taken again. Between `open` and
-`apply` of one publisher its owner plans no other session of it. This module must not know topics, connections or files.
+After a crash, replay calls `apply`, `apply_retired` and `decide_run` again for the same batches. Between `open` and
+`apply` of one publisher the owner plans no other session for it. This module must not know topics, connections or
+files.
 """
 
 from __future__ import annotations
@@ -62,22 +63,33 @@ assert _ROW.size == limits.CLIENT_ROW_SIZE
 
 
 class Sessions:
-    """Every publisher with a session that a store knows."""
+    """All publishers with a session in one store."""
 
-    __slots__ = ("_clients_max", "_look_ms", "_noted_ms", "epoch_floor", "live_clients", "seq_floor", "window")
+    __slots__ = (
+        "_check_interval_ms",
+        "_clients_max",
+        "_noted_ms",
+        "epoch_floor",
+        "live_clients",
+        "seq_floor",
+        "window",
+    )
 
     def __init__(
-        self, *, clients_max: int = limits.CLIENTS_MAX, look_ms: int = limits.SESSION_TTL_MS // limits.SESSION_LOOKS
+        self,
+        *,
+        clients_max: int = limits.CLIENTS_MAX,
+        check_interval_ms: int = limits.SESSION_TTL_MS // limits.SESSION_LOOKS,
     ) -> None:
         self._clients_max = clients_max
-        self._look_ms = max(1, look_ms)
-        #: When `note` was last called, and looked.
+        self._check_interval_ms = max(1, check_interval_ms)
+        #: The time of the last `note_activity` call.
         self._noted_ms = 0
         self.epoch_floor = SessionEpoch(0)
         self.seq_floor = ClientSeq(0)
-        #: What batches are checked against; decided by whoever orders them, and by `decide_run`.
+        #: The window that batches are checked against; the orderer and `decide_run` decide seqs in it.
         self.window = ClientWindow(clients_max=clients_max)
-        #: Asked for the clients whose sessions somebody has: connections, open publishers.
+        #: Functions that return the clients whose sessions are in use: by connections and open publishers.
         self.live_clients: list[Callable[[], Iterable[ClientId]]] = []
 
     def __len__(self) -> int:
@@ -88,23 +100,25 @@ class Sessions:
     def open(
         self, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
     ) -> tuple[SessionEpoch, ClientSeq, ClientRow]:
-        """The next session of a publisher: its epoch, the lowest client seq not decided, and the control to log.
+        """Plan the next session of a publisher: its epoch, the lowest undecided client seq, and the control to log.
 
-        A publisher that is known goes on where it was, whatever `start_seq` says. One that is not begins there, or
-        above everything that retired sessions have used, unless its id was drawn for it just now (`is_drawn`). Nothing
-        changes before `apply`.
+        A known publisher continues where it was, whatever `start_seq` says. An unknown one starts at `start_seq`, or
+        above everything that retired sessions used, unless its id was drawn just now (`is_drawn`). Nothing changes
+        before `apply`.
         """
         check_client_id(client_id)
         if client_id in self.window:
             previous = self.window.export_rows([client_id])
             _, epoch, next_expected, highest, bitmap = _ROW.unpack(previous)
             if epoch == _SESSION_EPOCH_MAX:
-                raise ConflictError(f"client {client_id:016x} had all its sessions; publish under another client id")
+                raise ConflictError(
+                    f"client {client_id:016x} has used all its session epochs; publish under another client id"
+                )
             row = _ROW.pack(client_id, epoch + 1, next_expected, highest, bitmap)
             return SessionEpoch(epoch + 1), ClientSeq(next_expected), ClientRow(client_id, row, previous)
         if len(self.window) >= self._clients_max:
             raise FullError(f"{self._clients_max} publishers have sessions already; retire some first")
-        # So far above the floor that nobody ever used what a window can tell below it.
+        # One window above the floor: no retired session used a seq that a window from there on can recognise.
         lowest = self.seq_floor + _WINDOW + 1 if self.seq_floor else 1
         highest = max(lowest, limits.SESSION_START_SEQ_MAX)
         if not 1 <= start_seq <= highest:
@@ -116,11 +130,11 @@ class Sessions:
         return epoch, start_seq, ClientRow(client_id, row)
 
     def was_retired(self, client_id: ClientId, session_epoch: SessionEpoch) -> bool:
-        """Whether a session that somebody names may be one that was retired; one of another log never is."""
+        """True if the session may have been retired; false for a session of another log."""
         return client_id not in self.window and 0 < session_epoch <= self.epoch_floor
 
     def retire(self, client_ids: Iterable[ClientId]) -> SessionsRetired | None:
-        """The control that retires sessions, of those that are known; None if none is. Nothing changes before it."""
+        """Plan the retirement of known sessions; None if none is known. Nothing changes before `apply_retired`."""
         known = sorted(client_id for client_id in set(client_ids) if client_id in self.window)
         if not known:
             return None
@@ -129,16 +143,16 @@ class Sessions:
         seq_floor = max(self.seq_floor, *(state.highest_seen for state in states))
         return SessionsRetired(tuple(known), epoch_floor, seq_floor)
 
-    # --- what the log says ---------------------------------------------------------------------------------------
+    # --- applying the log ----------------------------------------------------------------------------------------
 
     def apply(self, control: ClientRow, now_ms: int = 0) -> None:
-        """The row of a control batch of the log; `CorruptionError` if no window can have it.
+        """Apply the row of a logged control batch; `CorruptionError` if the row is not valid.
 
-        Its publisher was there at `now_ms`; without that, whenever `note` comes next.
+        The publisher was last seen at `now_ms`; if that is 0, at the next `note_activity`.
         """
         client_id = control.client_id
         if _ROW.unpack(control.row)[0] != client_id:
-            raise CorruptionError(f"CLIENT: the row of another client than {client_id:016x}")
+            raise CorruptionError(f"CLIENT: the row belongs to another client than {client_id:016x}")
         if client_id not in self.window:
             self._make_space()
             self.window.import_rows(control.row)
@@ -147,7 +161,7 @@ class Sessions:
         known = self.window.export_rows([client_id])
         merged = _merge(known, control.row)
         if merged[16:] != known[16:]:
-            # Results are forgotten with the old row: a repetition is still told apart, and is told no numbers.
+            # The results are lost with the old row: a repetition is still recognised, but its answer has no numbers.
             self.window.forget(client_id)
             self.window.import_rows(merged)
         elif merged != known:
@@ -155,7 +169,7 @@ class Sessions:
         self.window.mark_active(client_id, now_ms)
 
     def apply_retired(self, control: SessionsRetired) -> None:
-        """Forget the sessions that a control batch of the log retires (INV-SESSION-RETIRED)."""
+        """Forget the sessions that a logged control batch retires (INV-SESSION-RETIRED)."""
         self.epoch_floor = max(self.epoch_floor, control.epoch_floor)
         self.seq_floor = max(self.seq_floor, control.seq_floor)
         for client_id in control.client_ids:
@@ -163,7 +177,7 @@ class Sessions:
                 self._forget(client_id)
 
     def decide_run(self, rows: WalRows) -> None:
-        """Batches of the log (`WAL_ROW`), in its order; those without a session are passed over."""
+        """Decide the client seqs of logged batches (`WAL_ROW`), in log order; skips batches without a session."""
         client_ids, client_seqs = rows["client_id"], rows["client_seq"]
         has_session = (client_ids < _SYNTHETIC) & (client_ids > 0) & (client_seqs > 0) & (client_seqs <= CLIENT_SEQ_MAX)
         found = np.flatnonzero(has_session)
@@ -178,17 +192,17 @@ class Sessions:
             outcomes[name] = rows[name]
         outcomes["known"] = 1
         before, _ = self.window.check_many(batches)
-        self._meet(batches[(before == WindowCode.UNKNOWN_CLIENT) | (before == WindowCode.FENCED)].tolist())
+        self._open_unknown(batches[(before == WindowCode.UNKNOWN_CLIENT) | (before == WindowCode.FENCED)].tolist())
         codes = self.window.decide_many(batches, outcomes)
         for index in np.flatnonzero(codes == WindowCode.OUTSIDE).tolist():
             client_id, client_seq, _, _ = batches[index].tolist()
             if client_seq >= _WINDOW:
-                # It was taken, so at that time all this far below it was decided.
+                # It was accepted, so everything this far below it was decided at that time.
                 self.window.skip_to(client_id, ClientSeq(client_seq - _WINDOW + 1))
                 self.window.decide_many(batches[index : index + 1], outcomes[index : index + 1])
 
     def refuse(self, refused: OrderNop, position: Position) -> None:
-        """A new batch of a session was refused for good: its client seq is decided, and is never stored."""
+        """Record that a new batch of a session was refused for good: its client seq is decided and never stored."""
         if not refused.decides or refused.client_id not in self.window:
             return
         result = BatchResult(refused.block_crc, position, Seq(0), TimestampNs(0), AckStatus.REJECTED, refused.reason)
@@ -198,18 +212,18 @@ class Sessions:
             self.window.decide(refused.client_id, refused.client_seq, result)
 
     def skip(self, skipped: OrderSkip) -> None:
-        """Client seqs of a session were given up; one that is not known has nothing to give up."""
+        """Record that client seqs of a session were given up; ignored if the session is not known."""
         if skipped.client_id in self.window:
             self.window.skip_to(skipped.client_id, min(skipped.end_client_seq, ClientSeq(CLIENT_SEQ_MAX)))
 
-    # --- who is there ------------------------------------------------------------------------------------------------
+    # --- live sessions -----------------------------------------------------------------------------------------------
 
     def live(self) -> set[ClientId]:
-        """The clients whose sessions somebody has."""
-        return {client_id for ask in self.live_clients for client_id in ask()}
+        """The clients whose sessions are in use."""
+        return {client_id for clients in self.live_clients for client_id in clients()}
 
     def infos(self, after: int = 0, count: int | None = None) -> list[SessionInfo]:
-        """Sessions of clients above an id, by rising id: all of them, or so many at most."""
+        """Sessions of clients above an id, by rising id: all, or at most `count`."""
         live = self.live()
         return [
             SessionInfo(state.client_id, state.session_epoch, state.next_expected, seen_ms, state.client_id in live)
@@ -218,17 +232,19 @@ class Sessions:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def is_look_due(self, now_ms: int) -> bool:
-        """Whether `note` would look."""
-        return now_ms >= self._noted_ms + self._look_ms or now_ms < self._noted_ms
+    def is_check_due(self, now_ms: int) -> bool:
+        """True if a check interval has passed since the last `note_activity`."""
+        return now_ms >= self._noted_ms + self._check_interval_ms or now_ms < self._noted_ms
 
-    def by_look(self, rows: WalRows) -> list[WalRows]:
-        """Batches of the log in parts that are no longer than the time between two looks."""
-        looks = rows["timestamp_ns"] // np.uint64(self._look_ms * 1_000_000)
-        return np.split(rows, np.flatnonzero(np.diff(looks)) + 1) if looks[0] != looks[-1] else [rows]
+    def split_by_interval(self, rows: WalRows) -> list[WalRows]:
+        """Split logged batches into parts that each span at most one check interval."""
+        intervals = rows["timestamp_ns"] // np.uint64(self._check_interval_ms * 1_000_000)
+        if intervals[0] == intervals[-1]:
+            return [rows]
+        return np.split(rows, np.flatnonzero(np.diff(intervals)) + 1)
 
-    def note(self, now_ms: int, live: Iterable[ClientId] = ()) -> None:
-        """It is `now_ms`: whoever was active since the last call, or is `live`, is seen by now."""
+    def note_activity(self, now_ms: int, live: Iterable[ClientId] = ()) -> None:
+        """Set the last-seen time of publishers that were active since the last call, or are `live`, to `now_ms`."""
         for client_id in live:
             if client_id in self.window:
                 self.window.mark_active(client_id, now_ms)
@@ -242,7 +258,7 @@ class Sessions:
         return self.window.export_rows()
 
     def sections(self) -> dict[SectionKind, bytes]:
-        """Every row, by rising client id, the floors, and when each publisher was last seen: for a snapshot."""
+        """The snapshot sections: every row by rising client id, the floors, and when each publisher was last seen."""
         times = self.window.seen_ms().astype(_TIME)
         return {
             SectionKind.CLIENT_ROWS: self.rows(),
@@ -250,7 +266,7 @@ class Sessions:
         }
 
     def load(self, snapshot: Snapshot) -> None:
-        """What `sections` put into a snapshot, into sessions that know nobody yet; without times all are new."""
+        """Load what `sections` stored, into an empty object; without times, all sessions count as new."""
         count = self.window.import_rows(snapshot.section(SectionKind.CLIENT_ROWS))
         rest = snapshot.section(SectionKind.SESSIONS)
         if not rest:
@@ -264,15 +280,15 @@ class Sessions:
         self.window.set_seen_ms(np.frombuffer(rest, _TIME, offset=_FLOORS.size).astype(np.uint64))
         self._noted_ms = snapshot.created_ns // 1_000_000
 
-    def _meet(self, batches: list[tuple[int, int, int, int]]) -> None:
-        """Batches whose session the rows do not know: the control that opened it is lost."""
+    def _open_unknown(self, batches: list[tuple[int, int, int, int]]) -> None:
+        """Open the sessions of batches whose opening control is lost."""
         for number, client_seq, session_epoch, _ in batches:
             client_id = ClientId(number)
             if client_id not in self.window:
                 self._make_space()
                 self.window.open(client_id, SessionEpoch(max(1, session_epoch)), ClientSeq(client_seq))
             else:
-                # A header has the low half of the epoch only; the high half goes on from what is known.
+                # A header has the low half of the epoch only; take the high half from the known epoch.
                 known = self.window.state(client_id).session_epoch
                 self._raise_epoch(client_id, (known & ~0xFFFF_FFFF) | session_epoch)
 
@@ -292,7 +308,7 @@ class Sessions:
 
 
 def _merge(known: bytes, other: bytes) -> bytes:
-    """One row of two of the same client: what either calls stored is stored, and the higher numbers count."""
+    """Merge two rows of one client: a seq is stored if either row says so, and the higher numbers win."""
     client_id, epoch, next_expected, highest, _ = _ROW.unpack(known)
     _, other_epoch, other_next, other_highest, _ = _ROW.unpack(other)
     highest = max(highest, other_highest)
@@ -307,7 +323,7 @@ def _merge(known: bytes, other: bytes) -> bytes:
 
 
 def _stored(row: bytes) -> set[int]:
-    """The client seqs that a row calls stored."""
+    """The client seqs that a row marks as stored."""
     _, _, _, highest, bitmap = _ROW.unpack(row)
     bits = int.from_bytes(bitmap, "little")
     return {seq for seq in range(max(1, highest - _WINDOW + 1), highest + 1) if bits >> seq % _WINDOW & 1}

@@ -1,4 +1,4 @@
-"""What a store is made from: the machine it runs on, and how it is run."""
+"""The inputs of a store: the machine it runs on, and its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seawall.storage.wal.lane_types import Observer
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the store needs of the outside; everything random or timed comes through here."""
+    """What a store needs from outside. All randomness and time comes from here."""
 
     files: Files
     clock: Clock
@@ -26,33 +26,33 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How one store is run."""
+    """The settings of one store."""
 
     wal_file_size: int = limits.WAL_FILE_SIZE
     ceiling_step: int = limits.CEILING_STEP
     ballast_size: int = limits.BALLAST_SIZE
     #: A checkpoint is due after this many bytes of log.
     checkpoint_size: int = limits.CHECKPOINT_SIZE
-    #: How long what is staged waits for its transaction.
+    #: How long staged records are kept for their transaction.
     staging_ttl_ms: int = limits.STAGING_TTL_MS
-    #: How long a session is remembered after its last frame, and how many are at all.
+    #: How long a session is kept after its last frame, and the most sessions that are kept.
     session_ttl_ms: int = limits.SESSION_TTL_MS
     sessions_max: int = limits.CLIENTS_MAX
-    #: Files of segments that are open at the same time, over all topics.
+    #: The most segment files that are open at the same time, over all topics.
     segment_files: int = limits.SEGMENT_FILES_OPEN_MIN
-    #: Bytes of records that topics of class ephemeral hold together.
+    #: The most bytes of records that topics of class ephemeral hold together.
     ephemeral_size: int = limits.EPHEMERAL_SIZE
-    #: Told of every flush of the lane, good or bad.
+    #: Called after every flush of the lane, successful or not.
     lane_observer: Observer | None = None
 
     @property
     def commit_size_max(self) -> int:
-        """Bytes that one commit may take in the log."""
+        """The most bytes that one commit may take in the log."""
         return min(limits.LANE_BUFFER_SIZE, self.wal_file_size) // 2
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """As a configuration has it."""
+        """The settings that a configuration defines."""
         storage = config.storage
         return cls(
             wal_file_size=storage.wal_file_size,
@@ -67,5 +67,5 @@ class StoreSettings:
 
 
 def _part_of_memory(memory_limit: int) -> int:
-    """The part of the memory of this process that topics of class ephemeral may hold."""
+    """The part of this process's memory that topics of class ephemeral may hold."""
     return MemoryUse(memory_limit).limit * limits.EPHEMERAL_PERCENT // 100

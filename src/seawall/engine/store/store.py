@@ -1,13 +1,13 @@
-"""The storage engine of one data directory: a store with an orderer. One owner, no thread, no clock of its own.
+"""The storage engine of one data directory: a store and its orderer. One owner, no threads, no clock of its own.
 
-Appends get their numbers from the orderer (`orderer`), everything else that changes state is a control batch
-(`control_log`), made at a position that the orderer gives: both are staged and written by `log_writer`, in one order.
-Opening is in `opening`, checkpoints and retention in `maintenance`.
+The orderer (`orderer`) numbers appends. Every other change is a control batch (`control_log`) at a position that the
+orderer assigns. `log_writer` stages and writes both, in one order. See `opening` for recovery, and `maintenance` for
+checkpoints and retention.
 
-A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
-decides what goes.
+A full disk refuses appends and does no harm: reads continue, and appends work again as soon as there is space.
+`retention` decides which records to delete.
 
-After a failed write or sync the store takes no further change (`write_guard`).
+After a failed write or sync the store refuses every change (`write_guard`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.session_keeper import SessionKeeper
 from seawall.engine.store.store_queries import StoreQueries
-from seawall.engine.store.topic_creation import Wanted, creates_max, only, plan_creations
+from seawall.engine.store.topic_creation import WantedTopics, creates_max, plan_creations, single_topic
 from seawall.engine.store.topic_log import remove_segments, topic_home
-from seawall.engine.transactions.staging import BERTHS, find_staging, staging_config
+from seawall.engine.transactions.staging import STAGING_PARTITIONS, find_staging, staging_config
 from seawall.engine.transactions.transactions import Transactions, Unlocked
 from seawall.errors import SeawallError
 from seawall.io.interfaces import ReadableBuffer
@@ -42,7 +42,7 @@ from seawall.wire.format.fields import JsonObject
 
 
 class Store:
-    """An open data directory. Made by `open_store`."""
+    """An open data directory. Use `open_store` to create one."""
 
     def __init__(self, parts: StoreParts, maintenance: Maintenance, orderer: Orderer) -> None:
         self.parts = parts
@@ -56,26 +56,26 @@ class Store:
         self.queries = StoreQueries(parts, orderer)
         self.session_keeper = SessionKeeper(parts, orderer)
         self._transactions = Transactions(parts, maintenance)
-        #: Bytes that the appends of one commit may take in the log.
+        #: The most bytes that the appends of one commit may take in the log.
         self.commit_size_max = parts.settings.commit_size_max
-        #: Topics that one commit may create.
+        #: The most topics that one commit may create.
         self.creates_max = creates_max(self.commit_size_max)
-        #: A topic by its name or its id, for who needs no look at what it holds.
+        #: Topic lookups by name and by id that do not apply pending rows first.
         self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
-        #: How often a berth was given out.
-        self._partitions_given = 0
-        #: Whether the end is one in order; else the next opening looks at everything, as after a crash.
+        #: How often a staging partition was assigned.
+        self._partitions_assigned = 0
+        #: If true, `close` marks the log as cleanly closed; otherwise the next opening recovers it as after a crash.
         self.leaves_mark = True
 
     @property
     def catalog(self) -> TopicCatalog:
-        """All topics as they are now."""
+        """All topics, with every pending row applied."""
         return self.parts.current_catalog()
 
     # --- appends -------------------------------------------------------------------------------------------------
 
     def append(self, appends: Sequence[Append]) -> list[Numbered]:
-        """Commit appends and wait for it; their numbers, or the first error."""
+        """Commit appends and wait; returns their numbers, or raises the first error."""
         commit = self.begin(appends)
         try:
             commit.execute()
@@ -87,16 +87,17 @@ class Store:
         return [append.result() for append in appends]
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
+        """Number and stage appends: each gets its numbers or its error. The caller executes the commit, then finishes
+        it.
 
-        Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log. Without
-        any, what has arrived by itself is committed, where there is something of that kind.
+        Nothing else may change in between. The appends take at most `commit_size_max` bytes in the log. Without any,
+        the orderer commits the batches that arrived on their own, if it receives such batches.
         """
         if self.guard.failure is not None:
             self.guard.require_usable()
         if self.controls.began_at is None:
             self.controls.begin_term()
-        # As `changing`, which would cost as much as the kernels of a commit.
+        # The same as `guard.changing()`, which would cost as much as the kernels of a commit.
         try:
             return self.orderer.begin(appends)
         except BaseException as error:
@@ -104,7 +105,8 @@ class Store:
             raise
 
     def begin_next(self, appends: Sequence[Append]) -> Commit | None:
-        """`begin` while one commit is under way, to be written and finished after it; None if that cannot be."""
+        """`begin` while another commit is in flight, to be executed and finished after it; None if that is not
+        possible."""
         if self.guard.failure is not None:
             return None
         try:
@@ -116,9 +118,9 @@ class Store:
     def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
-        """Commit one plain block on this thread, by one call; None if it has to be done by steps.
+        """Commit one plain block on this thread by one call; None if the caller has to use the separate steps.
 
-        `state` is held while memory is changed that others read.
+        Holds `state` while it changes memory that other threads read.
         """
         if self.guard.failure is not None or self.controls.began_at is None:
             return None
@@ -129,41 +131,44 @@ class Store:
             raise
 
     def finish(self, commit: Commit) -> bool:
-        """Publish a commit that is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
+        """Publish an executed commit: its appends are stored and visible to readers. True if `tidy_up` is due."""
         try:
             self.orderer.finish(commit)
         except BaseException as error:
             self.guard.refuse(error)
             raise
-        return self.maintenance.is_due_behind(commit)
+        return self.maintenance.is_due_after(commit)
 
     def fail(self, error: BaseException) -> None:
-        """Refuse every change from now on: writing a commit failed, and what the disk holds is unknown."""
+        """Refuse every change from now on: writing a commit failed, and the content of the disk is unknown."""
         self.guard.refuse(error)
         self.parts.writer.fail_flush(error)
 
     @property
     def is_tidy_up_due(self) -> bool:
-        """Whether `tidy_up` has something to do."""
+        """True if `tidy_up` has something to do."""
         return self.maintenance.is_tidy_up_due
 
     def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
-        """Run the evictions and the checkpoint that are due behind another change."""
+        """Run the evictions and the checkpoint that are due after a change."""
         self.maintenance.tidy_up(limited)
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
-        return only(self.create_topics([(name, config)]))
+        return single_topic(self.create_topics([(name, config)]))
 
-    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
-        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
-        wrong with all of them is raised."""
+    def create_topics(self, wanted: WantedTopics) -> list[TopicState | SeawallError]:
+        """Create at most `creates_max` topics by one commit, durably.
+
+        Returns for each the topic, or the error that kept it from being created; raises an error that concerns all of
+        them.
+        """
         self.guard.require_usable()
         return self.orderer.change(partial(self._create, wanted, is_reserved=False))
 
-    def _create(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
+    def _create(self, wanted: WantedTopics, *, is_reserved: bool) -> list[TopicState | SeawallError]:
         now_ms, step = self.parts.machine.clock.wall_ns() // 1_000_000, self.parts.settings.ceiling_step
         controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
         if controls:
@@ -197,7 +202,7 @@ class Store:
         return topic
 
     def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
-        """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
+        """Store the next seq that an owner will read, and the offset if it gave one; durable when this returns."""
 
         def commit() -> None:
             self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
@@ -206,9 +211,9 @@ class Store:
         self.orderer.change(commit, self.catalog.named(name).topic_id)
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
-        """Delete records below a seq, or with a tag, or both, of those that were ordered before; how many went.
+        """Delete records below a seq, with a tag, or both; returns how many.
 
-        Durable when this returns.
+        Only records that were ordered before this call are deleted. Durable when this returns.
         """
 
         def delete() -> int:
@@ -223,54 +228,54 @@ class Store:
     # --- transactions --------------------------------------------------------------------------------------------
 
     def staging(self, *, is_apart: bool = False) -> TopicState:
-        """The topic that transactions are staged in, or for who stages much a berth, whose turn it is.
+        """The topic in which transactions stage records; with `is_apart`, the next staging partition in turn.
 
-        Made if it is not there; durable when this returns.
+        Creates the topic if it does not exist; durable when this returns.
         """
         partition = 0
         if is_apart:
-            partition = 1 + self._partitions_given % BERTHS
-            self._partitions_given += 1
+            partition = 1 + self._partitions_assigned % STAGING_PARTITIONS
+            self._partitions_assigned += 1
         config = staging_config(self.parts.settings.staging_ttl_ms)
         topic = find_staging(self.catalog, partition)
         if topic is None or topic.config != config:
             topic = self.orderer.change(partial(self._make_staging, partition, config))
         if partition:
-            self._transactions.begin_apart(topic)
+            self._transactions.begin_partition(topic)
         return topic
 
     def _make_staging(self, partition: int, config: TopicConfig) -> TopicState:
         found = find_staging(self.catalog, partition)
         if found is None:
-            return only(self._create([(partition_name(partition), config)], is_reserved=True))
+            return single_topic(self._create([(partition_name(partition), config)], is_reserved=True))
         return self._configure(found, config.to_json())
 
     def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
-        """Publish what was staged, all of it or nothing, at one position, once for its key; durable when this returns.
+        """Publish staged records, all or none, at one position, once for each key; durable when this returns.
 
-        `unlocked` lets readers of the store go on while batches are copied.
+        `unlocked` lets readers use the store while batches are copied.
         """
         known = self._transactions.repeated(wanted.owner, wanted.epoch)
         if known is not None:
             return known
-        # What evicts takes no position, and must not take that of the transaction.
+        # Check first: evictions of the check are logged on their own and must not use the position of the transaction.
         self._transactions.check(wanted)
         return self.orderer.change(partial(self._transactions.commit, wanted, unlocked))
 
     def abort_staged(self, ranges: Sequence[StagedRange]) -> int:
-        """Delete what was staged and will not be published; how many records went. Durable when this returns."""
+        """Delete staged records that will not be published; returns how many. Durable when this returns."""
         return self.orderer.change(partial(self._transactions.abort, ranges))
 
     # --- the directory -------------------------------------------------------------------------------------------
 
     def verify(self) -> VerifyReport:
-        """Read everything in the directory and name every damage."""
+        """Read everything in the directory and report all damage."""
         if not self.guard.is_failed:
             self.controls.sync()
         return verify_directory(self.parts.machine.files, self.parts.directory)
 
     def close(self) -> None:
-        """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
+        """Shut down cleanly: the next opening has nothing to repair. After a failure, only close the files."""
         try:
             self.orderer.close()
         finally:

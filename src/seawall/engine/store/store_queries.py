@@ -1,9 +1,9 @@
-"""Read-only queries of a store: reads of a topic, of all of them by position, and where a time lies.
+"""Read-only queries of a store: reads of one topic, reads of all topics by position, and lookups by time or offset.
 
-Reads are planned here, while nothing changes, and carried out by whoever asked, without the store. Nothing here changes
-what a store holds; but the first query of a topic may recover it, which changes its directory (`topic_logs.py`).
+Reads are planned here while nothing changes. The caller executes the plan without the store. Queries do not change the
+state of the store, but the first query of a topic may recover its directory (`topic_logs.py`).
 
-This module must not know who appends. A crash takes nothing of it.
+This module must not know who appends. It has no state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class StoreQueries:
         self._logs = parts.logs
 
     def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
-        """What a reader at `from_seq` gets next, to be carried out without the store (`reading.py`)."""
+        """Plan the next read at `from_seq`; the plan executes without the store (`reading.py`)."""
         return plan_read(*self._find(name), from_seq, size_max=size_max, records_max=records_max)
 
     def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
-        """The same, and what is ordered and not stored yet, where others order."""
+        """Like `plan_read`, plus batches that a sequencer has ordered and that are not stored yet."""
         plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
-        # What is ordered when writing fails is not stored: nobody is shown it any more.
+        # After a failure, ordered batches are not stored: readers must not see them.
         if plan.end_seq >= plan.next_seq and not self._parts.guard.is_failed:
             plan.tail = self._orderer.tail(self._parts.catalog.named(name).topic_id, from_seq, size_max)
         return plan
 
     def ordered_end(self, topic_id: TopicId) -> Seq:
-        """The seq that the next record of a topic gets, whatever of those before is stored yet."""
+        """The seq of the next record of a topic, whether or not the records before it are stored yet."""
         return self._parts.writer.frontier.topic(topic_id).next_seq
 
     def plan_positions(
@@ -51,7 +51,7 @@ class StoreQueries:
         told: Told | None = None,
         cuts_positions: bool = False,
     ) -> PositionPlan:
-        """What a reader of all topics at `from_position` gets next."""
+        """Plan the next read of all topics at `from_position`."""
         return plan_positions(
             self._parts.current_catalog().shown(),
             self._logs.get,
@@ -63,33 +63,33 @@ class StoreQueries:
         )
 
     def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
-        """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
+        """Read at `from_seq`: batches and gaps, in order."""
         return self.plan_read(name, from_seq, size_max=size_max).execute()
 
     def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
-        """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+        """The seq of the first record at or after `timestamp_ns`; the next seq if all are older."""
         return seq_at(*self._find(name), timestamp_ns)
 
     def topic_log(self, topic_id: TopicId) -> TopicLog | None:
-        """The segments of a topic, if it has any: for queries that lookups in its indexes answer."""
+        """The segments of a topic, or None: for queries that an index lookup answers."""
         return self._logs.get(topic_id)
 
     # --- the byte stream of version 1 ----------------------------------------------------------------------------
 
     def plan_stream(self, name: str, read: StreamRead) -> bool:
-        """Plan the next piece of a read of the stream, to be carried out without the store; false if that was all."""
+        """Plan the next piece of a stream read, to be executed without the store; false at the end."""
         return read.plan(*self._find(name))
 
     def offset_bounds(self, name: str) -> OffsetBounds:
-        """The first byte that is kept of a topic, and the one behind the last."""
+        """The first offset that a topic still has, and its end offset."""
         return offset_bounds(*self._find(name))
 
     def seq_at_offset(self, name: str, offset: Offset) -> Seq:
-        """The first record that starts at an offset or behind it; the next one to come if there is none."""
+        """The seq of the first record that starts at or after an offset; the next seq if there is none."""
         return seq_at_offset(*self._find(name), offset)
 
     def offset_at_seq(self, name: str, seq: Seq) -> Offset:
-        """Where a record starts, or the first one kept behind it; the end if there is none."""
+        """The offset of a record, or of the first kept record after it; the end offset if there is none."""
         return offset_at_seq(*self._find(name), seq)
 
     def index_size(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a commit has to log to create topics: one control each, and the ceiling below which the first seqs are given.
+"""Plans the creation of topics: a create control for each, and the ceiling for its first seqs.
 
 This module must not know how controls become durable.
 """
@@ -18,24 +18,24 @@ from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
 
-#: Topics by name and settings.
-Wanted: TypeAlias = Sequence[tuple[str, TopicConfig]]
+#: Name and configuration of each topic to create.
+WantedTopics: TypeAlias = Sequence[tuple[str, TopicConfig]]
 
 
 def creates_max(commit_size_max: int) -> int:
-    """Topics that a commit of so many bytes may create."""
+    """The most topics that one commit of this size may create."""
     return max(1, min(limits.TOPICS_CREATED_AT_ONCE, commit_size_max // limits.TOPIC_CREATE_SIZE_MAX))
 
 
 def plan_creations(
-    catalog: TopicCatalog, wanted: Wanted, created_ms: int, ceiling_step: int, *, is_reserved: bool
+    catalog: TopicCatalog, wanted: WantedTopics, created_ms: int, ceiling_step: int, *, is_reserved: bool
 ) -> tuple[list[SimpleControl], dict[int, SeawallError]]:
-    """The controls that create topics, and why some cannot be created, by their number."""
+    """The controls that create topics, and the errors of those that cannot be created, by index."""
     planned: dict[str, TopicCreate] = {}
     refused: dict[int, SeawallError] = {}
     for number, (name, config) in enumerate(wanted):
         try:
-            planned[name] = catalog.create(name, config, created_ms, is_reserved=is_reserved, ahead=planned)
+            planned[name] = catalog.create(name, config, created_ms, is_reserved=is_reserved, planned=planned)
         except (CallerError, RetryableError) as error:
             refused[number] = error
     controls: list[SimpleControl] = []
@@ -44,8 +44,8 @@ def plan_creations(
     return controls, refused
 
 
-def only(outcomes: Sequence[TopicState | SeawallError]) -> TopicState:
-    """The one topic that was created; raises what kept it from that."""
+def single_topic(outcomes: Sequence[TopicState | SeawallError]) -> TopicState:
+    """The one topic that was created; raises its error if it was not."""
     (created,) = outcomes
     if isinstance(created, SeawallError):
         raise created

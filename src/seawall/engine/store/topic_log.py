@@ -1,18 +1,19 @@
-"""The batches of one topic: at which place each lies, how it gets there, and how it is read back.
+"""The segments of one topic: where each batch is, where the next one goes, and which batches a read needs.
 
-A batch has its place (segment, file position) from the moment it is numbered. Until a checkpoint has filled that place,
-a small batch lies in the write-ahead log only, at the address this module remembers; large ones are written to their
-place at once. Readers do not notice the difference.
+A batch has its segment position (segment, file position) from the moment it is numbered. Large batches are written
+there at once. A small batch is at first *unflushed*: it is in the write-ahead log only, at an address that this module
+remembers, until a flush copies it to its segment (`flushing`). Readers see no difference.
 
-A read is planned here: which entries of which segments (`planning.py`). Carrying the plan out needs nothing of this
-object any more (`reading.py`).
+A segment is *sealed* or *unsealed*. The last unsealed segment is the active one, which takes appends; the next
+checkpoint seals the older ones.
 
-Segments are *sealed*, or *filling*: the last of these is written on, older ones wait for the checkpoint to seal them.
+This module plans reads: which entries of which segments (`planning.py`). Executing a plan does not need this object
+(`reading.py`).
 
 INV-PLACES-FOLLOW: replaying the log gives every batch the segment position that it had before. Positions are the
 running ends of segments, and a segment begins only where the log says so (a roll, or the first batch).
 
-One owner at a time, for planning too. This module must not know what makes a batch durable, nor what a reader is told.
+One owner at a time, for planning too. This module must not know how a batch becomes durable, nor what readers report.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -31,7 +31,6 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.maintenance.flushing import FlushJob, LocateFile, SealJob, plan_flush
 from seawall.engine.read.planning import (
     LiveRuns,
     Locate,
@@ -40,7 +39,7 @@ from seawall.engine.read.planning import (
     split_by_residence,
 )
 from seawall.engine.read.segment_search import near_offset, near_position
-from seawall.engine.store.unflushed import Waiting
+from seawall.engine.store.unflushed import UnflushedBatches
 from seawall.errors import CorruptionError
 from seawall.io.disk.files import remove_if_there
 from seawall.io.interfaces import Files
@@ -52,58 +51,57 @@ from seawall.storage.segments.limits import SegmentLimits, seal_reason
 from seawall.storage.segments.names import sort_names
 from seawall.storage.segments.segment import SealedSegment, SegmentWriter
 from seawall.storage.segments.topic_directory import TopicDirectory
-from seawall.storage.wal.epochs import WalAddress
 from seawall.wire.format.batches import BatchHeader, BatchSource, parse_batch_header
 
 _NS_PER_MS: Final = 1_000_000
 
-#: Of a sealed segment. Searches call these a dozen times each: no function of ours is that quick.
+#: Sort keys of sealed segments. Each search calls them about a dozen times, and no Python function is as fast.
 _LAST_SEQ: Final = attrgetter("name.last_seq")
 _LAST_MS: Final = attrgetter("name.last_ms")
 
 
 @dataclass(slots=True)
 class ActiveSegment:
-    """A segment that is not sealed, and where those of its batches are that it does not hold yet."""
+    """An unsealed segment and its unflushed batches. The last one of a topic is the active segment."""
 
     segment: SegmentWriter
-    waiting: Waiting = field(default_factory=Waiting)
-    #: Bytes of the segments before it that nobody has read; less the bytes of this one that somebody has.
+    waiting: UnflushedBatches = field(default_factory=UnflushedBatches)
+    #: Unread bytes in the segments before this one, less the bytes of this one that were read.
     unread_before: int = 0
 
     @property
     def unread(self) -> int:
-        """Bytes up to its end that have come since a reader was there."""
+        """Bytes appended up to the end of this segment since the last read at the end of the topic."""
         return self.unread_before + self.segment.size
 
     @property
     def filled(self) -> int:
-        """Bytes of the batches that it holds."""
+        """Bytes of the batches that are already in the segment file."""
         lengths = self.segment.index.entries["length"][self.waiting.entries]
         return self.segment.size - int(lengths.sum(dtype=np.int64))
 
 
 class StoredBatch(NamedTuple):
-    """One verified batch as it lies on disk, and which of its records a reader may see."""
+    """One verified batch with its stored bytes, and the records of it that a reader may see."""
 
     base_seq: Seq
     record_count: int
     position: Position
     timestamp_ns: TimestampNs
     data: memoryview
-    #: What is shown of it: ascending, never empty.
+    #: The seqs that readers may see: ascending, never empty.
     live: SeqRuns
-    #: Where reading goes on.
+    #: The seq at which reading continues.
     next_seq: Seq
 
     @property
     def header(self) -> BatchHeader:
-        """All of its header."""
+        """The parsed batch header."""
         return parse_batch_header(self.data, source=BatchSource.STORED)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the block is records as they are: codec none and no flags, the last two bytes of the header."""
+        """True if the block holds uncompressed records: codec none and no flags, the last two bytes of the header."""
         return not (self.data[BATCH_HEADER_SIZE - 2] or self.data[BATCH_HEADER_SIZE - 1])
 
     @property
@@ -120,28 +118,29 @@ class TopicLog:
         home: TopicDirectory,
         locate: Locate,
         sealed: list[SealedSegment],
-        filling: list[ActiveSegment],
+        unsealed: list[ActiveSegment],
         *,
         is_kept: bool = True,
     ) -> None:
         self._home = home
-        #: Whether its segments are files that outlive the process.
+        #: True if the segments are files that outlive the process; false in memory.
         self.is_kept = is_kept
         self._locate = locate
         self.sealed = sealed
-        self.filling = filling
-        #: Whether the next batch begins a segment, however little is in the one that is written on.
+        #: The unsealed segments, oldest first; the last one is active.
+        self.filling = unsealed
+        #: True if the next batch must begin a segment, however small the active one is.
         self.wants_roll = False
 
     @property
     def home(self) -> TopicDirectory:
-        """Where its segments are."""
+        """The directory of the segments."""
         return self._home
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def needs_roll(self, bounds: SegmentLimits, now_ns: TimestampNs) -> bool:
-        """Whether the next batch should begin a new segment."""
+        """True if the next batch should begin a new segment."""
         if not self.filling:
             return False
         segment = self.filling[-1].segment
@@ -154,29 +153,29 @@ class TopicLog:
         return seal_reason(index.record_count, segment.size, first_ns, now_ns, bounds) is not None
 
     def begin(self, first_seq: Seq, created_ns: TimestampNs) -> None:
-        """Begin a segment; what is appended from now on goes there."""
+        """Begin a new active segment."""
         self.wants_roll = False
         reserve = limits.SEGMENT_RESERVE_SIZE_MIN
         if self.filling and self.is_kept:
-            # A topic that fills segments without a checkpoint in between will need as much again.
+            # A topic that fills a segment between two checkpoints will probably need the same space again.
             reserve = min(max(reserve, self.filling[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
         unread = self.filling[-1].unread if self.filling else 0
         segment = SegmentWriter.create(self._home, first_seq, created_ns, reserve=reserve)
         self.filling.append(ActiveSegment(segment, unread_before=unread))
 
     def take_back(self) -> None:
-        """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
+        """Undo `begin`: the segment has no batches, and nothing in the log names it."""
         segment = self.filling.pop().segment
         segment.close()
         remove_if_there(self._home.files, segment.path)
 
     @property
     def writing(self) -> ActiveSegment | None:
-        """The segment that is written on."""
+        """The active segment, or None."""
         return self.filling[-1] if self.filling else None
 
-    def give_up(self, segment: SealedSegment | SegmentWriter) -> None:
-        """Have a segment no more: its file becomes somebody else's. It is not the one that is written on."""
+    def release(self, segment: SealedSegment | SegmentWriter) -> None:
+        """Close a segment and forget it: its file goes to another topic. It must not be the active segment."""
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
         else:
@@ -185,45 +184,30 @@ class TopicLog:
         segment.close()
 
     def adopt(self, segment: SegmentWriter) -> None:
-        """Have a segment that was another topic's; what is appended from now on goes there."""
+        """Take over a segment that belonged to another topic, as the new active segment."""
         unread = self.filling[-1].unread if self.filling else 0
         self.filling.append(ActiveSegment(segment, unread_before=unread))
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
-    def plan_flushes(self, locate_file: LocateFile, below: WalAddress) -> list[FlushJob]:
-        """What waits in the log below an address, to be brought to its places."""
-        return [plan_flush(filling, locate_file, below) for filling in self.filling]
-
-    def fill(self, locate_file: LocateFile, below: WalAddress) -> None:
-        """Copy every batch that waits in the log to its place, and make all places durable."""
-        for job in self.plan_flushes(locate_file, below):
-            job.execute()
-            job.settle()
-
     def unsealed(self) -> list[tuple[TopicId, Seq, Entries]]:
-        """The segments that are not sealed and outlive the process: topic, first seq, index."""
+        """The unsealed segments that outlive the process: topic, first seq, index entries."""
         if not self.is_kept:
             return []
-        segments = [filling.segment for filling in self.filling]
+        segments = [unsealed.segment for unsealed in self.filling]
         return [(self._home.topic_id, segment.first_seq, segment.index.entries) for segment in segments]
 
-    def plan_seals(self) -> list[SealJob]:
-        """Segments that are not written on any more and have all their batches, the oldest first."""
-        ready = takewhile(lambda filling: len(filling.segment.index) and not len(filling.waiting), self.filling[:-1])
-        return [SealJob(self, filling) for filling in ready] if self.is_kept else []
-
-    def sealed_oldest(self, segment: SealedSegment) -> None:
-        """The oldest segment that was not sealed is now."""
+    def replace_oldest(self, segment: SealedSegment) -> None:
+        """Replace the oldest unsealed segment by its sealed form."""
         self.sealed.append(segment)
         del self.filling[0]
 
     def seal_rolled(self) -> None:
-        """Seal every segment that is not written on any more; all places must be filled."""
+        """Seal every segment except the active one; all their batches must be flushed."""
         while len(self.filling) > 1:
             oldest = self.filling[0].segment
             if len(oldest.index):
-                self.sealed_oldest(oldest.seal())
+                self.replace_oldest(oldest.seal())
             else:
                 oldest.close()
                 del self.filling[0]
@@ -239,11 +223,11 @@ class TopicLog:
         records_max: int | None = None,
         live_runs: LiveRuns | None = None,
     ) -> Planned:
-        """Whole batches from the one that holds `from_seq`, or the first behind it, up to `end_seq`, in order.
+        """Plan a read of whole batches in order: from the one that holds `from_seq`, or the next one, up to `end_seq`.
 
-        Ends after `size_max` bytes, or once `records_max` records are there, but never before the first batch. Batches
-        without a live record are passed over, and count for neither; without `live_runs` all are live, and with them
-        the number of records is not bounded here.
+        The plan ends after `size_max` bytes or `records_max` records, but holds at least one batch. It skips batches
+        without a live record, and does not count them. Without `live_runs` all records are live; with `live_runs` this
+        method does not limit the number of records.
         """
         planned = Planned(self._home.topic_id, end_seq, size_max, records_max, live_runs)
         try:
@@ -254,13 +238,13 @@ class TopicLog:
         return planned
 
     def note_reader(self, end_seq: Seq) -> None:
-        """Somebody reads up to a seq: where that is what is being written, what follows is read soon as well."""
+        """Note a read up to a seq: if it reaches into the active segment, count later appends as unread from here."""
         writing = self.writing
         if writing is not None and end_seq > writing.segment.first_seq:
             writing.unread_before = -writing.segment.size
 
     def entries_between(self, first_seq: Seq, last_seq: Seq) -> Entries:
-        """The entries of all batches that hold something from a seq to another."""
+        """The entries of all batches that hold any seq of a range, both ends included."""
         found: list[Entries] = []
         for index in self._indexes(bisect_left(self.sealed, first_seq, key=_LAST_SEQ)):
             if len(index) and index.first_seq > last_seq:
@@ -269,7 +253,7 @@ class TopicLog:
         return join_entries(found)
 
     def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
-        """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
+        """The first seq of the first batch at or after `timestamp_ns`; None if all batches are older."""
         near = bisect_left(self.sealed, timestamp_ns // _NS_PER_MS, key=_LAST_MS)
         for index in self._indexes(near):
             entry = index.find_time(timestamp_ns)
@@ -278,7 +262,7 @@ class TopicLog:
         return None
 
     def seq_behind(self, position: Position) -> Seq | None:
-        """Seq of the first batch at a position or behind it; None if all are before it."""
+        """The first seq of the first batch at or after a position; None if all batches are before it."""
         for index in self._indexes(near_position(self.sealed, position)):
             entry = index.find_position(position)
             if entry < len(index):
@@ -286,32 +270,35 @@ class TopicLog:
         return None
 
     def from_position(self, position: Position, end_seq: Seq, size_max: int) -> tuple[Seq, Entries]:
-        """Batches at a position or behind it, below `end_seq`, up to the first that `size_max` bytes do not hold, and
-        all at its position; and the seq behind the batch before them, 1 if there is none any more."""
+        """Find batches from a position on, below `end_seq`: up to the first one that exceeds `size_max` bytes, and all
+        others at its position.
+
+        Returns the seq after the batch before them, or 1 if no such batch is left, and their entries.
+        """
         near = near_position(self.sealed, position)
-        behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
+        next_seq = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
         found: list[Entries] = []
-        shared = position
+        last_position = position
         for index in self._indexes(near):
             first, last = index.find_position(position), index.seqs_below(end_seq)
             if not found and first:
                 base_seq, *_, count, _ = index.slice(first - 1, first).item()
-                behind = Seq(base_seq + count)
+                next_seq = Seq(base_seq + count)
             if size_max < 0:
-                # What a transaction has written is told together, also if it lies in several segments.
-                last = min(last, index.find_position(Position(shared + 1)))
+                # The batches of a transaction share a position and are delivered together, even across segments.
+                last = min(last, index.find_position(Position(last_position + 1)))
             if first < last:
                 reached = last if size_max < 0 else min(last, index.fitting(first, last, size_max) + 1)
-                shared = Position(int(index.slice(reached - 1, reached)["position"][0]))
-                entries = index.slice(first, min(last, index.find_position(Position(shared + 1))))
+                last_position = Position(int(index.slice(reached - 1, reached)["position"][0]))
+                entries = index.slice(first, min(last, index.find_position(Position(last_position + 1))))
                 found.append(entries)
                 size_max -= int(entries["length"].sum(dtype=np.int64))
             elif size_max < 0 and len(index):
                 break
-        return behind, join_entries(found)
+        return next_seq, join_entries(found)
 
     def offset_of(self, seq: Seq) -> Offset | None:
-        """The first byte, in the stream of version 1, of the batch that holds `seq`, or of the first behind it."""
+        """The version 1 stream offset of the batch that holds `seq`, or of the next batch; None if there is none."""
         for index in self._indexes(bisect_left(self.sealed, seq, key=_LAST_SEQ)):
             entry = index.find_seq(seq)
             if entry < len(index):
@@ -319,9 +306,9 @@ class TopicLog:
         return None
 
     def at_offset(self, offset: Offset) -> tuple[Seq, Seq] | None:
-        """The first seq of the last batch that begins at an offset or before it, and the seq behind that batch.
+        """Find the last batch that begins at or before an offset: its first seq, and the seq after its last.
 
-        Those of the first batch if all begin behind it; None if there is none.
+        Returns those of the first batch if all begin later; None if there are no batches.
         """
         found = None
         for index in self._indexes(near_offset(self.sealed, offset)):
@@ -336,22 +323,22 @@ class TopicLog:
 
     @property
     def index_size(self) -> int:
-        """Bytes of memory that the indexes take now; those that are not in the cache take none."""
-        filling = sum(each.segment.index.memory_size for each in self.filling)
-        return filling + sum(segment.index_size for segment in self.sealed)
+        """Bytes of memory that the indexes take now; an index that is not cached takes none."""
+        unsealed = sum(each.segment.index.memory_size for each in self.filling)
+        return unsealed + sum(segment.index_size for segment in self.sealed)
 
     def _indexes(self, near: int) -> Iterator[BatchIndex]:
-        """The index of every segment from a sealed one on."""
-        # By their numbers: a copy of the rest of the list costs more than a seek.
+        """The index of every segment in order, from the sealed segment number `near` on."""
+        # By number: slicing the list costs more than a seek.
         for number in range(near, len(self.sealed)):
             yield self.sealed[number].index
-        for filling in self.filling:
-            yield filling.segment.index
+        for unsealed in self.filling:
+            yield unsealed.segment.index
 
     def close(self) -> None:
-        """Give all files back; syncs nothing."""
-        for filling in self.filling:
-            filling.segment.close()
+        """Close all files, without a sync."""
+        for unsealed in self.filling:
+            unsealed.segment.close()
         for segment in self.sealed:
             segment.close()
 
@@ -361,32 +348,34 @@ class TopicLog:
             if near < len(self.sealed):
                 segment = self.sealed[near]
                 index = segment.index
-                # Where the end of a segment is damaged its name still says how far it went.
+                # The name gives the last seq even if the end of the segment is damaged.
                 last_seq = segment.name.last_seq
                 add = partial(self._add_sealed, planned, segment)
             else:
-                filling = next((each for each in self.filling if _reaches(each.segment.index, seq)), None)
-                if filling is None:
+                unsealed = next((each for each in self.filling if _reaches(each.segment.index, seq)), None)
+                if unsealed is None:
                     return
-                index = filling.segment.index
+                index = unsealed.segment.index
                 last_seq = index.last_seq
-                add = partial(self._add_filling, planned, filling)
+                add = partial(self._add_unsealed, planned, unsealed)
             next_seq = planned.take(index, seq, last_seq, add)
             if next_seq is None:
                 return
             seq = next_seq
 
     def _add_sealed(self, planned: Planned, segment: SealedSegment, entries: Entries, _numbers: Sequence[int]) -> None:
-        # If the file is gone, or another one has its name, nothing is planned, and a reader gets a gap.
+        # If the file is gone or was replaced, nothing is planned, and readers report a gap.
         with suppress(FileNotFoundError, CorruptionError):
             planned.add_stored(segment.shared, entries)
 
-    def _add_filling(self, planned: Planned, filling: ActiveSegment, entries: Entries, numbers: Sequence[int]) -> None:
-        addresses = filling.waiting.addresses_of(numbers)
-        for first, last, in_place in split_by_residence(addresses):
-            if in_place:
+    def _add_unsealed(
+        self, planned: Planned, unsealed: ActiveSegment, entries: Entries, numbers: Sequence[int]
+    ) -> None:
+        addresses = unsealed.waiting.addresses_of(numbers)
+        for first, last, is_flushed in split_by_residence(addresses):
+            if is_flushed:
                 with suppress(FileNotFoundError):
-                    planned.add_stored(filling.segment.shared, entries[first:last])
+                    planned.add_stored(unsealed.segment.shared, entries[first:last])
             else:
                 planned.add_logged(self._locate, entries[first:last], addresses[first:last])
 
@@ -402,12 +391,12 @@ def _reaches(index: BatchIndex, seq: Seq) -> bool:
 def topic_home(
     files: Files, directory: DataDirectory, topic_id: TopicId, open_files: OpenFiles | None = None
 ) -> TopicDirectory:
-    """Where the segments of a topic are; those with `open_files` are opened as they are needed."""
+    """The directory of a topic's segments; with `open_files`, segment files are opened on demand."""
     return TopicDirectory(files, directory.topic(topic_id), directory.directory_id, topic_id, open_files)
 
 
 def remove_segments(home: TopicDirectory) -> None:
-    """Remove every file of a topic that is deleted; names that mean nothing to Seawall stay."""
+    """Remove every file of a deleted topic; files with unknown names stay."""
     names = home.names()
     unknown = sort_names(names).unknown
     for name in names:

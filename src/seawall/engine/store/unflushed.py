@@ -1,7 +1,7 @@
-"""Batches of a segment that lie in the log only: which entries of its index they are, and at which address each.
+"""The unflushed batches of a segment: the index entry of each, and its address in the log.
 
-Batches get their places in the order of the log, so entries and addresses rise together, and what is brought to its
-place first is what has waited longest: the front.
+Batches get their segment positions in log order, so entries and addresses rise together. Flushes take the oldest
+batches first: the front.
 
 Each entry, and each address, is above the one before it.
 """
@@ -20,12 +20,12 @@ from seawall.storage.wal.epochs import WalAddress
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: The address of an entry that does not wait.
+#: The address of an entry that is already flushed.
 IN_PLACE: Final = -1
 
 
-class Waiting:
-    """What waits for one segment. Sixteen bytes each: there may be hundreds of thousands."""
+class UnflushedBatches:
+    """The unflushed batches of one segment. Sixteen bytes each: there may be hundreds of thousands."""
 
     __slots__ = ("_addresses", "_entries")
 
@@ -37,32 +37,32 @@ class Waiting:
         return len(self._entries)
 
     def add(self, entry: int, address: WalAddress) -> None:
-        """One more."""
+        """Add one entry."""
         if self._entries and (entry <= self._entries[-1] or address <= self._addresses[-1]):
-            raise InvariantError("INV-WAL-ORDER", f"entry {entry} at {address} comes too late")
+            raise InvariantError("INV-WAL-ORDER", f"entry {entry} at {address} is not above the last one")
         self._entries.append(entry)
         self._addresses.append(address)
 
     def extend(self, first_entry: int, addresses: npt.NDArray[np.unsignedinteger | np.signedinteger]) -> None:
-        """Some more: a row of entries from the first on."""
+        """Add consecutive entries from the first on."""
         if addresses.size:
             self.add(first_entry, WalAddress(int(addresses[0])))
             self._entries.extend(range(first_entry + 1, first_entry + addresses.size))
             self._addresses.frombytes(addresses[1:].astype(np.int64).tobytes())
 
-    def append(self, other: Waiting, behind: int) -> None:
-        """All that waits for another segment, whose entries come behind so many of this one."""
+    def append(self, other: UnflushedBatches, entries_before: int) -> None:
+        """Add the unflushed batches of another segment, whose entries follow `entries_before` entries of this one."""
         for entry, address in zip(other._entries, other._addresses, strict=True):
-            self.add(behind + entry, WalAddress(address))
+            self.add(entries_before + entry, WalAddress(address))
 
     def drop(self, count: int) -> None:
-        """So many at the front wait no more."""
+        """Remove the oldest `count` batches, which are flushed."""
         del self._entries[:count]
         del self._addresses[:count]
 
-    def copy(self) -> Waiting:
-        """The same, to be changed apart."""
-        return Waiting(self._entries, self._addresses)
+    def copy(self) -> UnflushedBatches:
+        """An independent copy."""
+        return UnflushedBatches(self._entries, self._addresses)
 
     @property
     def entries(self) -> Numbers:
@@ -71,11 +71,11 @@ class Waiting:
 
     @property
     def addresses(self) -> Numbers:
-        """Their addresses, as a copy."""
+        """The address of each entry, as a copy."""
         return np.array(self._addresses, np.int64)
 
     def addresses_of(self, numbers: Sequence[int]) -> Numbers:
-        """Where in the log each of some entries is; `IN_PLACE` where it does not wait."""
+        """The log address of each of some entries; `IN_PLACE` for an entry that is flushed."""
         wanted = np.asarray(numbers, np.int64)
         if not self._entries:
             return np.full(wanted.size, IN_PLACE, np.int64)

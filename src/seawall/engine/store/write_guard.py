@@ -1,12 +1,12 @@
-"""The guard of a data directory: which failures leave everything as it was, and which end all writing.
+"""The write guard of a data directory: decides which failures change nothing, and which end all writing.
 
-Whoever changes the directory does it inside a stretch of the one guard: `preparing` where nothing is promised yet,
-`changing` where numbers are given and files written.
+Every change of the directory runs inside a context of the one guard: `preparing` while nothing is promised yet,
+`changing` once numbers are assigned and files written.
 
-INV-STORE-FAILED: after a failed write or sync the store refuses every change with the reason, and reads go on. What the
-disk holds is unknown until it is opened again.
+INV-STORE-FAILED: after a failed write or sync the store refuses every change with the reason, and reads go on. The
+content of the disk is unknown until the directory is opened again.
 
-This module must not know what is written. A crash takes the state of a guard with it.
+This module must not know what is written. The state of a guard is in memory only; a crash loses it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from seawall.io.process.descriptors import is_exhausted, no_descriptor
 
 
 def refusal_of(error: BaseException) -> RetryableError | None:
-    """The error to report if the system has refused space or a descriptor; None for all other errors.
+    """The retryable error to raise if the system refused space or a descriptor; None for any other error.
 
-    Only for what happened before anything was promised: then nothing was changed.
+    Valid only for failures before anything was promised: then nothing has changed.
     """
     if not isinstance(error, OSError):
         return None
@@ -32,25 +32,25 @@ def refusal_of(error: BaseException) -> RetryableError | None:
 
 
 class WriteGuard:
-    """Lets one data directory be changed as long as nothing has failed."""
+    """Allows changes to one data directory until the first failure."""
 
     __slots__ = ("_path", "failure", "on_failed")
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: The failure that ended the writing; None while there was none.
+        #: The failure that ended all writing; None before one.
         self.failure: BaseException | None = None
-        #: Called once, by whoever finds it, with that failure.
+        #: Called once with that failure, on the thread that hit it.
         self.on_failed: Callable[[BaseException], None] | None = None
 
     @property
     def is_failed(self) -> bool:
-        """Whether nothing is changed any more."""
+        """True after a failure: nothing may change any more."""
         return self.failure is not None
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A stretch in which numbers are given and files are written: whatever fails in it ends the writing."""
+        """A context in which numbers are assigned and files written: any failure ends all writing."""
         try:
             yield
         except BaseException as error:
@@ -59,7 +59,7 @@ class WriteGuard:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """A stretch in which no numbers are given: what is refused in it, by a full disk too, may be tried again."""
+        """A context in which no numbers are assigned: the caller may retry after a refusal, even by a full disk."""
         try:
             yield
         except (CallerError, RetryableError):
@@ -79,7 +79,7 @@ class WriteGuard:
             ) from self.failure
 
     def refuse(self, error: BaseException) -> None:
-        """Refuse every change from now on (INV-STORE-FAILED). The first failure is the reason."""
+        """Refuse every change from now on (INV-STORE-FAILED). The first failure is kept as the reason."""
         if self.failure is None:
             self.failure = error
             if self.on_failed is not None:

@@ -1,18 +1,18 @@
-"""Staged segments that become segments of a topic, instead of being copied there.
+"""Adoption: makes staged segments segments of a topic, instead of copying their batches.
 
-What a transaction gives a topic is adopted if all of it lies in segments of staged batches that hold nothing else, at
-their places, and of some size: who stages much does it apart, so it mostly is so. Then the files are moved and get
-other headers (`storage.segments.adoption`), and no block is read or written. Everything else is copied
-(`transaction_copying`).
+A transaction adopts what it writes to a topic if all of it is in staged segments that hold nothing else, are fully
+flushed and large enough. That is the usual case for large transactions, which stage in a partition of their own. Then
+the files are moved and get new headers (`storage.segments.adoption`), and no block is read or written. Everything else
+is copied (`copying`).
 
-    find        what can be adopted, segment by segment
-    prepare     the topics that it was staged in begin other segments, where it is written on; may find the disk full
-    fill        headers are read, and what is not durable yet is made so; readers are not kept from reading
-    execute   files are moved and stamped; from here on only a failing disk keeps the transaction out
-    settle      the log tells of it
+    find          what can be adopted, segment by segment
+    prepare       staging topics roll, if an adopted segment is active; may find the disk full
+    read_headers  reads headers and makes the blocks durable; readers of the store continue
+    execute       moves and stamps the files; from here on only a failing disk prevents the transaction
+    settle        after the log records the adoption
 
-Nobody fills, seals or removes a segment while it is adopted: whoever commits has `upkeep.placing`, as everybody has it
-who changes more than appends do.
+No other code may flush, seal or delete a segment while it is adopted: the committing thread holds
+`checkpoint_schedule.placing`, as every change other than an append does.
 
 This module must not know how a transaction is logged.
 """
@@ -42,13 +42,13 @@ from seawall.wire.format.batches import BatchSource, parse_batch_header
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 
-#: So many bytes staged segments must have, on average, to be adopted: a topic is not to consist of crumbs.
+#: The least average size of staged segments to adopt: a topic should not consist of tiny segments.
 SIZE_MIN: Final = 8 * limits.MIB
 
 
 @dataclass(slots=True, eq=False)
 class Adopted:
-    """A staged segment, which batches of the transaction it holds, and the headers that they had."""
+    """A staged segment, the batches of the transaction that it holds, and their old headers."""
 
     topic: TopicState
     log: TopicLog
@@ -63,10 +63,10 @@ def find(
     parts: Sequence[int],
     log_of: Callable[[TopicState], TopicLog],
 ) -> list[Adopted]:
-    """What a topic gets of some parts of a transaction, if all of it can be adopted; nothing if it is to be copied."""
+    """The staged segments that a topic can adopt for some parts of a transaction; empty if they must be copied."""
     writing = log_of(topic).writing
     if writing is not None and not len(writing.segment.index):
-        # It has the name that the first one would get.
+        # The empty active segment has the file name that the first adopted one would get.
         return []
     found: list[Adopted] = []
     for part in parts:
@@ -84,10 +84,10 @@ def find(
 
 
 def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSegment | SegmentWriter]:
-    """The segments that hold all batches of a range at their places, and nothing else; none if there are no such."""
+    """The segments that hold exactly the batches of a range, all flushed; empty if there are no such segments."""
     sealed = [each for each in log.sealed if first_seq <= each.name.last_seq and each.name.first_seq <= last_seq]
-    filling = [each for each in log.filling if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
-    inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, filling))
+    unsealed = [each for each in log.filling if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
+    inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, unsealed))
     found: list[SealedSegment | SegmentWriter] = [*sealed, *(each.segment for each in inside)]
     indexes = [each.index for each in found]
     if not found or any(len(each.waiting) for each in inside) or not all(map(len, indexes)):
@@ -97,67 +97,66 @@ def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSeg
 
 
 class Adoption:
-    """Everything that one transaction adopts."""
+    """All adoptions of one transaction."""
 
     def __init__(self, log_of: Callable[[TopicState], TopicLog]) -> None:
         self._log_of = log_of
-        #: Topics of staged batches that have begun another segment, and the first seq of the one before.
-        self._begun: list[tuple[TopicState, Seq]] = []
-        self._adopted: list[tuple[TopicLog, Seq]] = []
-        #: Indexes that stood beside staged segments.
-        self._needless: list[tuple[TopicLog, str]] = []
+        #: Staging topics that rolled to another segment, and the first seq of the segment before it.
+        self._rolled: list[tuple[TopicState, Seq]] = []
+        self._adopted_segments: list[tuple[TopicLog, Seq]] = []
+        #: Index files of adopted segments, to be removed.
+        self._old_indexes: list[tuple[TopicLog, str]] = []
 
     def prepare(self, adopted: Sequence[Adopted], now_ns: TimestampNs) -> None:
-        """Have nothing written on any more that is adopted; `take_back` undoes it."""
+        """Roll staging topics so that no adopted segment is active; `roll_back` undoes it."""
         for each in adopted:
             if each.log.filling and each.log.filling[-1].segment is each.segment:
-                assert isinstance(each.segment, SegmentWriter), "it is filling"
+                assert isinstance(each.segment, SegmentWriter), "it is active"
                 each.log.begin(each.topic.next_seq, now_ns)
-                self._begun.append((each.topic, each.segment.first_seq))
+                self._rolled.append((each.topic, each.segment.first_seq))
 
-    def take_back(self) -> None:
-        """Nothing is adopted after all."""
-        while self._begun:
-            self._log_of(self._begun.pop()[0]).take_back()
+    def roll_back(self) -> None:
+        """Undo `prepare`: the transaction is not committed."""
+        while self._rolled:
+            self._log_of(self._rolled.pop()[0]).take_back()
 
     def execute(
         self, topic: TopicState, adopted: Sequence[Adopted], headers: Bytes, entries: Entries, now_ns: TimestampNs
     ) -> None:
-        """Make segments of a topic out of staged ones; `headers` and `entries` are those of all batches, as they are to
-        be."""
+        """Make staged segments segments of a topic; `headers` and `entries` are the new ones of all batches."""
         log = self._log_of(topic)
         for each in adopted:
             index = BatchIndex(entries[each.numbers.start : each.numbers.stop])
             stamped = [headers[number * _HEADER : (number + 1) * _HEADER].data for number in each.numbers]
             file = each.segment.shared.file
             segment = adopt_file(log.home, index.first_seq, now_ns, file, index, (each.headers, stamped))
-            each.log.give_up(each.segment)
+            each.log.release(each.segment)
             if isinstance(each.segment, SealedSegment):
-                self._needless.append((each.log, index_name(each.segment.name.first_seq)))
-            self._adopted.append((log, index.first_seq))
+                self._old_indexes.append((each.log, index_name(each.segment.name.first_seq)))
+            self._adopted_segments.append((log, index.first_seq))
             log.adopt(segment)
 
     def rolls(self) -> Iterator[SegmentRoll]:
-        """What the log has to tell of segments that were begun, where each topic has one before it."""
-        for topic, before in self._begun:
-            filling = self._log_of(topic).filling
-            yield SegmentRoll(topic.topic_id, filling[-1].segment.first_seq, before)
-        for log, first_seq in self._adopted:
+        """The roll controls to log, for every new segment that follows another one in its topic."""
+        for topic, before in self._rolled:
+            unsealed = self._log_of(topic).filling
+            yield SegmentRoll(topic.topic_id, unsealed[-1].segment.first_seq, before)
+        for log, first_seq in self._adopted_segments:
             older = [each.segment.first_seq for each in log.filling if each.segment.first_seq < first_seq]
             if older:
                 yield SegmentRoll(log.home.topic_id, first_seq, older[-1])
 
     def settle(self) -> None:
-        """The log tells of everything; what a crash leaves of this the next opening removes."""
-        for log, first_seq in self._adopted:
+        """Clean up after the log records the adoption; after a crash the next opening does it."""
+        for log, first_seq in self._adopted_segments:
             settle(log.home, first_seq)
-        for log, name in self._needless:
+        for log, name in self._old_indexes:
             if log.home.files.exists(log.home.path(name)):
                 log.home.files.unlink(log.home.path(name))
 
 
-def fill(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:
-    """Read the headers of batches that are adopted, into those of all, and make their blocks durable."""
+def read_headers(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:
+    """Read the headers of adopted batches into `headers`, at their numbers, and make the blocks durable."""
     file = adopted.segment.shared.file
     expected = batches.entries[adopted.numbers.start : adopted.numbers.stop]
     for number, at, base_seq in zip(

@@ -1,13 +1,13 @@
-"""Staged batches on their way to the places they will have: verified, and written there, not durably yet.
+"""Copies staged batches to their segment positions: verifies and writes them, without a sync.
 
-Where they are many, a thread verifies the next ones while those before them are written, in their order and one after
-the other: two writers of one file get in each other's way, and so do their pages on the way to the disk. Staged batches
-are mapped where that can be (`run_pieces`), and so are copied once.
+For large transactions a thread verifies the next batches while the ones before are written. Writes are in order and one
+at a time: two writers of one file slow each other down, and so does the write-back of their pages. Staged batches are
+mapped where possible (`run_pieces`), and so are copied once.
 
-What is written to a place was verified right before; a batch that is missing or damaged ends the transaction, and
-nothing that was written counts.
+Every batch is verified right before it is written. A missing or damaged batch ends the transaction, and nothing that
+was written counts.
 
-A crash leaves bytes behind the end of a segment that nobody looks at. This module must not know numbers, nor the log.
+A crash leaves bytes after the end of a segment, which nothing reads. This module must not know numbers, nor the log.
 """
 
 from __future__ import annotations
@@ -31,68 +31,68 @@ from seawall.storage.segments.batch_index import Entries
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 
-#: The least size of batches, on average, of which one write each may pass the memory of the system by.
+#: The least average size of batches that are written around the page cache, with a write for each.
 _UNCACHED_SIZE: Final = 256 * limits.KIB
 
-#: From so many bytes on a thread verifies ahead, and of how many plans at the most.
-_AHEAD_SIZE: Final = 32 * limits.MIB
-_AHEAD_MAX: Final = 4
+#: From this size on a thread verifies the next batches; and the most plans that it verifies in advance.
+_PIPELINED_SIZE: Final = 32 * limits.MIB
+_PIPELINED_MAX: Final = 4
 
 
 class _Verified(NamedTuple):
-    """Sound batches that follow one another in a transaction, from a number on."""
+    """Verified batches that are consecutive in a transaction, from number `first` on."""
 
     first: int
     batches: list[memoryview]
 
 
 class BatchCopier:
-    """The batches of one transaction. Whatever happens, nothing is looked at any more once it is left."""
+    """Copies the batches of one transaction. When the context exits, no thread uses them any more."""
 
     def __init__(self, plan: TransactionPlan) -> None:
         self._plan = plan
-        is_large = sum(share.need.size for share in plan.shares.values()) >= _AHEAD_SIZE
-        self._ahead = ThreadPoolExecutor(1, "seawall-verifying") if is_large else None
-        self._under_way: deque[Future[list[_Verified]]] = deque()
+        is_large = sum(write.need.size for write in plan.writes.values()) >= _PIPELINED_SIZE
+        self._verifier = ThreadPoolExecutor(1, "seawall-verifying") if is_large else None
+        self._in_flight: deque[Future[list[_Verified]]] = deque()
 
     def copy(self, first: int, planned: Planned) -> int:
-        """Have some batches, from number `first` on, written to their places; how many there are.
+        """Copy planned batches, from number `first` on, to their segment positions; returns how many there are.
 
-        Raises what they met, or those before them.
+        Raises the error of these batches, or of earlier ones.
         """
         count = sum(len(run.entries) for run in planned.runs)
-        if self._ahead is None:
+        if self._verifier is None:
             _write(self._plan, _verify(self._plan, first, planned))
             return count
-        self._under_way.append(self._ahead.submit(_verify, self._plan, first, planned))
-        if len(self._under_way) == _AHEAD_MAX:
-            _write(self._plan, self._under_way.popleft().result())
+        self._in_flight.append(self._verifier.submit(_verify, self._plan, first, planned))
+        if len(self._in_flight) == _PIPELINED_MAX:
+            _write(self._plan, self._in_flight.popleft().result())
         return count
 
     def finish(self) -> None:
-        """Write what is left; raises what went wrong."""
-        while self._under_way:
-            _write(self._plan, self._under_way.popleft().result())
+        """Write what is left; raises the first error."""
+        while self._in_flight:
+            _write(self._plan, self._in_flight.popleft().result())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ahead is not None:
-            self._ahead.shutdown()
+        if self._verifier is not None:
+            self._verifier.shutdown()
 
 
 def _verify(plan: TransactionPlan, first: int, planned: Planned) -> list[_Verified]:
-    """Bring planned batches, see that they are sound, and keep their headers; gives back what was pinned."""
+    """Read planned batches, verify them, and keep their headers; releases the pins of the plan."""
     number = first
     found: list[_Verified] = []
     try:
         for run in planned.runs:
-            behind = number + len(run.entries)
+            end = number + len(run.entries)
             for buffer, at, entries in brought(run):
-                found.append(_Verified(number, _kept(plan, number, buffer, at, entries)))
+                found.append(_Verified(number, _keep_headers(plan, number, buffer, at, entries)))
                 number += len(entries)
-            if number < behind:
+            if number < end:
                 _refuse(plan, number)
         if number == first:
             _refuse(plan, number)
@@ -101,8 +101,8 @@ def _verify(plan: TransactionPlan, first: int, planned: Planned) -> list[_Verifi
     return [each for each in found if each.batches]
 
 
-def _kept(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: Entries) -> list[memoryview]:
-    """Sound batches, of a buffer that holds them from file position `at` on; their headers are kept."""
+def _keep_headers(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: Entries) -> list[memoryview]:
+    """The batches in a buffer that starts at file position `at`; copies their headers into the plan."""
     expected = plan.batches.entries[first : first + len(entries)]
     if not np.array_equal(entries["base_seq"], expected["base_seq"]):
         _refuse(plan, first)
@@ -114,12 +114,12 @@ def _kept(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: En
 
 
 def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
-    """Write sound batches to their places."""
+    """Write verified batches to their segment positions."""
     for first, batches in verified:
-        reservation = plan.shares[TopicId(int(plan.topic_ids[first]))].made_reservation
+        reservation = plan.writes[TopicId(int(plan.topic_ids[first]))].made_reservation
         is_uncached = reservation.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
         write = _write_uncached if is_uncached else write_all
-        write(reservation.filling.segment.shared.file, batches, int(plan.places[first]))
+        write(reservation.filling.segment.shared.file, batches, int(plan.file_positions[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:
@@ -128,16 +128,15 @@ def _refuse(plan: TransactionPlan, number: int) -> None:
 
 
 def _write_uncached(file: File, batches: list[memoryview], at: int) -> None:
-    """Write batches that follow one another, and keep nothing of them in memory but the pages of their headers, which
-    are written again."""
+    """Write consecutive batches around the page cache, except the pages of their headers, which are written again."""
     page = limits.PAGE_SIZE
-    waiting: list[memoryview] = []
-    waiting_at = at
+    buffered: list[memoryview] = []
+    buffered_at = at
     for data in batches:
         head = min(len(data), -(-(at + _HEADER) // page) * page - at)
         tail = max(head, (at + len(data)) // page * page - at)
-        write_all(file, [*waiting, data[:head]], waiting_at)
+        write_all(file, [*buffered, data[:head]], buffered_at)
         write_all(file, [data[head:tail]], at + head, uncached=True)
-        waiting, waiting_at = [data[tail:]], at + tail
+        buffered, buffered_at = [data[tail:]], at + tail
         at += len(data)
-    write_all(file, waiting, waiting_at)
+    write_all(file, buffered, buffered_at)

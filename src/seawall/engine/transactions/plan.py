@@ -1,6 +1,6 @@
-"""What a transaction does, once nothing stands against it: which staged batches go where.
+"""The plan of a transaction after all checks: which staged batches go to which topic, segment and file position.
 
-This module must not know how that is carried out.
+This module must not know how the plan is executed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seawall.storage.control.documents import FloorRaise
 from seawall.storage.shared_file import FilePins
 from seawall.topics.state import TopicState
 
-#: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
+#: The most bytes that one part of the compound takes in the log: a reference, a cursor, a deleted range.
 _REFERENCE_SIZE: Final = 120
 _CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
 _RANGE_SIZE: Final = 64
@@ -33,10 +33,10 @@ _NOTHING: Final = Need(0, 0, 0)
 
 
 @dataclass(slots=True)
-class Share:
-    """What one topic gets: which parts, which of the batches, how much that is, and the room for it.
+class TopicWrite:
+    """What a transaction writes to one topic: its parts and batches, their size, and the reservation for them.
 
-    Or what is adopted instead: then it needs no room.
+    If the topic adopts staged segments instead, it needs no reservation.
     """
 
     topic: TopicState
@@ -45,35 +45,35 @@ class Share:
     need: Need = _NOTHING
     reservation: Reservation | None = None
     adopted: list[Adopted] = field(default_factory=list)
-    #: To be logged before the first batch.
-    ahead: list[SegmentRoll | FloorRaise] = field(default_factory=list)
+    #: Controls to log before the first batch.
+    controls_before: list[SegmentRoll | FloorRaise] = field(default_factory=list)
 
     @property
     def made_reservation(self) -> Reservation:
-        """Its room, once it is made."""
-        assert self.reservation is not None, "room is made before anything is filled"
+        """The reservation, after it was made."""
+        assert self.reservation is not None, "reservations are made before anything is copied"
         return self.reservation
 
 
 @dataclass(slots=True, eq=False)
 class TransactionPlan:
-    """A transaction that nothing stands against."""
+    """A transaction that passed all checks."""
 
     wanted: WantedTransaction
     batches: StagedBatches
-    shares: dict[TopicId, Share]
+    writes: dict[TopicId, TopicWrite]
     cursors: list[CursorCommit]
-    #: The topic of each batch, the segment and the place it has there, and its header, one behind the other.
+    #: For each batch: its topic, segment, file position there, and header. The headers are consecutive.
     topic_ids: npt.NDArray[np.uint32]
     segments: npt.NDArray[np.uint64]
-    places: npt.NDArray[np.uint64]
+    file_positions: npt.NDArray[np.uint64]
     headers: Bytes
-    #: The files that it writes to or moves: open before numbers are given.
+    #: Pins of the files that it writes or moves: they are open before numbers are assigned.
     pins: FilePins = field(default_factory=FilePins)
 
     @property
     def logged_size(self) -> int:
-        """Bytes that its compound takes in the log, at the most."""
-        adopted = sum(len(share.adopted) for share in self.shares.values())
-        fixed = CONTROL_ROOM * (1 + len(self.shares)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
+        """The most bytes that its compound takes in the log."""
+        adopted = sum(len(write.adopted) for write in self.writes.values())
+        fixed = CONTROL_ROOM * (1 + len(self.writes)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
         return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE

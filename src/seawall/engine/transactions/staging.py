@@ -1,12 +1,13 @@
-"""Where records of transactions are staged: topics that nobody else sees, and ranges of whole batches in them.
+"""Where transactions stage records: hidden topics, and ranges of whole batches in them.
 
-Most of what is staged, by whoever, goes to one topic of the data directory, made when it is first needed. Who stages
-much asks for a berth, a topic of the same kind: berths are given out by turns, and begin a segment each time, so that
-a segment of a berth mostly holds what one attempt has staged, and nothing else. Nothing depends on that but how quickly
-it is committed (`adoption`).
+Most staged records go to one topic of the data directory, created when it is first needed. A client that stages much
+asks for a partition, a staging topic of the same kind. Partitions are assigned in turn, and each begins a new segment
+then, so that a segment of a partition usually holds the records of one attempt only. That matters only for the speed of
+the commit (`adoption`).
 
-All are of class `disk`: what a power loss takes was never promised, and its transaction is refused then. What is
-committed or aborted is deleted there, so segments go by themselves; what nobody asks for any more goes by its age.
+All staging topics are of class `disk`: staged records that a power loss takes were never promised, and their
+transaction is refused. A commit or an abort deletes the staged records, so their segments are dropped; records that are
+never committed expire by age.
 
 This module must not know what becomes of the batches.
 """
@@ -15,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
 from seawall.core.types import Seq, TopicId
+from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.store.topic_log import TopicLog
 from seawall.errors import InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control.deletes import DeleteRecords
@@ -31,14 +33,11 @@ from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.state import TopicState
 
-if TYPE_CHECKING:
-    from seawall.engine.maintenance.retention import LogCleaner
+#: The number of staging partitions: how many attempts can stage at once without sharing one.
+STAGING_PARTITIONS: Final = 8
 
-#: How many attempts at once may have a berth alone.
-BERTHS: Final = 8
-
-#: Bytes of staged batches in one segment: some become segments of topics. Records are no measure for them: batches are
-#: as large as whoever stages makes them.
+#: Bytes of staged batches in one segment: some become segments of topics. The number of records is not limited, since
+#: clients choose the size of batches.
 SEGMENT_SIZE: Final = 256 * limits.MIB
 _SEGMENT_RECORDS: Final = 1 << 40
 
@@ -46,7 +45,7 @@ _SEQ_LIMIT: Final = (1 << 63) - 1
 
 
 def staging_config(ttl_ms: int) -> TopicConfig:
-    """How the topics are made."""
+    """The configuration of staging topics."""
     return TopicConfig(
         durability=Durability.DISK,
         order=Order.TOTAL,
@@ -58,12 +57,12 @@ def staging_config(ttl_ms: int) -> TopicConfig:
 
 
 def find_staging(catalog: TopicCatalog, partition: int = 0) -> TopicState | None:
-    """The topic of a berth, or the one that is shared, if anything was ever staged there."""
-    return catalog.own(partition_name(partition))
+    """The topic of a staging partition, or the shared one (0); None if nothing was ever staged there."""
+    return catalog.reserved(partition_name(partition))
 
 
 class Staged(NamedTuple):
-    """A range of staged seqs as the topic that holds it knows it."""
+    """A range of staged records: its topic, and its seqs in that topic."""
 
     topic: TopicState
     range: StagedRange
@@ -71,32 +70,32 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedBatches:
-    """The batches of some ranges, one range after the other; each is live as a whole."""
+    """The batches of some ranges, one range after the other; all their records are live."""
 
-    #: As they were asked for, and as their topics know them, which is what the entries say.
+    #: The ranges as requested, and as seqs of their topics, which the entries use.
     ranges: Sequence[StagedRange]
     staged: Sequence[Staged]
     entries: Entries
-    #: Which of the entries belong to each range.
+    #: The indexes of the entries of each range.
     numbers: list[range]
 
     @classmethod
     def of(
         cls, catalog: TopicCatalog, log_of: Callable[[TopicState], TopicLog], ranges: Sequence[StagedRange]
     ) -> StagedBatches:
-        """Look ranges up; what is not staged, or is not whole batches, is refused."""
-        _check_apart(ranges)
+        """Look up ranges; raises if a range is not staged, or is not whole batches."""
+        _check_disjoint(ranges)
         found: list[Entries] = []
         staged: list[Staged] = []
         numbers: list[range] = []
         count = 0
         for each in ranges:
-            held = _held(catalog, each)
-            if held is None:
+            found_range = _find_range(catalog, each)
+            if found_range is None:
                 raise _not_staged(each)
-            entries = _whole_batches(held, log_of(held.topic), each)
+            entries = _whole_batches(found_range, log_of(found_range.topic), each)
             found.append(entries)
-            staged.append(held)
+            staged.append(found_range)
             numbers.append(range(count, count + len(entries)))
             count += len(entries)
             if count > limits.TRANSACTION_BATCHES_MAX:
@@ -107,27 +106,27 @@ class StagedBatches:
         return batches
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.entries)
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Bytes of all batches."""
         return int(self.entries["length"].sum(dtype=np.int64))
 
 
 def plain_size(staged: Sequence[Staged], cleaner: LogCleaner) -> int:
-    """Plain bytes of staged ranges, looked up for all of a topic together: there may be thousands."""
+    """Plain bytes of staged ranges, looked up once for each topic: there may be thousands of ranges."""
     return sum(cleaner.size_of(topic, rows) for topic, rows in _by_topic(staged))
 
 
 def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], cleaner: LogCleaner) -> list[DeleteRecords]:
-    """The controls that delete what is live of some ranges."""
+    """The controls that delete the live records of some ranges."""
     for each in ranges:
         _check_range(each)
-    held = [found for each in ranges if (found := _held(catalog, each)) is not None]
+    staged = [found for each in ranges if (found := _find_range(catalog, each)) is not None]
     deletes = []
-    for topic, rows in _by_topic(held):
+    for topic, rows in _by_topic(staged):
         live = DeletedSeqs(
             np.concatenate([topic.live(Seq(first), Seq(end - 1)) for first, end in rows.tolist()])
         ).ranges
@@ -137,8 +136,8 @@ def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], cleaner:
     return deletes
 
 
-def _held(catalog: TopicCatalog, each: StagedRange) -> Staged | None:
-    """A range as the topic knows it that would hold it; None if there is no such topic."""
+def _find_range(catalog: TopicCatalog, each: StagedRange) -> Staged | None:
+    """The staging topic of a range and the seqs there; None if there is no such topic."""
     _check_range(each)
     partition = each.first_seq // BERTH_SEQS
     topic = find_staging(catalog, partition)
@@ -147,27 +146,27 @@ def _held(catalog: TopicCatalog, each: StagedRange) -> Staged | None:
 
 
 def _by_topic(staged: Sequence[Staged]) -> Iterator[tuple[TopicState, Ranges]]:
-    """The topics of some ranges, with the rows of each: the first seq, and the seq behind the last; they rise."""
+    """The topics of some ranges, each with rising rows of the first seq and the seq after the last."""
     found: dict[TopicId, list[Staged]] = {}
     for each in staged:
         found.setdefault(each.topic.topic_id, []).append(each)
-    for held in found.values():
-        rows: Ranges = np.array(sorted(each.range for each in held), np.int64)
+    for of_topic in found.values():
+        rows: Ranges = np.array(sorted(each.range for each in of_topic), np.int64)
         rows[:, 1] += 1
-        yield held[0].topic, rows
+        yield of_topic[0].topic, rows
 
 
-def _whole_batches(held: Staged, log: TopicLog, asked: StagedRange) -> Entries:
-    """The entries of a range."""
-    each = held.range
+def _whole_batches(staged: Staged, log: TopicLog, requested: StagedRange) -> Entries:
+    """The entries of the batches of a range; raises if it is not staged as whole batches."""
+    each = staged.range
     first, end = each.first_seq, each.last_seq + 1
-    if held.topic.live(*each).tolist() != [[first, end]]:
-        raise _not_staged(asked)
+    if staged.topic.live(*each).tolist() != [[first, end]]:
+        raise _not_staged(requested)
     entries = log.entries_between(*each)
     starts = entries["base_seq"].astype(np.int64)
     ends = starts + entries["count"]
     if not len(entries) or not np.array_equal(starts[1:], ends[:-1]):
-        raise _not_staged(asked)
+        raise _not_staged(requested)
     if (starts[0], ends[-1]) != (first, end):
         raise InvalidInputError(
             f"staged seqs {first} to {each.last_seq} cut a batch in two: it holds {starts[0]} to {ends[-1] - 1}"
@@ -176,12 +175,12 @@ def _whole_batches(held: Staged, log: TopicLog, asked: StagedRange) -> Entries:
 
 
 def _check_range(each: StagedRange) -> None:
-    is_one_berth = each.first_seq // BERTH_SEQS == each.last_seq // BERTH_SEQS
-    if not 1 <= each.first_seq <= each.last_seq < _SEQ_LIMIT or not is_one_berth:
-        raise InvalidInputError(f"staged seqs {each.first_seq} to {each.last_seq} are no range")
+    is_one_partition = each.first_seq // BERTH_SEQS == each.last_seq // BERTH_SEQS
+    if not 1 <= each.first_seq <= each.last_seq < _SEQ_LIMIT or not is_one_partition:
+        raise InvalidInputError(f"staged seqs {each.first_seq} to {each.last_seq} are not a valid range")
 
 
-def _check_apart(ranges: Sequence[StagedRange]) -> None:
+def _check_disjoint(ranges: Sequence[StagedRange]) -> None:
     if len(ranges) > limits.TRANSACTION_BATCHES_MAX:
         raise LimitError(f"{len(ranges)} ranges in a transaction, at most {limits.TRANSACTION_BATCHES_MAX}")
     last_seq = 0

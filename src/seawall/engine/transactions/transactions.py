@@ -1,27 +1,27 @@
-"""Transactions: what was staged is published into its topics, all of it or nothing, at one position.
+"""Commits transactions: publishes staged records to their topics, all or none, at one position.
 
-    plan    1. look     every range is whole batches that are staged and live; every topic takes what it gets
-            2. room     for each topic in one segment, and in the log: a full disk is found here
-    fill    3. copy     staged batches, verified, to the places they will have; readers are not kept from reading;
-                        or nothing, where whole staged segments become segments of the topic (`adoption`)
-    log     4. number   all batches at one position, each header stamped anew and written over the one that was copied
-            5. sync     the places
-            6. write    one compound: the mark with its key, references, cursors, and the delete of what was staged
-            7. publish  catalog and index learn of it: readers of all topics see all of it
+    plan    1. check    every range is whole batches that are staged and live; every topic accepts its records
+            2. reserve  space in one segment of each topic, and in the log: a full disk is found here
+    copy    3. copy     verify staged batches and write them to their segment positions, while readers continue;
+                        or nothing, if whole staged segments become segments of the topic (`adoption`)
+    log     4. number   all batches at one position; write the new headers over the copied ones
+            5. sync     the segments
+            6. write    one compound: the mark with its key, references, cursors, and the delete of the staged records
+            7. publish  update catalog and index: readers of all topics see the whole transaction
 
-Nothing is promised before step 4: whatever is refused or finds no room until then leaves bytes behind the end of a
-segment that nobody looks at. From there on only a failing disk keeps the transaction out, and ends the store.
+Nothing is promised before step 4: a refusal or a full disk until then leaves bytes after the end of a segment, which
+nothing reads. From there on only a failing disk prevents the transaction, and it ends all writing to the store.
 
-INV-TRANSACTION-ONCE: a staged range is published once, and the remembered epoch of an owner never goes down. What was
-staged is deleted by the control that publishes it, so no range is published twice, also for an owner that nobody
-remembers.
+INV-TRANSACTION-ONCE: a staged range is published once, and the remembered epoch of an owner never goes down. The
+control that publishes staged records also deletes them, so no range is published twice, not even for an owner that was
+forgotten.
 
 The log refers to a transaction only after all its batches are durable in their segments.
 
-Ceilings that a transaction needs are in its own compound: nobody sees a seq above the durable ones before it is durable
-as well. A crash before that leaves everything staged, one behind it leaves everything published.
+The compound contains the ceilings that the transaction needs: no reader sees a seq above the durable ceilings before
+the compound is durable as well. A crash before that leaves everything staged, one after it leaves everything published.
 
-One owner at a time, the same as the store's. This module must not know who waits, nor how the order is made.
+One owner at a time, the owner of the store. This module must not know who waits, nor how the order is made.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from seawall.engine.store.parts import StoreParts
 from seawall.engine.transactions import adoption
 from seawall.engine.transactions.adoption import Adoption
 from seawall.engine.transactions.copying import BatchCopier
-from seawall.engine.transactions.plan import Share, TransactionPlan
+from seawall.engine.transactions.plan import TopicWrite, TransactionPlan
 from seawall.engine.transactions.staging import StagedBatches, delete_staged, plain_size
 from seawall.errors import ConflictError, LimitError
 from seawall.kernels.admission.frontier import Rows
@@ -60,13 +60,13 @@ from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 from seawall.wire.format.codes import AS_TOPIC, BatchFlags
 
-#: Lets others look at the store for the length of a stretch in which nothing that they see is changed.
+#: Releases the store's memory lock for the length of a context, in which nothing visible changes.
 Unlocked: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 
-#: From so many bytes on places are synced while readers go on: then there is little left to sync while they cannot.
-_SYNCED_AHEAD_SIZE: Final = limits.MIB
+#: From this size on segments are synced early, while readers continue, so that little is left to sync under the lock.
+_EARLY_SYNC_SIZE: Final = limits.MIB
 
 
 class Transactions:
@@ -77,57 +77,57 @@ class Transactions:
         self._maintenance = maintenance
         self._log_of = parts.logs.of
         self._ceiling_step = parts.settings.ceiling_step
-        #: Bytes that one control batch may take in the log.
+        #: The most bytes that one control batch may take in the log.
         self._logged_max = parts.settings.commit_size_max
 
     def repeated(self, owner: str, epoch: int) -> CommittedTransaction | None:
-        """The answer to a commit that was made before; `FencedError` if a later one of the owner was."""
+        """The result of a commit that was made before; `FencedError` if the owner has committed a later one."""
         check_key(owner, epoch)
         return self._parts.catalog.transactions.repeated(owner, epoch)
 
-    def begin_apart(self, topic: TopicState) -> None:
-        """Have what is staged in a topic from now on lie in segments of its own."""
+    def begin_partition(self, topic: TopicState) -> None:
+        """Begin a new segment for the next records that are staged in a topic."""
         self._log_of(topic).wants_roll = True
         self._parts.reservations.forget()
 
     def check(self, wanted: WantedTransaction) -> None:
-        """Refuse what cannot be committed as things are; what is too old makes room for it."""
+        """Refuse a transaction that cannot be committed now; evicts expired records to make space for it."""
         self._parts.controls.begin_change()
         with self._parts.guard.preparing():
             now = TimestampNs(self._parts.machine.clock.wall_ns())
-            for share in self._plan(wanted).shares.values():
-                self._parts.cleaner.check_space(share.topic, share.need.records, share.need.plain_size, now)
+            for write in self._plan(wanted).writes.values():
+                self._parts.cleaner.check_space(write.topic, write.need.records, write.need.plain_size, now)
 
     def commit(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
-        """Publish what was staged, once for each key; durable when this returns. What is refused changes nothing."""
+        """Publish staged records, once for each key; durable when this returns. A refusal changes nothing."""
         parts = self._parts
         self._parts.controls.begin_change()
         parts.reservations.forget()
         now = parts.machine.clock.wall_ns()
-        adoption_of = Adoption(self._log_of)
+        adoptions = Adoption(self._log_of)
         with self._parts.guard.preparing():
             plan = self._plan(wanted)
             try:
-                self._make_reservations(plan, adoption_of, now)
-                self._fill(plan, unlocked)
+                self._reserve(plan, adoptions, now)
+                self._copy(plan, unlocked)
             except BaseException:
                 plan.pins.unpin_all()
-                adoption_of.take_back()
-                for share in plan.shares.values():
-                    if share.reservation is not None:
-                        parts.maker.take_back(share.reservation)
+                adoptions.roll_back()
+                for write in plan.writes.values():
+                    if write.reservation is not None:
+                        parts.maker.take_back(write.reservation)
                 raise
         with self._parts.guard.changing():
-            self._log(plan, adoption_of, now)
+            self._log(plan, adoptions, now)
         plan.pins.unpin_all()
-        topics = [share.topic for share in plan.shares.values()]
+        topics = [write.topic for write in plan.writes.values()]
         self._maintenance.tidy_up([topic for topic in topics if parts.cleaner.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
         assert committed is not None, "it was remembered just now"
         return committed
 
     def abort(self, ranges: Sequence[StagedRange]) -> int:
-        """Delete what was staged and will not be published; how many records went. Durable when this returns."""
+        """Delete staged records that will not be published; returns how many. Durable when this returns."""
         self._parts.controls.begin_change()
         deletes = delete_staged(self._parts.catalog, ranges, self._parts.cleaner)
         if deletes:
@@ -140,32 +140,34 @@ class Transactions:
     # --- plan ----------------------------------------------------------------------------------------------------
 
     def _plan(self, wanted: WantedTransaction) -> TransactionPlan:
-        """What a transaction does, or why it cannot."""
+        """The plan of a transaction; raises if it cannot be committed."""
         catalog, cleaner = self._parts.catalog, self._parts.cleaner
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
-            raise LimitError(f"{len(wanted.offsets)} cursors join, at most {limits.TRANSACTION_CURSORS_MAX} may")
+            raise LimitError(
+                f"{len(wanted.offsets)} cursors in a transaction, at most {limits.TRANSACTION_CURSORS_MAX}"
+            )
         batches = StagedBatches.of(catalog, self._log_of, [part.staged for part in wanted.parts])
-        shares: dict[TopicId, Share] = {}
+        writes: dict[TopicId, TopicWrite] = {}
         topic_ids: npt.NDArray[np.uint32] = np.zeros(len(batches), np.uint32)
-        for place, (part, numbers) in enumerate(zip(wanted.parts, batches.numbers, strict=True)):
+        for part_number, (part, numbers) in enumerate(zip(wanted.parts, batches.numbers, strict=True)):
             topic = self._destination(part.topic)
-            share = shares.setdefault(topic.topic_id, Share(topic))
-            share.parts.append(place)
-            share.numbers += numbers
+            write = writes.setdefault(topic.topic_id, TopicWrite(topic))
+            write.parts.append(part_number)
+            write.numbers += numbers
             topic_ids[numbers.start : numbers.stop] = topic.topic_id
-        for share in shares.values():
-            staged = [batches.staged[place] for place in share.parts]
+        for write in writes.values():
+            staged = [batches.staged[part_number] for part_number in write.parts]
             records = sum(each.range.record_count for each in staged)
-            size = int(batches.entries["length"][share.numbers].sum(dtype=np.int64))
-            share.need = Need(records, plain_size(staged, cleaner), size)
-            share.adopted = adoption.find(share.topic, batches, share.parts, self._log_of)
-        if len(shares) > limits.TRANSACTION_TOPICS_MAX:
-            raise LimitError(f"a transaction into {len(shares)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
+            size = int(batches.entries["length"][write.numbers].sum(dtype=np.int64))
+            write.need = Need(records, plain_size(staged, cleaner), size)
+            write.adopted = adoption.find(write.topic, batches, write.parts, self._log_of)
+        if len(writes) > limits.TRANSACTION_TOPICS_MAX:
+            raise LimitError(f"a transaction into {len(writes)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
         cursors = [catalog.commit(*offset) for offset in wanted.offsets]
         segments: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
-        places: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
+        file_positions: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
-        plan = TransactionPlan(wanted, batches, shares, cursors, topic_ids, segments, places, headers)
+        plan = TransactionPlan(wanted, batches, writes, cursors, topic_ids, segments, file_positions, headers)
         if plan.logged_size > self._logged_max:
             raise LimitError(
                 f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
@@ -177,44 +179,44 @@ class Transactions:
         topic = self._parts.catalog.named(name)
         if topic.config.durability is Durability.EPHEMERAL:
             raise ConflictError(
-                f"topic {name!r} is kept in memory alone, and would lose its part of a transaction by any end; give "
-                "the topic another class"
+                f"topic {name!r} is kept in memory alone and would lose its part of the transaction at a restart; "
+                "give the topic another durability class"
             )
         return topic
 
-    def _make_reservations(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
-        """Room for the batches of every topic in one segment of it, and for the compound in the log."""
+    def _reserve(self, plan: TransactionPlan, adoptions: Adoption, now: int) -> None:
+        """Reserve space for the batches of every topic, in one segment each, and for the compound in the log."""
         parts = self._parts
         logged = plan.logged_size + HEADROOM
         parts.writer.reserve(logged, TimestampNs(now))
-        for share in plan.shares.values():
-            need = share.need
-            # Evictions that are logged by themselves were made by `check`.
-            parts.cleaner.check_space(share.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
-            if share.adopted:
-                raised = parts.cleaner.evict_ahead(share.topic, need.records, need.plain_size, TimestampNs(now))
-                share.ahead = [] if raised is None else [raised]
-                adoption_of.prepare(share.adopted, TimestampNs(now))
-                plan.places[share.numbers] = plan.batches.entries["at"][share.numbers]
-                for each in share.adopted:
+        for write in plan.writes.values():
+            need = write.need
+            # `check` has made the evictions that are logged on their own.
+            parts.cleaner.check_space(write.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
+            if write.adopted:
+                raised = parts.cleaner.evict_ahead(write.topic, need.records, need.plain_size, TimestampNs(now))
+                write.controls_before = [] if raised is None else [raised]
+                adoptions.prepare(write.adopted, TimestampNs(now))
+                plan.file_positions[write.numbers] = plan.batches.entries["at"][write.numbers]
+                for each in write.adopted:
                     plan.pins.pin(each.segment.shared)
                 continue
-            share.reservation = parts.maker.make(share.topic, need, logged, TimestampNs(now))
-            share.ahead = share.reservation.ahead
-            lengths = plan.batches.entries["length"][share.numbers].astype(np.uint64)
-            segment = share.reservation.filling.segment
+            write.reservation = parts.maker.make(write.topic, need, logged, TimestampNs(now))
+            write.controls_before = write.reservation.ahead
+            lengths = plan.batches.entries["length"][write.numbers].astype(np.uint64)
+            segment = write.reservation.filling.segment
             plan.pins.pin(segment.shared)
-            plan.segments[share.numbers] = segment.first_seq
-            plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
+            plan.segments[write.numbers] = segment.first_seq
+            plan.file_positions[write.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
 
-    # --- fill ----------------------------------------------------------------------------------------------------
+    # --- copy ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, plan: TransactionPlan, unlocked: Unlocked) -> None:
-        """Copy every staged batch to its place, not durably yet, unless it is adopted, and keep its header."""
+    def _copy(self, plan: TransactionPlan, unlocked: Unlocked) -> None:
+        """Copy every staged batch that is not adopted to its segment position, without a sync, and keep its header."""
         batches = plan.batches
         with BatchCopier(plan) as copying:
             for (topic, held), numbers in zip(batches.staged, batches.numbers, strict=True):
-                if plan.shares[TopicId(int(plan.topic_ids[numbers.start]))].adopted:
+                if plan.writes[TopicId(int(plan.topic_ids[numbers.start]))].adopted:
                     continue
                 at = numbers.start
                 while at < numbers.stop:
@@ -228,29 +230,29 @@ class Transactions:
             with unlocked():
                 copying.finish()
         with unlocked():
-            for share in plan.shares.values():
-                for each in share.adopted:
-                    adoption.fill(each, batches, plan.headers)
-                if share.reservation is not None and share.need.size >= _SYNCED_AHEAD_SIZE:
-                    share.reservation.filling.segment.sync()
+            for write in plan.writes.values():
+                for each in write.adopted:
+                    adoption.read_headers(each, batches, plan.headers)
+                if write.reservation is not None and write.need.size >= _EARLY_SYNC_SIZE:
+                    write.reservation.filling.segment.sync()
 
     # --- log -----------------------------------------------------------------------------------------------------
 
-    def _log(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
-        """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
+    def _log(self, plan: TransactionPlan, adoptions: Adoption, now: int) -> None:
+        """Number the batches, make their segments durable, log the transaction and apply it."""
         writer, cleaner = self._parts.writer, self._parts.cleaner
-        # How much is deleted is looked up while it is still there.
+        # Look up the deleted sizes while the records still exist.
         deletes = delete_staged(self._parts.catalog, plan.batches.ranges, cleaner)
-        parts: list[SimpleControl] = [*self._ahead(plan)]
+        parts: list[SimpleControl] = [*self._controls_before(plan)]
         _restamp(plan.headers, plan.topic_ids)
         position, timestamp_ns, rows = writer.number_together(plan.headers, now)
-        entries = _entries(rows, plan.places)
-        for share in plan.shares.values():
-            if share.adopted:
-                self._adopt(plan, share, adoption_of, entries, now)
+        entries = _entries(rows, plan.file_positions)
+        for write in plan.writes.values():
+            if write.adopted:
+                self._adopt(plan, write, adoptions, entries, now)
             else:
-                self._place(plan, share, entries)
-        parts += adoption_of.rolls()
+                self._write_headers(plan, write, entries)
+        parts += adoptions.rolls()
         parts += _references(plan)
         parts += deletes
         records = int(rows["record_count"].sum(dtype=np.int64))
@@ -259,56 +261,60 @@ class Transactions:
         writer.stage_together(control, position, timestamp_ns)
         writer.flush(durable=True)
         self._parts.catalog.apply(control, position)
-        adoption_of.settle()
+        adoptions.settle()
         for part in parts:
             if isinstance(part, FloorRaise):
                 cleaner.evicted(part)
             elif isinstance(part, DeleteRecords):
                 cleaner.deleted(part)
 
-    def _ahead(self, plan: TransactionPlan) -> list[SimpleControl]:
-        """What has to be in the log before the batches; ceilings count at once, since nobody sees what they allow."""
+    def _controls_before(self, plan: TransactionPlan) -> list[SimpleControl]:
+        """The controls to log before the batches. New ceilings apply at once; their seqs stay invisible until the
+        commit."""
         frontier = self._parts.writer.frontier
-        ahead: list[SimpleControl] = []
-        for topic_id, share in plan.shares.items():
-            ahead += share.ahead
+        controls: list[SimpleControl] = []
+        for topic_id, write in plan.writes.items():
+            controls += write.controls_before
             numbers = frontier.topic(topic_id)
-            behind = numbers.next_seq + share.need.records
-            if numbers.ceiling - behind < self._ceiling_step // 4:
-                ceiling = Seq(behind + self._ceiling_step)
-                ahead.append(Ceiling(topic_id, ceiling, numbers.ceiling))
+            end_seq = numbers.next_seq + write.need.records
+            if numbers.ceiling - end_seq < self._ceiling_step // 4:
+                ceiling = Seq(end_seq + self._ceiling_step)
+                controls.append(Ceiling(topic_id, ceiling, numbers.ceiling))
                 frontier.set_ceiling(topic_id, ceiling)
-        return ahead
+        return controls
 
-    def _adopt(self, plan: TransactionPlan, share: Share, adoption_of: Adoption, entries: Entries, now: int) -> None:
-        """Make the staged segments of a share segments of its topic, with other headers."""
-        for each in share.adopted:
+    def _adopt(self, plan: TransactionPlan, write: TopicWrite, adoptions: Adoption, entries: Entries, now: int) -> None:
+        """Make the staged segments of a write segments of its topic, with new headers."""
+        for each in write.adopted:
             plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
             self._parts.checkpoint_schedule.rolled(each.segment.index.end)
-        adoption_of.execute(share.topic, share.adopted, plan.headers, entries, TimestampNs(now))
+        adoptions.execute(write.topic, write.adopted, plan.headers, entries, TimestampNs(now))
 
-    def _place(self, plan: TransactionPlan, share: Share, entries: Entries) -> None:
-        """Put the headers of a topic's batches over those that were copied, make all of them durable, index them."""
-        segment = share.made_reservation.filling.segment
-        segment.place(share.need.size)
-        for number in share.numbers:
-            segment.write_at(int(plan.places[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data])
+    def _write_headers(self, plan: TransactionPlan, write: TopicWrite, entries: Entries) -> None:
+        """Write the new headers of a topic's batches over the copied ones, sync the segment, and index the batches."""
+        segment = write.made_reservation.filling.segment
+        segment.place(write.need.size)
+        for number in write.numbers:
+            segment.write_at(
+                int(plan.file_positions[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data]
+            )
         segment.sync()
-        segment.index.extend(entries[share.numbers])
+        segment.index.extend(entries[write.numbers])
 
 
-def _entries(rows: Rows, places: npt.NDArray[np.uint64]) -> Entries:
-    """The entries of batches that are numbered, at their places."""
+def _entries(rows: Rows, file_positions: npt.NDArray[np.uint64]) -> Entries:
+    """The index entries of numbered batches at their file positions."""
     entries: Entries = np.zeros(len(rows), INDEX_ENTRY)
     for name in ("base_seq", "timestamp_ns", "base_offset", "position"):
         entries[name] = rows[name]
     entries["count"], entries["length"] = rows["record_count"], rows["size"]
-    entries["at"] = places
+    entries["at"] = file_positions
     return entries
 
 
 def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
-    """Make headers of staged batches those of other topics: without a session or a key, and asking for nothing."""
+    """Turn headers of staged batches into headers of their topics: no session, no key, order and ack level of the
+    topic."""
     rows = headers.reshape(-1, _HEADER)
     rows[:, 12:20] = 0
     rows[:, 40:44] = topic_ids.astype("<u4").view(np.uint8).reshape(-1, 4)
@@ -319,11 +325,11 @@ def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
 
 
 def _references(plan: TransactionPlan) -> list[Reference]:
-    """Where each batch lies, with the header it has there."""
+    """A reference to each batch, with its new header."""
     found = []
     for number in range(len(plan.batches)):
         header = parse_batch_header(
             plan.headers[number * _HEADER : (number + 1) * _HEADER].tobytes(), source=BatchSource.STORED
         )
-        found.append(Reference(header, Seq(int(plan.segments[number])), int(plan.places[number])))
+        found.append(Reference(header, Seq(int(plan.segments[number])), int(plan.file_positions[number])))
     return found
