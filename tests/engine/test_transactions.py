@@ -71,7 +71,7 @@ def values(log: EmbeddedLog, topic: str) -> list[bytes]:
 
 
 def staging_of(log: EmbeddedLog) -> TopicState:
-    with log.looking() as store:
+    with log.inspecting() as store:
         topic = store.catalog.own(STAGING_TOPIC)
     assert topic is not None
     return topic

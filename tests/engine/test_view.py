@@ -381,7 +381,7 @@ def test_questions_are_asked_a_bounded_number_of_times(
             asked.append(picture)
             raise FileNotFoundError(2, "gone", f"file {len(asked)}")
 
-        monkeypatch.setattr(view_module._Picture, "read", moved)
+        monkeypatch.setattr(view_module._DirectoryState, "read", moved)
         with pytest.raises(LockedError, match="20 times"):
             view.read("events")
         assert len(set(map(id, asked))) == len(asked) == 20

@@ -221,7 +221,7 @@ class Ingest:
         if publishing.space > 0 and not self._is_kept_out(publishing):
             if self._log.ring.has_space(publishing.owner, size):
                 return True
-            self._log.make_way()
+            self._log.release_held()
         self._waiting[publishing] = None
         return False
 
@@ -305,7 +305,7 @@ class Ingest:
         if arrived.count:
             log.kick()
         if arrived.stop is Stop.FULL:
-            log.make_way()
+            log.release_held()
         return arrived.rows
 
     def _keep(self, publishing: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:

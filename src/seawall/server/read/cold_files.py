@@ -32,7 +32,7 @@ async def warm_up(log: ServedLog, stretches: Sequence[Stretch], release: Callabl
         for stretch in cold:
             bring_near(*stretch)
 
-    reading = asyncio.ensure_future(log.aside(read))
+    reading = asyncio.ensure_future(log.run_read(read))
     try:
         await asyncio.shield(reading)
     except asyncio.CancelledError:
