@@ -93,7 +93,7 @@ def test_what_is_in_memory_alone_is_not_for_others(writer: EmbeddedLog, data: Pa
     writer.sync()
     with open_view(data) as view:
         assert view.describe("ram").next_seq == 2
-        with pytest.raises(UnsupportedError, match="memory of the process"):
+        with pytest.raises(UnsupportedError, match="is ephemeral"):
             view.read("ram")
 
 

@@ -2,7 +2,7 @@
 
     ring, rules      the ring that connections publish to, and the topic rules that arriving batches are checked against
     kick             a batch was published to the ring: commit it soon
-    release_held     the ring has no space: make the order release batches that it holds back
+    release_held     the ring has no space: make the sequencer release batches that it holds back
     on_answers       called on the loop when published batches may have become ordered or durable
     on_failed        called on the loop, once, when a write has failed: the log is read-only from then on
     on_session       called on the loop when another loop has opened a session (`served_sessions.py`)
