@@ -1,8 +1,8 @@
 """Encode what users publish into blocks of records.
 
-Users publish bytes, str (UTF-8), dict or list (JSON), a `Message` with key, headers, time and tag, an Arrow table or
-record batch, a pandas data frame, or an iterable of bytes, str, dict and `Message`. The embedded log and the client
-accept the same.
+Users publish one record, several records, or a table. A record is bytes, str (UTF-8), dict (JSON), or a `Message` with
+key, headers, time and tag. Several records are an iterable of these, in which a list is a JSON record too. A table is
+an Arrow table or record batch, or a pandas data frame. The embedded log and the client accept the same.
 
 This module must not know where the blocks go.
 """

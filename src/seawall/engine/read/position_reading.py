@@ -2,7 +2,7 @@
 
 Each topic is read as usual (`reading.py`), from its first batch at or after a position up to an end position that all
 topics share; then the results are merged. Array operations on the indexes find the batches that fit the size limit of
-one read. The end lies between two positions.
+one read. The end is between two positions.
 
 - A batch and a SKIP have a position each. The batches of a transaction share one position and are delivered together,
   topic by topic, however many bytes that takes.
