@@ -92,7 +92,7 @@ def segments(path: Path, topic_id: int) -> dict[int, str]:
 
 
 def berth_of(log: EmbeddedLog, partition: int) -> int:
-    with log.looking() as store:
+    with log.inspecting() as store:
         topic = store.catalog.reserved(partition_name(partition))
     assert topic is not None
     return topic.topic_id
@@ -122,7 +122,7 @@ def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, broker
     files = {*segments(tmp_path, berth_of(log, 1)), *segments(tmp_path, berth_of(log, 2))}
     commit(log, 1, a=second + first)
     assert files <= {*segments(tmp_path, 1)}, "the same files, with other names"
-    with log.looking() as store:
+    with log.inspecting() as store:
         assert [(topic.live_records, topic.live_bytes) for topic in store.catalog if topic.name != "a"] == [(0, 0)] * 3
     assert numbers(log, "a") == [1, 4, 5, 6, 2, 3]
     log.publish("a", record(7))
@@ -194,7 +194,7 @@ def test_a_long_attempt_lies_in_several(
     commit(log, 1, a=put(log, *range(7)))
     assert adopted == [1, 3, 5, 7]
     assert numbers(log, "a") == [*range(7)]
-    with log.looking() as store:
+    with log.inspecting() as store:
         assert positions(store) == [[7]], "a position is told as a whole, however many segments it lies in"
     log.close()
     with opened(tmp_path) as again:

@@ -34,7 +34,7 @@ def test_a_publisher_that_is_full_raises_or_waits(tmp_path: Path) -> None:
                 with pytest.raises(FullError, match="use `put`"):
                     publisher.publish(b"two")
                 waiting = asyncio.create_task(publisher.put(iter([b"two", b"three"])))
-                with pytest.raises(TimeoutError, match=r"on their way to 'events' after 0\.01 s"):
+                with pytest.raises(TimeoutError, match=r"still in flight to 'events' after 0\.01 s"):
                     await publisher.flush(0.01)
                 assert not waiting.done()
                 assert publisher.in_flight > 0

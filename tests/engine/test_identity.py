@@ -142,7 +142,7 @@ def test_a_crash_forgets_neither_sessions_nor_keys(checkpoint: bool, size: int) 
     assert publisher.publish(b"second").result().first_seq == 2
     assert log.publish("events", bytes(size), idempotency_key="order-17").first_seq == 3
     publisher.close()
-    log._pump.stop()
+    log._committer.stop()
     disk.crash(keep="none")
     with on_disk(disk) as log, log.publisher("events", client_id=7) as publisher:
         assert publisher.next_client_seq == 3

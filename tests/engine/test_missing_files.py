@@ -144,7 +144,7 @@ def test_a_view_notices(kind: Kind, how: str, killed: Path) -> None:
     take_away(kind.choose(killed), how)
     before = tree(killed)
     if kind.outcome is Outcome.REFUSED or (kind.view_refuses and how == "removed"):
-        with pytest.raises(REFUSALS, match=r"restore|seawall verify says"), open_view(killed) as view:
+        with pytest.raises(REFUSALS, match=r"restore|seawall verify reports"), open_view(killed) as view:
             answer(view)
     else:
         with open_view(killed) as view:

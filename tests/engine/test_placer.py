@@ -289,7 +289,7 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
     # The first in turn was tried again, and nothing behind it was sealed before it.
     assert refused == [refused[0]] * 2
     log.flush_thread.flush()
-    with log.looking() as store:
+    with log.inspecting() as store:
         assert store.maintenance.plan_seals() == []
     assert values(log) == [b"%d" % number for number in range(7)] + [b"goes on"] * 2
     assert log.verify().is_sound

@@ -247,7 +247,7 @@ def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch:
     raising = log.publisher("events", max_in_flight=100, when_full="raise")
     raising.publish(bytes(60))
     waiting.publish(bytes(60))
-    with pytest.raises(FullError, match="on their way"):
+    with pytest.raises(FullError, match="in flight"):
         raising.publish(bytes(60))
     thread = threading.Thread(target=waiting.publish, args=(b"late",))
     late = threading.Thread(target=waiting.publish, args=(bytes(60),))

@@ -93,7 +93,7 @@ def test_what_is_in_memory_alone_is_not_for_others(writer: EmbeddedLog, data: Pa
     writer.sync()
     with open_view(data) as view:
         assert view.describe("ram").next_seq == 2
-        with pytest.raises(UnsupportedError, match="memory of the process"):
+        with pytest.raises(UnsupportedError, match="is ephemeral"):
             view.read("ram")
 
 
@@ -381,7 +381,7 @@ def test_questions_are_asked_a_bounded_number_of_times(
             asked.append(picture)
             raise FileNotFoundError(2, "gone", f"file {len(asked)}")
 
-        monkeypatch.setattr(view_module._Picture, "read", moved)
+        monkeypatch.setattr(view_module._DirectoryState, "read", moved)
         with pytest.raises(LockedError, match="20 times"):
             view.read("events")
         assert len(set(map(id, asked))) == len(asked) == 20

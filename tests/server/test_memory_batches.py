@@ -133,7 +133,7 @@ def test_a_topic_keeps_to_its_caps(on_loop, tmp_path):
                 assert found == values[-len(found) :]
                 assert found == values or len(found) * LARGE > 6 * MIB
             peer.close()
-            with made.log._opened().looking() as store:
+            with made.log._opened().inspecting() as store:
                 (log,) = store.parts.logs
                 # What is evicted takes no memory any more.
                 assert len(log.sealed) < 10

@@ -229,7 +229,7 @@ def test_memory_is_given_back_now_and_then_while_it_is_short(on_loop, tmp_path, 
             await made.node.log.publish("events", os.urandom(1000))
 
         def waits():
-            with made.node.log._opened().looking() as store:
+            with made.node.log._opened().inspecting() as store:
                 return store.maintenance.plan_flushes()
 
         assert waits()

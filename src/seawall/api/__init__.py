@@ -1,4 +1,5 @@
-"""What every kind of log shares: records as users publish and receive them, topic settings, transactions.
+"""The parts of the public API that every kind of log shares: published and received records, topic settings,
+transactions.
 
-Embedded or remote, for threads or for asyncio: the same classes. Nothing here does I/O.
+Embedded and remote logs, for threads and for asyncio, use the same classes. Nothing here does I/O.
 """

@@ -1,4 +1,4 @@
-"""Creating many topics from an event loop, the same way for every kind of log."""
+"""Create many topics concurrently from an event loop, for every kind of log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from seawall.errors import SeawallError
 async def create_each(
     create: Callable[[str], Awaitable[TopicInfo]], names: Sequence[str], *, at_once: int
 ) -> list[TopicInfo | SeawallError]:
-    """Create a topic for each name, at most `at_once` of them at a time: each topic, or the error that prevented it."""
-    check_names(names)
-    turns = asyncio.Semaphore(at_once)
+    """Create a topic for each name, at most `at_once` concurrently.
 
-    async def one(name: str) -> TopicInfo | SeawallError:
-        async with turns:
+    Returns, for each name, the topic or the error that prevented its creation.
+    """
+    check_names(names)
+    slots = asyncio.Semaphore(at_once)
+
+    async def create_one(name: str) -> TopicInfo | SeawallError:
+        async with slots:
             try:
                 return await create(name)
             except SeawallError as error:
                 return error
 
-    return await asyncio.gather(*(one(name) for name in names))
+    return await asyncio.gather(*(create_one(name) for name in names))

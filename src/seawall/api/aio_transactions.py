@@ -1,4 +1,4 @@
-"""Transactions for event loops, with the words of `transactions`.
+"""Transactions over several topics for asyncio, with the same API as `transactions.py`.
 
     async with log.transaction() as transaction:
         await transaction.publish("orders", orders)
@@ -37,7 +37,7 @@ from seawall.errors import OutcomeUnknownError, SeawallError
 
 
 class AsyncStager:
-    """Stages the records of one attempt, out of sight of every reader. Made by `stage`."""
+    """Stages the records of one attempt, invisible to readers. Create one with the `stage` method of a log."""
 
     def __init__(
         self,
@@ -51,31 +51,35 @@ class AsyncStager:
         self._close = close
         self._partition = partition
         self._calls: list[StagedCall] = []
-        self._under_way: deque[tuple[StagedDelivery, int]] = deque()
+        #: Deliveries in flight with their sizes, and the sum of those sizes.
+        self._in_flight: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
 
     async def publish(self, records: Publishable) -> StagedCall:
-        """Stage one record or many, in order; waits only while much is under way."""
+        """Stage one record or many, in order. Waits only while too many bytes are in flight."""
         deliveries = []
         for block in blocks_of(records):
             size = len(block.block)
-            while self._under_way and self._size + size > IN_FLIGHT_SIZE:
-                delivery, before = self._under_way.popleft()
-                self._size -= before
+            while self._in_flight and self._size + size > IN_FLIGHT_SIZE:
+                delivery, delivery_size = self._in_flight.popleft()
+                self._size -= delivery_size
                 await delivery
             deliveries.append(self._send(block))
-            self._under_way.append((deliveries[-1], size))
+            self._in_flight.append((deliveries[-1], size))
             self._size += size
         call = StagedCall(deliveries, self._partition)
         self._calls.append(call)
         return call
 
     async def ranges(self) -> list[StagedRange]:
-        """Everything that was staged so far, in the order of calls; waits until it is. The ranges may be pickled."""
+        """Wait until everything published so far is staged; returns its ranges in the order of calls.
+
+        The ranges can be pickled and committed by another process.
+        """
         return joined([each for call in self._calls for each in await ranges_of(call)])
 
     async def abort(self) -> int:
-        """Delete what was staged; how many records went. What cannot be asked about goes by its age."""
+        """Delete the staged records; returns how many. Records whose range is unknown expire by their age."""
         found: list[StagedRange] = []
         for call in self._calls:
             with suppress(SeawallError, OSError, TimeoutError):
@@ -84,7 +88,7 @@ class AsyncStager:
         return await self._abort(joined(found)) if found else 0
 
     async def close(self) -> None:
-        """Stage nothing more; what was staged stays. Closing twice is fine."""
+        """Stop staging. Staged records stay staged. Closing twice is fine."""
         await self._close()
 
     async def __aenter__(self) -> Self:
@@ -97,14 +101,17 @@ class AsyncStager:
 
 
 async def ranges_of(call: StagedCall) -> list[StagedRange]:
-    """Where the records of a call are staged; waits until all of them are."""
+    """Wait until all records of a call are staged; returns their ranges."""
     for delivery in call.deliveries:
         await delivery
     return call.decided()
 
 
 class AsyncTransaction(OpenTransaction):
-    """A transaction on an event loop. Made by `transaction`."""
+    """A transaction over several topics, on an event loop. Create one with the `transaction` method of a log.
+
+    Leaving its `async with` block commits it; an exception aborts it. Use it from one task at a time.
+    """
 
     def __init__(self, log: AsyncTransactionalLog, owner: str | None, epoch: int | None) -> None:
         super().__init__(owner, epoch or 0)
@@ -113,7 +120,7 @@ class AsyncTransaction(OpenTransaction):
         self._stager: AsyncStager | None = None
 
     async def publish(self, topic: str, records: Publishable) -> Published:
-        """Add one record or many to what the transaction writes to a topic, in order."""
+        """Add one record or many, in order, for a topic."""
         self.require_open()
         if self._stager is None:
             self._stager = await self._log.stage()
@@ -121,7 +128,7 @@ class AsyncTransaction(OpenTransaction):
         return self.published[-1]
 
     async def commit(self) -> CommittedTransaction:
-        """Make all of it visible, at one position, durably; leaving the block does it."""
+        """Commit: make all records visible, durably and at one position. Leaving the `async with` block calls this."""
         self.require_open()
         try:
             for each in self.published:
@@ -134,7 +141,7 @@ class AsyncTransaction(OpenTransaction):
             await self.abort()
             raise
         if result.is_repeated and self._stager is not None:
-            # What this attempt has staged was not needed.
+            # The first commit is in effect: the records that this attempt staged are not needed.
             await self._stager.abort()
         await self._end(result)
         return result
@@ -143,13 +150,16 @@ class AsyncTransaction(OpenTransaction):
         await self._find_epoch()
         if self.owner is not None:
             return await self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
-        # One at a time, so that none is overtaken by a later one.
+        # One commit at a time, so that a later epoch never fences an earlier one.
         async with self._log.own_turn:
             key = self._log.own_keys.next_key()
             return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets)
 
     async def abort(self) -> None:
-        """Forget all of it; an exception in the block does it. What cannot be deleted now goes by its age."""
+        """Abort: delete all staged records. An exception in the `async with` block calls this.
+
+        Records that cannot be deleted now expire by their age.
+        """
         self.require_open()
         if self._stager is not None:
             with suppress(SeawallError, OSError, TimeoutError):
@@ -171,7 +181,7 @@ class AsyncTransaction(OpenTransaction):
             await self.abort()
 
     async def _find_epoch(self) -> None:
-        """Ask for the next epoch of the owner, where none was given: at the beginning of the block, or to commit."""
+        """Look up the next epoch of the owner if none was given: at the start of the block, or before the commit."""
         if self._needs_epoch and self.owner is not None:
             self.epoch = next_epoch(await self._log.transaction_state(self.owner))
             self._needs_epoch = False
@@ -183,15 +193,15 @@ class AsyncTransaction(OpenTransaction):
 
 
 class AsyncTransactionalLog(ABC):
-    """The part of a log on an event loop that is about transactions."""
+    """The transaction methods of a log on an event loop."""
 
-    #: Keys of transactions that name no owner, given to one at a time.
+    #: Keys of transactions without an owner, and the lock that a transaction holds from its key to its commit.
     own_keys: OwnKeys
     own_turn: asyncio.Lock
 
     @abstractmethod
     async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+        """Create a stager: it stages the records of one attempt, invisible to readers until they are committed."""
 
     @abstractmethod
     async def commit_staged(
@@ -202,20 +212,21 @@ class AsyncTransactionalLog(ABC):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        """Publish staged records to their topics, in the order given, atomically and at one position."""
 
     @abstractmethod
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went."""
+        """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""
 
     @abstractmethod
     async def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
+        """Returns the last transaction that an owner has committed; None if none is remembered."""
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> AsyncTransaction:
-        """Begin a transaction, to be used as a context: leaving it commits, an exception aborts.
+        """Begin a transaction, to use as a context manager: leaving the block commits, an exception aborts.
 
-        With an `owner` it has a key, under which it happens once; its `epoch` is the next of the owner unless given.
+        With an `owner` the transaction has a key, its owner and epoch, and is committed once under that key. The
+        default `epoch` is the next one of the owner.
         """
         check_owner(owner, epoch)
         return AsyncTransaction(self, owner, epoch)

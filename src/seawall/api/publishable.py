@@ -1,7 +1,8 @@
-"""What users hand in to be published, and how it becomes blocks.
+"""Encode what users publish into blocks of records.
 
-bytes, str (UTF-8), dict and list (JSON), a `Message` with key, headers, time and tag, an Arrow table or record batch, a
-pandas data frame, or an iterable of the first four. The embedded log and the client take the same.
+Users publish one record, several records, or a table. A record is bytes, str (UTF-8), dict (JSON), or a `Message` with
+key, headers, time and tag. Several records are an iterable of these, in which a list is a JSON record too. A table is
+an Arrow table or record batch, or a pandas data frame. The embedded log and the client accept the same.
 
 This module must not know where the blocks go.
 """
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 _JSON: Final = (",", ":")
 
-#: So many records are packed one by one sooner than they are looked at together.
+#: Up to this many records, encoding them one by one is faster than examining the list as a whole.
 _FEW: Final = 16
 _PLAIN: Final[set[type]] = {bytes}
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record with more than its value. `headers` keep their order; `timestamp_ns` is the writer's own clock."""
+    """One record with more than its value. `headers` keep their order; `timestamp_ns` is the time of the writer."""
 
     value: bytes | str | Mapping[str, object] | Sequence[object]
     key: bytes | str | None = None
@@ -48,19 +49,19 @@ class Message:
 
 #: One record.
 OneRecord: TypeAlias = "bytes | bytearray | memoryview | str | Mapping[str, object] | list[object] | Message"
-#: Whatever `publish` takes.
+#: What `publish` accepts.
 Publishable: TypeAlias = "OneRecord | Iterable[OneRecord] | pa.Table | pa.RecordBatch | pd.DataFrame"
 
 
 class HeldValues(NamedTuple):
-    """Plain values of one block that is not made yet, and the size that it will have."""
+    """Plain values of one block that is not encoded yet, and the size that it will have."""
 
     values: list[bytes]
     size: int
 
     @property
     def record_count(self) -> int:
-        """How many records the block will hold."""
+        """The number of records in the block."""
         return len(self.values)
 
 
@@ -69,14 +70,15 @@ Records: TypeAlias = EncodedBlock | HeldValues
 
 
 def encode(records: Publishable) -> list[EncodedBlock]:
-    """Whatever a user hands in, as blocks."""
+    """Encode what a user publishes into blocks."""
     return [made(each) if isinstance(each, HeldValues) else each for each in hold(records)]
 
 
 def hold(records: Publishable) -> Sequence[Records]:
-    """The same, but many plain values stay what they are: whoever sends them makes their block then.
+    """Like `encode`, but keeps a long list of plain values as it is; the sender encodes their block with `made`.
 
-    A block that is made, sent and let go lies in memory that a cache still has; one that waits for its ack does not.
+    A block that is encoded only when it is sent stays in the CPU cache until it is freed; one that is kept until its
+    ack does not.
     """
     if isinstance(records, bytes):
         return [EncodedBlock(encode_raw(records), 1)]
@@ -95,8 +97,8 @@ def hold(records: Publishable) -> Sequence[Records]:
 
 
 def more_than_one_batch(record_count: int) -> LimitError:
-    """The refusal of records under one key that make several blocks."""
-    return LimitError(f"{record_count} records do not fit one batch: what has one key is stored in one batch")
+    """The error for records under one idempotency key that make several blocks."""
+    return LimitError(f"{record_count} records do not fit one batch: records with one key must fit one batch")
 
 
 def _hold_each(records: list[OneRecord]) -> Sequence[Records]:
@@ -109,7 +111,7 @@ def _hold_each(records: list[OneRecord]) -> Sequence[Records]:
 
 
 def _plain_size(records: list[OneRecord]) -> int:
-    """What plain values take in all; −1 if one is something else."""
+    """Returns the total size of plain values; −1 if a record is anything else."""
     if HAS_KNOWN_LAYOUT:
         return measure_values(id(records), len(records), id(bytes))
     return sum(map(len, cast(list[bytes], records))) if set(map(type, records)) == _PLAIN else -1
@@ -120,7 +122,10 @@ def _is_one_block(size: int, count: int) -> bool:
 
 
 def made(held: HeldValues) -> EncodedBlock:
-    """The block of values that nobody changes meanwhile; few of them are joined sooner than a kernel is called."""
+    """Encode the block of held values, which must not change during the call.
+
+    A few values are joined in Python, which is faster than a kernel call.
+    """
     values, count = held.values, held.record_count
     if count > _FEW and HAS_KNOWN_LAYOUT:
         block = READ_BUFFERS.take(held.size)
@@ -132,7 +137,7 @@ def made(held: HeldValues) -> EncodedBlock:
 
 
 def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
-    """Join records into as few blocks as the bounds allow."""
+    """Join records into as few blocks as the limits allow."""
     pieces: list[bytes] = []
     size = 0
     for piece in encoded:
@@ -146,9 +151,9 @@ def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
 
 
 def _joined(blocks: Iterable[EncodedBlock]) -> Iterator[EncodedBlock]:
-    """The same records in fewer blocks: small ones, of which a table of many chunks has many, with those that follow.
+    """Merge small blocks with the following ones: a table of many chunks has many small blocks.
 
-    A block that is large enough to go to its place by itself, and that no small one waits for, is not copied.
+    A large block that no small one precedes is not copied.
     """
     pieces: list[bytes | memoryview] = []
     size = count = 0

@@ -1,7 +1,7 @@
-"""How a publisher works: the parameters of `publisher`, checked, for every kind of log.
+"""The options of a publisher: the parameters of `publisher`, validated, for every kind of log.
 
-`linger_s`, `batch_size`, `compression` and `connections` say how records are sent to a server. An embedded log sends
-nothing: it checks these parameters, so that a program can switch between logs, and they have no effect there.
+`linger_s`, `batch_size`, `compression` and `connections` configure sending to a server. An embedded log sends nothing:
+it only validates these options, so that a program can switch between logs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from seawall.errors import InvalidInputError
 from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.format.codes import AckLevel, Codec
 
-#: Bytes that one publisher may have under way.
+#: Default limit of the bytes that one publisher has in flight.
 IN_FLIGHT_SIZE: Final = 64 * MIB
-#: Bytes at which a batch is full: a quarter of the server's window holds many, and each costs little for its size.
+#: Default size of a full batch: a quarter of the server's window holds many of them, and the overhead of each is small.
 BATCH_SIZE: Final = 256 * KIB
 
-#: What `publish` does when so much is under way: it waits, or raises `FullError`.
+#: What `publish` does when `max_in_flight` bytes are in flight: wait, or raise `FullError`.
 WhenFull: TypeAlias = Literal["wait", "raise"]
 Compression: TypeAlias = Literal["none", "lz4", "zstd"]
 
@@ -28,7 +28,7 @@ _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 @dataclass(frozen=True, slots=True)
 class PublisherOptions:
-    """How a publisher works, checked."""
+    """The validated options of a publisher."""
 
     ack: int = 2
     client_id: int | None = None
@@ -57,18 +57,18 @@ class PublisherOptions:
             check_client_id(self.client_id)
 
     def check_client_seq(self, client_seq: int | None) -> None:
-        """Refuse the number of a batch where the publisher gives none."""
+        """Raise if a client seq is given but invalid, or the publisher has no client id to number batches for."""
         if client_seq is not None and (self.client_id is None or client_seq < 1):
             raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
 
     def require_client_id(self) -> None:
-        """Refuse to name numbers that no later publisher goes on with."""
+        """Raise if the publisher has no client id: no later publisher could continue its numbers."""
         if self.client_id is None:
             raise InvalidInputError("this publisher has no session: give it a client_id")
 
 
 def codec_of(compression: Compression) -> Codec:
-    """The codec that a word for it means."""
+    """Returns the codec of a compression name; raises if the name is unknown."""
     if compression not in _CODECS:
         raise InvalidInputError(f"compression {compression!r}: one of {', '.join(_CODECS)}")
     return _CODECS[compression]

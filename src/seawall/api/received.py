@@ -1,7 +1,7 @@
-"""What readers get: batches, gaps and SKIPs, and batches as columns. Records are made only if asked for.
+"""The items that readers get: batches, gaps and SKIPs, and batches as Arrow columns.
 
-The embedded log makes them of what it has stored, the client of what a server sends; both give the same. This module
-must not know where a batch comes from.
+Record objects are created only on iteration. The embedded log makes the items from stored batches, the client from
+what a server sends; both are the same. This module must not know where a batch comes from.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from seawall.wire.format.records import Record, RecordType, iter_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of records in one Arrow batch: what Spark takes fastest lies between 4 and 8 MiB.
+#: Bytes of records in one Arrow batch: Spark is fastest with batches of 4 to 8 MiB.
 ARROW_SIZE: Final = 8 * MIB
 
-#: Type and length before the bytes of an opaque block, which makes it a record.
+#: Record type and length, prepended to the bytes of an opaque block to make it a record.
 _OPAQUE: Final = Struct("<BI")
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRecord:
-    """One record as a reader sees it; `timestamp_ns` is the log's, `client_timestamp_ns` the writer's."""
+    """One record as a reader sees it. The log has set `timestamp_ns`, the writer `client_timestamp_ns`."""
 
     seq: Seq
     record_type: int
@@ -51,7 +51,7 @@ class ReceivedRecord:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReceivedBatch:
-    """Records of one batch, as far as they are live: `len` says how many seqs those are."""
+    """The live records of one batch. `len` is the number of live seqs; iterate over it to get the records."""
 
     topic: str
     base_seq: Seq
@@ -59,33 +59,33 @@ class ReceivedBatch:
     position: Position
     timestamp_ns: TimestampNs
     block: memoryview
-    #: What is shown of it, first and last seqs of ranges: ascending, never empty.
+    #: Ranges of live seqs as pairs of first and last, ascending, never empty.
     live: tuple[tuple[Seq, Seq], ...]
-    #: Where reading goes on.
+    #: The seq to continue reading at.
     next_seq: Seq
 
-    #: What tells it from a SKIP.
+    #: Distinguishes a batch from a SKIP.
     is_skip: ClassVar[Literal[False]] = False
     skip_count: ClassVar[int] = 0
 
     @property
     def seqs(self) -> list[Seq]:
-        """The seq of each record that is shown."""
+        """The seq of each live record."""
         return [Seq(seq) for first, last in self.live for seq in range(first, last + 1)]
 
     @property
     def next_position(self) -> Position:
-        """Where reading by position goes on."""
+        """The position to continue reading at."""
         return Position(self.position + 1)
 
     @property
     def first_seq(self) -> Seq:
-        """Seq of the first record that is shown."""
+        """The seq of the first live record."""
         return self.live[0][0]
 
     @property
     def last_seq(self) -> Seq:
-        """Seq of the last record that is shown."""
+        """The seq of the last live record."""
         return self.live[-1][1]
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ReceivedBatch:
         )
 
     def records(self) -> Iterator[ReceivedRecord]:
-        """Each record; what a delete left behind is passed over."""
+        """Iterate over the records; skips records that a delete has emptied."""
         live = iter(self.live)
         first, last = next(live)
         for seq, record in enumerate(iter_records(self.block), self.base_seq):
@@ -118,15 +118,16 @@ class ReceivedBatch:
                 yield _received(Seq(seq), record, self.timestamp_ns)
 
     def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
-        """The records as columns, without an object for each."""
+        """Convert the records to Arrow columns, without creating an object for each."""
         return _join([self], columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSkip:
-    """A place in the order where batches of a publisher were given up: `skip_count` client seqs from the first on.
+    """A position in the order where batches of a publisher were given up: `skip_count` client seqs from
+    `first_client_seq` on.
 
-    They were never stored, so no seq of the topic is missing for them; what the publisher sent behind them follows.
+    These batches were never stored, so the topic misses no seq. The later batches of the publisher follow.
     """
 
     topic: str
@@ -134,38 +135,38 @@ class ReceivedSkip:
     client_id: ClientId
     first_client_seq: ClientSeq
     skip_count: int
-    #: Where reading the topic goes on: at the batch behind it.
+    #: The seq to continue reading the topic at: that of the batch after the SKIP.
     next_seq: Seq
     is_skip: ClassVar[Literal[True]] = True
 
     @property
     def next_position(self) -> Position:
-        """Where reading by position goes on."""
+        """The position to continue reading at."""
         return Position(self.position + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicGap(Gap):
-    """A gap as whoever reads by position gets it: of which topic, and where reading goes on."""
+    """A gap in a read by position, with its topic and the position to continue reading at."""
 
     topic: str
     next_position: Position
 
 
-#: What a reader of a topic gets, in order, and what one by position does.
+#: What a reader of one topic gets, in order; and what a reader by position gets.
 Item: TypeAlias = ReceivedBatch | Gap | ReceivedSkip
 PositionItem: TypeAlias = ReceivedBatch | TopicGap | ReceivedSkip
 
 
 def seq_after(item: Item) -> Seq:
-    """Where reading goes on behind a batch, a SKIP or a gap."""
+    """Returns the seq to continue reading at after a batch, a SKIP or a gap."""
     return Seq(item.last_seq + 1) if isinstance(item, Gap) else item.next_seq
 
 
 def with_next_positions(items: Sequence[PositionItem]) -> Iterator[tuple[PositionItem, Position]]:
-    """Each item, and where a reader goes on that stops behind it.
+    """Yield each item with the position at which a reader continues that stops after it.
 
-    What shares a position is read again from its beginning where a reader stops inside it: nothing is missed.
+    A reader that stops between items of one position reads all items of that position again, so it misses none.
     """
     starts = [Position(item.position) if not isinstance(item, TopicGap) else item.next_position for item in items]
     for index, item in enumerate(items):
@@ -174,7 +175,10 @@ def with_next_positions(items: Sequence[PositionItem]) -> Iterator[tuple[Positio
 
 
 def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Many batches as columns; small ones with consecutive seqs are joined: Arrow arrays cost more than a copy."""
+    """Convert batches to Arrow columns.
+
+    Small batches with consecutive seqs are joined, since separate Arrow arrays cost more than a copy.
+    """
     run: list[ReceivedBatch] = []
     size = 0
     for batch in batches:
@@ -197,16 +201,16 @@ def _join(run: list[ReceivedBatch], columns: Sequence[str]) -> pa.RecordBatch:
     table = decode_table(block, base_seq=first.base_seq, wanted=columns, record_count=count)
     if sum(map(len, run)) == count:
         return table
-    # Records that a delete has emptied have no row, so live ones are found by their seq, not by counting.
+    # Records that a delete has emptied have no row, so find the live rows by seq, not by counting.
     seqs = table.column("seq").to_numpy()
     live = np.array([each for batch in run for each in batch.live], np.uint64)
     near = live[:, 1].searchsorted(seqs)
-    shown = (near < len(live)) & (live[np.minimum(near, len(live) - 1), 0] <= seqs)
-    return table.filter(pa.array(shown))
+    is_live = (near < len(live)) & (live[np.minimum(near, len(live) - 1), 0] <= seqs)
+    return table.filter(pa.array(is_live))
 
 
 def shown_block(header: BatchHeader, block: Buffer) -> memoryview:
-    """The block of a stored batch as readers see it: plain, an opaque one as a single record of that type."""
+    """Returns the block of a stored batch as readers see it: uncompressed, an opaque block as a single record."""
     plain = memoryview(block_of(header, block))
     if header.is_opaque:
         return memoryview(_OPAQUE.pack(RecordType.OPAQUE, len(plain)) + bytes(plain))
@@ -218,7 +222,7 @@ def _received(seq: Seq, record: Record, timestamp_ns: TimestampNs) -> ReceivedRe
         try:
             envelope = parse_envelope(record.value)
         except CorruptionError:
-            # Stored as it came: whoever sent it, the reader gets its bytes.
+            # The log stores records as they arrive: the reader gets the bytes of an invalid envelope.
             return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)
         return ReceivedRecord(
             seq,

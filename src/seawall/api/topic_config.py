@@ -1,19 +1,19 @@
-"""The configuration of a topic: which settings there are, what they default to, and which values they take.
+"""The settings of a topic: their names, defaults and valid values.
 
-    TopicConfig.from_json({"cap_records": 1000})        what is left out has its default
-    config.changed({"ttl_ms": 0})                       what is left out stays as it is
-    config.to_json()                                    every setting, in one order
+    TopicConfig.from_json({"cap_records": 1000})        other settings get their defaults
+    config.changed({"ttl_ms": 0})                       other settings stay as they are
+    config.to_json()                                    every setting, in a fixed order
 
-The log and its clients share it. How a log stores and changes one is in `topics/config.py`.
+The log and its clients share this module. `topics/config.py` stores and changes the settings of a log.
 
-A limit of 0 is no limit, for every `cap_…`, `ttl_ms`, `max_deliveries` and `segment_max_age_ms`: retention of nothing
-would delete everything, and nobody means that.
+A limit of 0 means no limit, for every `cap_…`, `ttl_ms`, `max_deliveries` and `segment_max_age_ms`: a retention of
+nothing would delete everything, which is never intended.
 
-`durable` is a short form of `durability`: true is `fsync`, false is `disk`. Where both are given `durability` counts;
-`to_json` shows it as whether the class is `fsync`.
+`durable` is a short form of `durability`: true is `fsync`, false is `disk`. If both are given, `durability` wins. In
+`to_json`, `durable` is true if the durability is `fsync`.
 
-A `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range that is marked
-"clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`.
+A `TopicConfig` is validated when it is created, so it is always valid. A number outside a range that is marked
+"clamped" moves to the nearest end of the range, as documented; every other invalid value raises `ConfigError`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class TopicType(StrEnum):
 
 
 class Discard(StrEnum):
-    """What a full topic does with an append: drop its oldest records, or refuse it."""
+    """What a full topic does on an append: drop its oldest records, or refuse the append."""
 
     OLD = "old"
     REJECT = "reject"
 
 
 class Durability(StrEnum):
-    """What an ack of level 2 waits for, and what a crash may take."""
+    """What an ack of level 2 waits for, and what a crash may lose."""
 
     EPHEMERAL = "ephemeral"
     MEMORY = "memory"
@@ -68,7 +68,7 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which values a setting takes: in words that follow "must be", and as a function that raises for any other."""
+    """The valid values of a setting: as text that completes "must be", and as a function that raises for any other."""
 
     allowed: str
     read: _Read
@@ -139,7 +139,7 @@ def _text(raw: object) -> str:
 
 
 def _about(rule: Rule, key: str = "") -> Mapping[str, Rule | str]:
-    """What is declared about a setting beside its default: its rule, and its JSON key where that is another word."""
+    """The metadata of a setting: its rule, and its JSON key if that differs from the field name."""
     return {"rule": rule, "key": key}
 
 
@@ -148,9 +148,9 @@ class TopicConfig:
     """Every setting of a topic."""
 
     kind: TopicType = field(default=TopicType.LOG, metadata=_about(_word(TopicType), "type"))
-    #: Age at which a record goes, in milliseconds.
+    #: Age at which a record is deleted, in milliseconds.
     ttl_ms: int = field(default=0, metadata=_about(_unsigned()))
-    #: Live records and live bytes at most; the one reached first acts.
+    #: Limits of live records and live bytes; the one reached first applies.
     cap_records: int = field(default=0, metadata=_about(_unsigned()))
     cap_bytes: int = field(default=0, metadata=_about(_unsigned()))
     discard: Discard = field(default=Discard.OLD, metadata=_about(_word(Discard)))
@@ -160,20 +160,20 @@ class TopicConfig:
     auto_priority: bool = field(default=True, metadata=_about(_flag()))
     #: Whether an append may create this name.
     auto_create: bool = field(default=True, metadata=_about(_flag()))
-    #: How long an idempotency key is remembered; 0 is not at all.
+    #: How long an idempotency key is remembered; 0 disables idempotency keys.
     idempotency_window_ms: int = field(default=120_000, metadata=_about(_unsigned()))
-    #: Whether a reader is spared the records of its own node.
+    #: Whether a reader skips the records of its own node.
     dedupe_node: bool = field(default=True, metadata=_about(_flag()))
-    #: Queues: how long a claim lasts, how long claims are gathered, and what becomes of a job nobody finishes.
+    #: Queues: how long a claim lasts, how long claims are gathered, and what happens to a job that is not finished.
     lease_ms: int = field(default=30_000, metadata=_about(_duration(100, 86_400_000)))
     claim_jitter_ms: int = field(default=0, metadata=_about(_duration(0, 5_000)))
     max_deliveries: int = field(default=0, metadata=_about(_unsigned()))
     dead_letter: str | None = field(default=None, metadata=_about(_or_none(_topic_name())))
     leases_durable: bool = field(default=False, metadata=_about(_flag()))
     order: Order = field(default=Order.TOTAL, metadata=_about(_number_of(Order)))
-    #: Ack level of a batch that does not ask for one.
+    #: Ack level of a batch that does not request one.
     ack_level: AckLevel = field(default=AckLevel.DURABLE, metadata=_about(_number_of(AckLevel)))
-    #: When a segment is closed and the next begun.
+    #: When a segment is closed and the next one started.
     segment_max_records: int = field(default=10_000, metadata=_about(_unsigned(1)))
     segment_max_bytes: int = field(default=64 * limits.MIB, metadata=_about(_unsigned(limits.PAGE_SIZE)))
     segment_max_age_ms: int = field(default=3_600_000, metadata=_about(_unsigned()))
@@ -189,27 +189,27 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, document: JsonObject) -> TopicConfig:
-        """The configuration a document asks for; what it leaves out has its default."""
+        """Create a configuration from a JSON document; missing settings get their defaults."""
         return _defaults().changed(document)
 
     @classmethod
     def from_server(cls, document: JsonObject) -> TopicConfig:
-        """The configuration that a server reports; settings of a newer server that are not known here are left out."""
+        """Create a configuration from the reply of a server; ignores unknown settings of a newer server."""
         return cls.from_json({key: value for key, value in document.items() if key in _SETTINGS or key == _DURABLE})
 
     @property
     def bytes_max(self) -> int:
-        """Bytes of records it may hold, 0 for no limit: what is in memory only has one in any case."""
+        """Limit of the bytes of records; 0 means no limit. An ephemeral topic always has a limit."""
         return self.cap_bytes or (limits.EPHEMERAL_BYTES_MAX if self.durability is Durability.EPHEMERAL else 0)
 
     def changed(self, document: JsonObject) -> TopicConfig:
-        """This configuration with the settings of a document; the new one checks them itself."""
+        """Returns a copy with the settings of a document; raises `ConfigError` if one is invalid."""
         arguments = _arguments(document)
         make: Callable[..., TopicConfig] = TopicConfig
         return make(**{name: arguments.get(name, getattr(self, name)) for name, _ in _SETTINGS.values()})
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Every setting by its JSON key, `durable` included, as plain values."""
+        """Returns every setting by its JSON key, including `durable`, as plain values."""
         document: dict[str, JsonValue] = {}
         for key, (name, _) in _SETTINGS.items():
             value: JsonValue = getattr(self, name)
@@ -220,7 +220,7 @@ class TopicConfig:
         return document
 
 
-#: Every setting by its JSON key: the name of its field, and its rule.
+#: Field name and rule of every setting, by its JSON key.
 _SETTINGS: Final[Mapping[str, tuple[str, Rule]]] = {
     declared.metadata["key"] or declared.name: (declared.name, declared.metadata["rule"])
     for declared in fields(TopicConfig)
@@ -235,12 +235,12 @@ def _defaults() -> TopicConfig:
 
 
 def _arguments(document: JsonObject) -> dict[str, JsonValue]:
-    """The fields a document sets, by their names, not yet checked."""
+    """Returns the fields that a document sets, by field name; their values are not validated yet."""
     known = [*_SETTINGS, _DURABLE]
     for key in document:
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+            hint = f"did you mean {nearest[0]}?" if nearest else f"the settings are {', '.join(known)}"
             raise ConfigError(f"a topic has no setting {_shown(key)}: {hint}")
     arguments = {_SETTINGS[key][0]: value for key, value in document.items() if key != _DURABLE}
     if _DURABLE in document:

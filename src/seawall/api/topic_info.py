@@ -1,6 +1,6 @@
-"""A topic as `describe` returns it: one type for every kind of log.
+"""The description of a topic that `describe` returns: one type for every kind of log.
 
-The embedded log fills it from its catalog, the client from the answer of a server.
+The embedded log fills it from its catalog, the client from the reply of a server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seawall.core.types import Seq, TopicEpoch, TopicId
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read."""
+    """A topic at the time of the call. `next_seq` is the seq of the next record, `floor` the first readable seq."""
 
     name: str
     topic_id: TopicId
@@ -21,9 +21,9 @@ class TopicInfo:
     next_seq: Seq
     record_count: int
     byte_count: int
-    #: Tells a topic from one of the same name that was deleted before.
+    #: Distinguishes a topic from a deleted one of the same name.
     topic_epoch: TopicEpoch
-    #: When it was created, in seconds since 1970.
+    #: Time of creation, in seconds since 1970.
     created_at: int
     #: All its settings.
     config: TopicConfig

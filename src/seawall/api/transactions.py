@@ -1,24 +1,24 @@
-"""Transactions as their users hold them, over any log that can stage records and commit what is staged.
+"""Transactions over several topics, for any log that can stage records and commit them.
 
     with log.transaction() as transaction:
-        transaction.publish("orders", orders)                   # on its way, and seen by nobody
+        transaction.publish("orders", orders)                   # staged: invisible to readers
         transaction.publish("totals", totals)
         transaction.commit_offset("worker", "events", next_seq)
-    transaction.result.position                                 # all of it is there, at one position
+    transaction.result.position                                 # everything is visible, at one position
 
-Leaving the block commits; an exception aborts. A transaction has a key, its owner and an epoch: whoever commits again
-under the same key, after a crash or a lost answer, gets the answer of the first. Without an owner the log gives a key
-of its own, which nobody else commits again.
+Leaving the block commits; an exception aborts. The key of a transaction is its owner and an epoch: a commit that is
+repeated under the same key, after a crash or a lost reply, returns the result of the first. Without an owner the log
+assigns a unique key.
 
-Below that, for who stages in one place and commits in another:
+The lower-level API stages records in one process and commits them in another:
 
     stager = log.stage()
     stager.publish(records)
-    ranges = stager.ranges()                                    # waits; whole batches, may be pickled
+    ranges = stager.ranges()                                    # waits; whole batches, can be pickled
     log.commit_staged("job", 7, [("orders", each) for each in ranges])
 
-The embedded log and the client have the same words; `aio_transactions` has them for event loops. This module must not
-know where records are staged, nor how they get there.
+The embedded log and the client have the same API; `aio_transactions` has it for event loops. This module must not know
+where records are staged, nor how they get there.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError,
 from seawall.limits import MIB
 from seawall.wire.format.arrow import EncodedBlock
 
-#: Bytes that one stager may have under way.
+#: Limit of the bytes that one stager has in flight.
 IN_FLIGHT_SIZE: Final = 64 * MIB
 
 
 class StagedDelivery(Protocol):
-    """A batch on its way to where it is staged, as both kinds of logs have it."""
+    """The delivery of a staged batch, as both the embedded log and the client provide it."""
 
     record_count: int
 
     @property
     def first_seq(self) -> Seq:
-        """The seq of its first record, 0 where nobody knows it; it has to be decided."""
+        """The seq of its first record, 0 if it is not known. Valid once the delivery is done."""
         ...
 
     def result(self, timeout_s: float | None = None) -> object:
-        """Wait until it is decided; raises what went wrong."""
+        """Wait until the batch is staged; raises the error if staging failed."""
         ...
 
     def __await__(self) -> Generator[Any, None, object]: ...
 
 
-#: Sends a block, a batch of its own, to where it is staged.
+#: Stages a block as a batch of its own.
 Send = Callable[[EncodedBlock], StagedDelivery]
 
 
 class StagedCall:
-    """The batches of one call of `publish`."""
+    """The staged batches of one call of `publish`."""
 
     __slots__ = ("_partition", "deliveries")
 
@@ -75,29 +75,31 @@ class StagedCall:
 
     @property
     def record_count(self) -> int:
-        """How many records it staged."""
+        """The number of records of the call."""
         return sum(delivery.record_count for delivery in self.deliveries)
 
     def ranges(self) -> list[StagedRange]:
-        """Where they are staged; waits until all of them are."""
+        """Wait until all records of the call are staged; returns their ranges."""
         for delivery in self.deliveries:
             delivery.result()
         return self.decided()
 
     def decided(self) -> list[StagedRange]:
-        """Where they are staged, once all are decided."""
+        """Returns the ranges of the staged records; all deliveries must be done."""
         found = []
         for delivery in self.deliveries:
             first = delivery.first_seq
             if not first:
-                raise OutcomeUnknownError("records are staged and nobody knows where any more: stage them again")
+                raise OutcomeUnknownError(
+                    "the seqs of the staged records are not known any more: stage the records again"
+                )
             first = Seq(self._partition * BERTH_SEQS + first)
             found.append(StagedRange(first, Seq(first + delivery.record_count - 1)))
         return joined(found)
 
 
 class Stager:
-    """Stages the records of one attempt, out of sight of every reader. Made by `stage`."""
+    """Stages the records of one attempt, invisible to readers. Create one with the `stage` method of a log."""
 
     def __init__(
         self, send: Send, abort: Callable[[Sequence[StagedRange]], int], close: Callable[[], None], partition: int = 0
@@ -107,31 +109,35 @@ class Stager:
         self._close = close
         self._partition = partition
         self._calls: list[StagedCall] = []
-        self._under_way: deque[tuple[StagedDelivery, int]] = deque()
+        #: Deliveries in flight with their sizes, and the sum of those sizes.
+        self._in_flight: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
 
     def publish(self, records: Publishable) -> StagedCall:
-        """Stage one record or many, in order; waits only while much is under way."""
+        """Stage one record or many, in order. Waits only while too many bytes are in flight."""
         deliveries = []
         for block in blocks_of(records):
             size = len(block.block)
-            while self._under_way and self._size + size > IN_FLIGHT_SIZE:
-                delivery, before = self._under_way.popleft()
-                self._size -= before
+            while self._in_flight and self._size + size > IN_FLIGHT_SIZE:
+                delivery, delivery_size = self._in_flight.popleft()
+                self._size -= delivery_size
                 delivery.result()
             deliveries.append(self._send(block))
-            self._under_way.append((deliveries[-1], size))
+            self._in_flight.append((deliveries[-1], size))
             self._size += size
         call = StagedCall(deliveries, self._partition)
         self._calls.append(call)
         return call
 
     def ranges(self) -> list[StagedRange]:
-        """Everything that was staged so far, in the order of calls; waits until it is. The ranges may be pickled."""
+        """Wait until everything published so far is staged; returns its ranges in the order of calls.
+
+        The ranges can be pickled and committed by another process.
+        """
         return joined(each for call in self._calls for each in call.ranges())
 
     def abort(self) -> int:
-        """Delete what was staged; how many records went. What cannot be asked about goes by its age."""
+        """Delete the staged records; returns how many. Records whose range is unknown expire by their age."""
         found: list[StagedRange] = []
         for call in self._calls:
             with suppress(SeawallError, OSError, TimeoutError):
@@ -140,7 +146,7 @@ class Stager:
         return self._abort(joined(found)) if found else 0
 
     def close(self) -> None:
-        """Stage nothing more; what was staged stays. Closing twice is fine."""
+        """Stop staging. Staged records stay staged. Closing twice is fine."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -153,7 +159,7 @@ class Stager:
 
 
 class Published:
-    """What one `publish` of a transaction brought: which seqs it has is known once that is committed."""
+    """The records of one `publish` call of a transaction. Their seqs are known after the commit."""
 
     __slots__ = ("_seqs", "call", "topic")
 
@@ -164,22 +170,22 @@ class Published:
 
     @property
     def seqs(self) -> range:
-        """The seq of each record in its topic."""
+        """The seq of each record in its topic. Raises before the commit."""
         if self._seqs is None:
-            raise WrongStateError(f"nobody knows the seqs in {self.topic!r}: the transaction is not committed by this")
+            raise WrongStateError(f"the seqs in {self.topic!r} are not known: this transaction did not commit them")
         return self._seqs
 
     def settle(self, seqs: range) -> None:
-        """It was committed."""
+        """Set the seqs, after the commit."""
         self._seqs = seqs
 
 
 class OpenTransaction:
-    """What a transaction has gathered; the same for threads and event loops."""
+    """The contents and state of a transaction, shared by the classes for threads and for event loops."""
 
     def __init__(self, owner: str | None, epoch: int) -> None:
         self.owner = owner
-        #: 0 where the log gives the key.
+        #: 0 if the log assigns the key.
         self.epoch = epoch
         self.published: list[Published] = []
         self.offsets: list[OffsetCommit] = []
@@ -189,33 +195,33 @@ class OpenTransaction:
 
     @property
     def result(self) -> CommittedTransaction:
-        """What was committed: position, time, and the seqs in each topic."""
+        """The result of the commit: position, time, and the seqs in each topic. Raises before the commit."""
         if self._result is None:
             raise WrongStateError("the transaction is not committed")
         return self._result
 
     def commit_offset(self, owner: str, topic: str, next_seq: int) -> None:
-        """Have how far `owner` has read kept with the transaction: `next_seq` is what it reads next."""
+        """Store with the transaction how far `owner` has read a topic: `next_seq` is the seq it reads next."""
         self.require_open()
         self.offsets.append(OffsetCommit(owner, topic, Seq(next_seq)))
 
     def disown(self) -> None:
-        """This is a forked child: only the parent commits or aborts it."""
+        """Called in a forked child: only the parent may commit or abort the transaction."""
         self._is_over = self._is_inherited = True
 
     def require_open(self) -> None:
-        """Refuse what comes too late, or from a forked child."""
+        """Raise if the transaction is committed or aborted, or this is a forked child."""
         if self._is_inherited:
-            raise WrongStateError("the transaction is of the process that forked this one: begin another one here")
+            raise WrongStateError("the transaction belongs to the parent process: begin another one here")
         if self._is_over:
             raise WrongStateError("the transaction is committed or aborted; begin another one")
 
     def parts(self) -> list[StagedPart]:
-        """What is to be committed, in the order of calls; all of it must be decided."""
+        """Returns the staged parts to commit, in the order of calls; everything must be staged."""
         return [StagedPart(each.topic, staged) for each in self.published for staged in each.call.decided()]
 
     def ended(self, result: CommittedTransaction | None) -> None:
-        """It is committed, or aborted."""
+        """Record the end of the transaction: `result` of a commit, or None."""
         self._is_over = True
         self._result = result
         if result is None:
@@ -224,17 +230,20 @@ class OpenTransaction:
         for each in self.published:
             counts[each.topic] = counts.get(each.topic, 0) + each.call.record_count
         if counts != {span.topic: span.record_count for span in result.spans}:
-            # A repetition with other records than the first: theirs are what is there.
+            # A repetition with other records than the first commit: the log holds those of the first.
             return
-        behind = {span.topic: span.first_seq for span in result.spans}
+        next_seqs = {span.topic: span.first_seq for span in result.spans}
         for each in self.published:
-            first, count = behind[each.topic], each.call.record_count
+            first, count = next_seqs[each.topic], each.call.record_count
             each.settle(range(first, first + count))
-            behind[each.topic] = Seq(first + count)
+            next_seqs[each.topic] = Seq(first + count)
 
 
 class Transaction(OpenTransaction):
-    """A transaction for threads; one at a time uses it. Made by `transaction`."""
+    """A transaction over several topics. Create one with the `transaction` method of a log.
+
+    Leaving its `with` block commits it; an exception aborts it. Use it from one thread at a time.
+    """
 
     def __init__(self, log: TransactionalLog, owner: str | None, epoch: int) -> None:
         super().__init__(owner, epoch)
@@ -242,7 +251,7 @@ class Transaction(OpenTransaction):
         self._stager: Stager | None = None
 
     def publish(self, topic: str, records: Publishable) -> Published:
-        """Add one record or many to what the transaction writes to a topic, in order."""
+        """Add one record or many, in order, for a topic."""
         self.require_open()
         if self._stager is None:
             self._stager = self._log.stage()
@@ -250,7 +259,7 @@ class Transaction(OpenTransaction):
         return self.published[-1]
 
     def commit(self) -> CommittedTransaction:
-        """Make all of it visible, at one position, durably; leaving the block does it."""
+        """Commit: make all records visible, durably and at one position. Leaving the `with` block calls this."""
         self.require_open()
         try:
             for each in self.published:
@@ -267,13 +276,16 @@ class Transaction(OpenTransaction):
             raise
         stager = self._stager
         if result.is_repeated and stager is not None:
-            # What this attempt has staged was not needed.
+            # The first commit is in effect: the records that this attempt staged are not needed.
             stager.abort()
         self._end(result)
         return result
 
     def abort(self) -> None:
-        """Forget all of it; an exception in the block does it. What cannot be deleted now goes by its age."""
+        """Abort: delete all staged records. An exception in the `with` block calls this.
+
+        Records that cannot be deleted now expire by their age.
+        """
         self.require_open()
         if self._stager is not None:
             with suppress(SeawallError, OSError, TimeoutError):
@@ -300,38 +312,38 @@ class Transaction(OpenTransaction):
 
 
 class OwnKeys:
-    """Keys of transactions that name no owner: a log's own text, and epochs in the order of commits."""
+    """Assigns keys to transactions without an owner: a unique name of the log, and epochs in the order of commits."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._epoch = 0
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def commit(
         self, log: TransactionalLog, parts: Sequence[StagedPart], offsets: Sequence[OffsetCommit]
     ) -> CommittedTransaction:
-        """Commit under the next key: one at a time, so that none is overtaken by a later one."""
-        with self._turn:
+        """Commit under the next key. One commit at a time, so that a later epoch never fences an earlier one."""
+        with self._lock:
             return log.commit_staged(*self.next_key(), parts, offsets=offsets)
 
     def next_key(self) -> tuple[str, int]:
-        """The next owner and epoch."""
+        """Returns the next owner and epoch."""
         self._epoch += 1
         return self._owner, self._epoch
 
 
 class TransactionalLog(ABC):
-    """The part of a log that is about transactions."""
+    """The transaction methods of a log."""
 
-    #: Keys of transactions that name no owner.
+    #: Keys of transactions without an owner.
     own_keys: OwnKeys
 
     @abstractmethod
     def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader.
+        """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        Many megabytes are better staged apart: then they lie together, and a commit moves them instead of copying.
-        `compression` is for their way to a server.
+        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
+        copying them. `compression` applies to records sent to a server.
         """
 
     @abstractmethod
@@ -343,25 +355,26 @@ class TransactionalLog(ABC):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable.
+        """Publish staged records to their topics, in the order given, atomically and at one position.
 
-        `offsets` are (owner, topic, next_seq) of readers, kept with it. The same owner and epoch again is answered as
-        the first time and changes nothing; `FencedError` says that a later epoch of the owner was committed. Whatever
-        else is refused changes nothing either.
+        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
+        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
+        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
         """
 
     @abstractmethod
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went. Committed ranges stay committed."""
+        """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""
 
     @abstractmethod
     def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
+        """Returns the last transaction that an owner has committed; None if none is remembered."""
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> Transaction:
-        """Begin a transaction, to be used as a context: leaving it commits, an exception aborts.
+        """Begin a transaction, to use as a context manager: leaving the block commits, an exception aborts.
 
-        With an `owner` it has a key, under which it happens once; its `epoch` is the next of the owner unless given.
+        With an `owner` the transaction has a key, its owner and epoch, and is committed once under that key. The
+        default `epoch` is the next one of the owner.
         """
         return Transaction(self, owner, self._epoch_of(owner, epoch))
 
@@ -373,18 +386,18 @@ class TransactionalLog(ABC):
 
 
 def next_epoch(last: CommittedTransaction | None) -> int:
-    """The epoch behind an owner's last transaction."""
+    """Returns the epoch after an owner's last transaction."""
     return 1 if last is None else last.epoch + 1
 
 
 def check_owner(owner: str | None, epoch: int | None) -> None:
-    """Refuse an epoch without an owner."""
+    """Raise if an epoch is given without an owner."""
     if owner is None and epoch is not None:
-        raise InvalidInputError(f"epoch {epoch} is of no owner: name the owner of the transaction")
+        raise InvalidInputError(f"epoch {epoch} needs an owner: name the owner of the transaction")
 
 
 def blocks_of(records: Publishable) -> list[EncodedBlock]:
-    """Records as blocks, at least one."""
+    """Encode records into blocks; raises if there are no records."""
     blocks = encode(records)
     if not blocks:
         raise InvalidInputError("nothing to publish: give at least one record")
@@ -392,10 +405,10 @@ def blocks_of(records: Publishable) -> list[EncodedBlock]:
 
 
 def as_parts(parts: Iterable[StagedPart | tuple[str, StagedRange]]) -> tuple[StagedPart, ...]:
-    """Parts in their one form, whatever tuples they were given as."""
+    """Convert parts, given as tuples or as `StagedPart`, to `StagedPart`."""
     return tuple(StagedPart(topic, StagedRange(*staged)) for topic, staged in parts)
 
 
 def as_offsets(offsets: Iterable[OffsetCommit | tuple[str, str, int]]) -> tuple[OffsetCommit, ...]:
-    """Offsets in their one form, whatever tuples they were given as."""
+    """Convert offsets, given as tuples or as `OffsetCommit`, to `OffsetCommit`."""
     return tuple(OffsetCommit(owner, topic, Seq(next_seq)) for owner, topic, next_seq in offsets)

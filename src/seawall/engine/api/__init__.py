@@ -1,1 +1,1 @@
-"""The embedded log as programs see it: `seawall.open`, publishers, subscribers, transactions, read-only views."""
+"""The public API of the embedded log: `seawall.open`, publishers, subscribers, transactions, read-only views."""

@@ -1,12 +1,12 @@
-"""The embedded log for asyncio: the same words, and an event loop that hardly ever waits for a disk.
+"""The embedded log for asyncio: the same API as `embedded.py`, on an event loop that hardly ever waits for a disk.
 
     async with seawall.open_async("data/") as log:
         await log.create_topic("events")
-        await log.publish("events", {"n": 1})              # many of these at once share one sync
-        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where something is lost
+        await log.publish("events", {"n": 1})              # concurrent calls share one sync
+        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where records are lost
 
-Records are numbered on the loop and written by a disk ring (`ring_driver`); everything else that may wait for a disk
-runs on a thread. An `AsyncLog` belongs to the loop it was opened on.
+Records get their seqs on the loop, and a disk ring writes them (`ring_driver`). Everything else that may block on disk
+I/O runs on a thread. An `AsyncLog` belongs to the loop it was opened on.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from seawall.wire.format.fields import JsonObject, JsonValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How often the end of the interpreter looks whether a loop has committed everything.
-_LOOK_S: Final = 0.01
+#: How often interpreter exit checks whether the loop has committed everything.
+_EXIT_POLL_S: Final = 0.01
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A topic to be created: its name, its settings, and who waits for it.
-_Wanted: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
+#: A topic to create: its name, its settings, and the future of the caller.
+_PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
 class AsyncLog(AsyncTransactions):
-    """An open log on an event loop. Made by `seawall.open_async`."""
+    """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class AsyncLog(AsyncTransactions):
         self._brokers = brokers
         self._networks = networks
         self._log: EmbeddedLog | None = None
-        #: Topics that are to be created, and the task that does that.
-        self._wanted: list[_Wanted] = []
-        self._creating: asyncio.Future[None] | None = None
+        #: Topics to create, and the task that creates them.
+        self._pending_creations: list[_PendingCreation] = []
+        self._creation_task: asyncio.Future[None] | None = None
         self._driver: RingDriver | None = None
         self._join: Callable[[str, bytes], Delivery | None] | None = None
-        #: For those who wait for something new; None where nobody does.
-        self._news: asyncio.Event | None = None
+        #: Set when new records can be read; None while no reader waits.
+        self._readable: asyncio.Event | None = None
         self._readers_waiting = 0
 
     async def open(self) -> Self:
-        """Open the data directory; `async with` does it."""
+        """Open the data directory. `async with` calls this."""
         if self._log is not None:
             raise WrongStateError("this log is open already")
         loop = asyncio.get_running_loop()
@@ -94,26 +94,26 @@ class AsyncLog(AsyncTransactions):
         self._log = log
         self._driver = RingDriver(log.queue, ring, loop)
         self._join = self._driver.join
-        log.queue.listeners.append(partial(self._announce, loop))
+        log.queue.listeners.append(partial(self._schedule_notify, loop))
         disown_on_fork(self)
         finish_at_exit(self)
         return self
 
     def disown(self) -> None:
-        """This is a forked child: loop and ring are the parent's, and the log refuses."""
+        """Called in a forked child: loop and ring belong to the parent, and the log refuses every call."""
         self._driver = self._join = None
 
     def finish(self, timeout_s: float) -> int:
-        """Wait, on another thread, while the loop commits what is under way; how many records are not stored.
+        """Wait at interpreter exit until the loop has committed the records in flight; returns how many are not stored.
 
-        A loop that does not run any more commits nothing.
+        Runs on another thread than the loop. A loop that no longer runs commits nothing.
         """
         driver, self._driver = self._driver, None
         if driver is None:
             return 0
         if driver.loop.is_running():
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_decided(driver), driver.loop).result(timeout_s)
+                asyncio.run_coroutine_threadsafe(_drain(driver), driver.loop).result(timeout_s)
         return driver.record_count
 
     def __del__(self) -> None:
@@ -136,14 +136,14 @@ class AsyncLog(AsyncTransactions):
             raise
 
     async def close(self) -> None:
-        """End in order; closing twice is fine."""
+        """Close the log cleanly. Closing twice is fine."""
         log, driver = self._log, self._driver
         self._log = self._driver = self._join = None
         if log is not None and driver is not None:
             driver.close()
             await asyncio.to_thread(log.close)
             if self._readers_waiting:
-                # Whoever waits for records is refused.
+                # Readers that wait for records wake up and raise.
                 self._notify_readers()
 
     async def __aenter__(self) -> Self:
@@ -157,41 +157,45 @@ class AsyncLog(AsyncTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`.
+        """Create a topic. Settings are those of `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`.
 
-        Those that are created at the same time share their commits.
+        The topic is durable when this returns. Concurrent calls share their commits.
         """
-        wanted: asyncio.Future[TopicInfo] = asyncio.get_running_loop().create_future()
-        self._wanted.append((name, settings, wanted))
-        if self._creating is None:
-            self._creating = asyncio.ensure_future(self._create_wanted())
-        return await wanted
+        created: asyncio.Future[TopicInfo] = asyncio.get_running_loop().create_future()
+        self._pending_creations.append((name, settings, created))
+        if self._creation_task is None:
+            self._creation_task = asyncio.ensure_future(self._create_pending())
+        return await created
 
     async def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
-        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        """Create several topics with the same settings.
+
+        Returns, for each name, the topic or the error that prevented its creation. The topics are durable when this
+        returns.
+        """
         return await create_each(partial(self.create_topic, **settings), names, at_once=max(1, len(names)))
 
-    async def _create_wanted(self) -> None:
-        """Create everything that is wanted, and what is meanwhile."""
-        group: list[_Wanted] = []
+    async def _create_pending(self) -> None:
+        """Create all pending topics, including those that are added in the meantime."""
+        group: list[_PendingCreation] = []
         try:
-            while self._wanted:
-                group, self._wanted = self._wanted, []
+            while self._pending_creations:
+                group, self._pending_creations = self._pending_creations, []
                 outcomes = await self._create_group(group)
-                for (_, _, wanted), outcome in zip(group, outcomes, strict=True):
-                    if wanted.done():
-                        # Whoever wanted it has gone.
+                for (_, _, created), outcome in zip(group, outcomes, strict=True):
+                    if created.done():
+                        # The caller was cancelled.
                         continue
                     if isinstance(outcome, TopicInfo):
-                        wanted.set_result(outcome)
+                        created.set_result(outcome)
                     else:
-                        wanted.set_exception(outcome)
+                        created.set_exception(outcome)
         finally:
-            self._creating = None
-            for _, _, wanted in group + self._wanted:
-                wanted.cancel()
+            self._creation_task = None
+            for _, _, created in group + self._pending_creations:
+                created.cancel()
 
-    async def _create_group(self, group: list[_Wanted]) -> Sequence[TopicInfo | Exception]:
+    async def _create_group(self, group: list[_PendingCreation]) -> Sequence[TopicInfo | Exception]:
         try:
             create = self._opened().create_each
             return await self._on_thread(create, [(name, settings) for name, settings, _ in group])
@@ -203,15 +207,15 @@ class AsyncLog(AsyncTransactions):
         return await self._on_thread(self._opened().topics)
 
     async def describe(self, name: str) -> TopicInfo:
-        """A topic as it is now."""
+        """Describe a topic as it is now: its settings, sizes and seqs."""
         return await self._on_thread(self._opened().describe, name)
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Change settings of a topic."""
+        """Change settings of a topic; settings that are not given stay as they are. Durable when this returns."""
         return await self._on_thread(self._opened().configure_topic, name, **settings)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records."""
+        """Delete a topic and all its records. Durable when this returns."""
         await self._on_thread(self._opened().delete_topic, name)
 
     # --- records -------------------------------------------------------------------------------------------------
@@ -219,26 +223,33 @@ class AsyncLog(AsyncTransactions):
     async def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+        """Delete records below `before_seq`, or records whose tag equals `tag` or starts with `tag_prefix`, or both.
 
-        Readers are not told of deleted records: they are simply not there any more.
+        Returns the number of deleted records. The delete is durable when this returns. Readers skip deleted records
+        without a gap.
         """
         log = self._opened()
         if (tag is None) != (tag_prefix is None):
-            # Each piece is a call of its own: what this loop has to commit has its turn in between.
+            # One call for each part of the topic, so that this loop can commit between two calls.
             while await self._on_thread(log.look_up_tags, topic):
                 continue
         return await self._on_thread(log.delete, topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
 
     async def verify(self) -> VerifyReport:
-        """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
+        """Read everything in the directory and report all damage, as `seawall verify` does.
+
+        All other calls wait until it is finished.
+        """
         return await self._on_thread(self._opened().verify)
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Append one record or many, in order, as one commit; durable in the topic's class when it is awaited.
+        """Append one record or many, in order, as one commit.
 
-        It is on its way when this returns. With an `idempotency_key` records are stored once, however often that is
-        tried within the topic's `idempotency_window_ms`: a repetition is told where the first ones are.
+        The records are in flight when this returns. Await the returned delivery: then they are as durable as the
+        topic's `durability` promises.
+
+        With an `idempotency_key` the records are stored once, however often the call is repeated within the topic's
+        `idempotency_window_ms`: the delivery of a repetition reports the seqs of the records stored first.
         """
         if type(records) is bytes and idempotency_key is None and self._join is not None:
             delivery = self._join(topic, records)
@@ -247,11 +258,14 @@ class AsyncLog(AsyncTransactions):
         return self.offer(self._opened().pending_batch_of(topic, records, idempotency_key))
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
-        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        """Append the rows of an Arrow table, one record per row.
+
+        The table has a column value, and any of key, timestamp, node, tag, meta and headers.
+        """
         return self.publish(topic, table)
 
     def offer(self, pending_batch: PendingBatch) -> Delivery:
-        """Have records committed, in the order of calls; await what is returned."""
+        """Queue encoded records for commit, in the order of calls; await the returned delivery."""
         self._opened()
         assert self._driver is not None
         return self._driver.offer(pending_batch)
@@ -268,15 +282,20 @@ class AsyncLog(AsyncTransactions):
         compression: Compression = "none",
         connections: int = 1,
     ) -> AsyncPublisher:
-        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+        """Create a publisher that does not wait: each `publish` returns a `Delivery` while its records are in flight.
 
-        With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
-        after a crash is stored once (`AsyncPublisher.next_client_seq`); the session ends any older one of the client.
-        `linger_s`, `batch_size`, `compression` and `connections` are about sending to a server; here they are checked
-        and have no effect.
+        `ack` is the level at which a delivery is done: 0 immediately, 1 when ordered, 2 when durable. At most
+        `max_in_flight` bytes are in flight; then `publish` raises `FullError` and `put` waits.
+
+        With a `client_id` the publisher numbers its batches in a session of that client, so that a batch sent again
+        after a crash is stored once (see `AsyncPublisher.next_client_seq`). Opening the session ends any older session
+        of the client.
+
+        `linger_s`, `batch_size`, `compression` and `connections` configure sending to a server. An embedded log only
+        validates them.
         """
         log = self._opened()
-        made = await self._on_thread(
+        publisher = await self._on_thread(
             log.publisher,
             topic,
             ack=ack,
@@ -288,16 +307,16 @@ class AsyncLog(AsyncTransactions):
             compression=compression,
             connections=connections,
         )
-        return AsyncPublisher(log, made)
+        return AsyncPublisher(log, publisher)
 
     async def sessions(self) -> list[SessionInfo]:
-        """The sessions of all publishers, by rising client id."""
+        """List the sessions of all publishers, by ascending client id."""
         return await self._on_thread(self._opened().sessions)
 
     async def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+        """End and forget the session of a client, and fence the publisher that uses it. Durable when this returns.
 
-        What such a client sends again under an old number is refused; a new session of it is welcome.
+        Batches that the client repeats under old numbers are refused. The client may open a new session.
         """
         await self._on_thread(self._opened().retire_session, client_id)
 
@@ -310,10 +329,12 @@ class AsyncLog(AsyncTransactions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+        """Read batches from `from_seq` on, in order, with a `Gap` wherever records are lost and a SKIP wherever batches
+        were given up.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
-        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
+        that there is nothing more to read yet. With mode "ordered" it includes records that are ordered but not
+        durable yet, which a crash may still lose.
         """
         read = self._opened().read
         return await self._on_thread(read, topic, from_seq, limit=limit, max_bytes=max_bytes, mode=mode)
@@ -321,15 +342,15 @@ class AsyncLog(AsyncTransactions):
     async def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics, in the one order: batches, SKIPs and gaps.
+        """Read batches, SKIPs and gaps of all topics from a position on, in the total order.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
-        goes on at `next_position` of the last item.
+        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
+        that there is nothing more to read yet. Continue at `next_position` of the last item.
         """
         return await self._on_thread(self._opened().read_positions, from_position, limit=limit, max_bytes=max_bytes)
 
     async def follow(self, topic: str, from_seq: int = 1) -> AsyncIterator[Item]:
-        """Everything from `from_seq` to the present end, piece by piece."""
+        """Iterate over everything from `from_seq` to the current end of the topic, reading as it goes."""
         seq = from_seq
         while items := await self.read(topic, seq):
             for item in items:
@@ -339,82 +360,89 @@ class AsyncLog(AsyncTransactions):
     async def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
+        """Read all records from `from_seq` to the current end of the topic as one Arrow table.
+
+        The table has no rows for gaps; `read` reports them.
+        """
         return await self._on_thread(self._opened().read_arrow, topic, from_seq, columns=columns)
 
     async def seq_at(self, topic: str, when: datetime) -> int:
-        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        """Returns the seq of the first record that is not older than `when`, or the next seq if all are older."""
         return await self._on_thread(self._opened().seq_at, topic, when)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
-        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+        """Create a reader of one topic that keeps its own position.
 
-        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
-        if there is no commit yet). Where that is is found out by its first read.
+        `start` is "earliest", "latest", "committed", a seq, or a time. With an `owner` the subscriber can commit how
+        far it has read and start from there again with "committed", which starts at the beginning if the owner has not
+        committed yet. The first read resolves `start`.
         """
-        begin = partial(self._opened().subscriber, topic, start, owner=owner)
-        return AsyncSubscriber(self, self._on_thread, topic, begin, owner)
+        make_reader = partial(self._opened().subscriber, topic, start, owner=owner)
+        return AsyncSubscriber(self, self._on_thread, topic, make_reader, owner)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncPositionSubscriber:
-        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        """Create a reader of all topics in the total order that keeps its own position.
+
+        `start` is "earliest", "latest" or a position.
+        """
         return AsyncPositionSubscriber(self, self._on_thread, partial(self._opened().position_subscriber, start))
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
+        """Store how far `owner` has read a topic: `next_seq` is the seq it reads next. Durable when this returns."""
         await self._on_thread(self._opened().commit, owner, topic, next_seq)
 
     async def committed(self, owner: str, topic: str) -> int | None:
-        """What `owner` reads next, as it committed it; None if it never did."""
+        """Returns the seq that `owner` reads next, as it last committed it; None if it has not committed."""
         return await self._on_thread(self._opened().committed, owner, topic)
 
     async def sync(self) -> None:
-        """Make everything published so far durable, whatever its class."""
+        """Sync everything published so far to disk, whatever the durability of its topic."""
         await self._on_thread(self._opened().sync)
 
     async def checkpoint(self) -> None:
-        """Bring all batches to their places and shorten the log; happens by itself too."""
+        """Flush all batches to segments and truncate the write-ahead log. This also runs automatically."""
         await self._on_thread(self._opened().checkpoint)
 
     async def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+        """Wait until the record `seq` can be read. Returns False after `timeout_s`; None waits without limit."""
 
-        async def is_there() -> bool:
+        async def is_readable() -> bool:
             return (await self.describe(topic)).next_seq > seq
 
-        return await self._wait_until(is_there, timeout_s)
+        return await self._wait_until(is_readable, timeout_s)
 
     async def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+        """Wait until a record at `position` or after it can be read.
 
-        None is no limit.
+        Returns False after `timeout_s`; None waits without limit.
         """
 
-        async def is_there() -> bool:
+        async def is_readable() -> bool:
             return bool(await self.read_positions(position, limit=1, max_bytes=1))
 
-        return await self._wait_until(is_there, timeout_s)
+        return await self._wait_until(is_readable, timeout_s)
 
-    async def _wait_until(self, is_there: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
+    async def _wait_until(self, is_readable: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
         self._readers_waiting += 1
         try:
             while True:
-                news = self._coming_change()
-                # Looked at with the event in hand: what comes from here on sets it.
-                if await is_there():
+                readable = self._next_readable()
+                # Test after taking the event: a record that becomes readable from here on sets it.
+                if await is_readable():
                     return True
                 if deadline is not None and loop.time() >= deadline:
                     return False
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
-                        await news.wait()
+                        await readable.wait()
         finally:
             self._readers_waiting -= 1
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         if self._driver is not None:
-            # What was published before comes before.
+            # Keep the order: everything published before this call is queued first.
             self._driver.hand_in()
         return await asyncio.to_thread(call, *arguments, **named)
 
@@ -423,25 +451,25 @@ class AsyncLog(AsyncTransactions):
             raise InvalidInputError("this log is not open: use `async with seawall.open_async(path) as log`")
         return self._log
 
-    def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Something new can be read; called by whoever committed it."""
+    def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the waiting readers, since new records can be read; called by the committing thread."""
         if self._readers_waiting:
             loop.call_soon_threadsafe(self._notify_readers)
 
-    def _coming_change(self) -> asyncio.Event:
-        """What is set by whatever can be read from now on."""
-        if self._news is None:
-            self._news = asyncio.Event()
+    def _next_readable(self) -> asyncio.Event:
+        """Returns an event that is set by the next record that can be read."""
+        if self._readable is None:
+            self._readable = asyncio.Event()
         self._opened().queue.expect_change()
-        return self._news
+        return self._readable
 
     def _notify_readers(self) -> None:
-        news, self._news = self._news, None
-        if news is not None:
-            news.set()
+        readable, self._readable = self._readable, None
+        if readable is not None:
+            readable.set()
 
 
-async def _decided(driver: RingDriver) -> None:
-    """Return once everything that was handed in on the loop is decided."""
+async def _drain(driver: RingDriver) -> None:
+    """Return once everything published on the loop is stored or has failed."""
     while driver.record_count:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_EXIT_POLL_S)

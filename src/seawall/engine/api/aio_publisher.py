@@ -1,11 +1,11 @@
-"""A publisher of the embedded log for asyncio, with the words of the one for threads.
+"""A publisher of the embedded log for asyncio, with the same API as the one for threads (`publisher.py`).
 
     async with await log.publisher("events") as publisher:
         for lines in source:
-            await publisher.put(lines)          # waits for free space, not for the commit
+            await publisher.put(lines)          # waits for space in the in-flight window, not for the commit
     # leaving the block flushes: everything is stored, or the first error is raised
 
-`publish` does not wait at all: it raises `FullError` where more than `max_in_flight` bytes are under way.
+`publish` never waits: it raises `FullError` if more than `max_in_flight` bytes are in flight.
 """
 
 from __future__ import annotations
@@ -14,78 +14,78 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from seawall.core.latency import LatencySummary
 from seawall.core.types import ClientId
-from seawall.engine.api.publisher import Publisher
+from seawall.engine.api.publisher import Publisher, PublisherLog
 from seawall.engine.api.read_results import Publishable
 from seawall.engine.commit.delivery import Delivery
 
-if TYPE_CHECKING:
-    from seawall.engine.api.embedded import EmbeddedLog
-
 
 class AsyncPublisher:
-    """Publishes to one topic, on the loop it was opened on."""
+    """Publishes to one topic, on the event loop it was opened on. Create one with `AsyncLog.publisher`."""
 
-    def __init__(self, log: EmbeddedLog, publisher: Publisher) -> None:
+    def __init__(self, log: PublisherLog, publisher: Publisher) -> None:
         self._log = log
         self._publisher = publisher
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._waiting_count = 0
         self.topic = publisher.topic
-        publisher.on_change = self._announce
+        publisher.on_change = self._schedule_wake
 
     @property
     def in_flight(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes in flight: published, and neither stored nor failed yet."""
         return self._publisher.in_flight
 
     @property
     def latency(self) -> LatencySummary:
-        """How long calls took that are stored by now, from `publish` to the end of the commit (`core/latency.py`)."""
+        """Latency of the calls stored so far, from `publish` to the end of the commit."""
         return self._publisher.latency
 
     @property
     def client_id(self) -> ClientId | None:
-        """Whose session it has, while it is open or something of it is under way."""
+        """The client of its session, while the publisher is open or has records in flight; otherwise None."""
         return self._publisher.client_id
 
     @property
     def next_client_seq(self) -> int:
-        """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        """The client seq of the next batch. The outcome of every lower one is known, except for batches in flight."""
         return self._publisher.next_client_seq
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Send one record or many, in order, as one commit; await what is returned to know that they are stored.
+        """Publish one record or many, in order, as one commit; await the delivery to know that they are stored.
 
-        Where more than `max_in_flight` bytes are under way it raises `FullError`, because it must not wait.
-        `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
+        If more than `max_in_flight` bytes are in flight it raises `FullError`, because it must not wait.
+        `client_seq` repeats a batch under its old number. Records that make several batches take consecutive numbers.
         """
         return self._publisher.publish(records, client_seq=client_seq)
 
     async def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Like `publish`, but waits where more than `max_in_flight` bytes are under way."""
+        """Like `publish`, but waits while more than `max_in_flight` bytes are in flight."""
         pending_batch = self._log.pending_batch_of(self.topic, records)
         await self._wait_until(lambda: self._publisher.has_space(pending_batch.size))
         return self._publisher.send(pending_batch, client_seq, may_wait=False)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything published so far is decided; raises the first error since the last flush."""
+        """Wait until everything published so far is stored or has failed; raises the first error since the last flush.
+
+        Raises `TimeoutError` after `timeout_s`; None waits without limit.
+        """
         self._publisher.check_process()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait_until(lambda: not self._publisher.in_flight)
         except TimeoutError:
-            raise self._publisher.late(timeout_s) from None
+            raise self._publisher.flush_timeout(timeout_s) from None
         self._publisher.raise_error()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and take nothing more; raises `TimeoutError` after `timeout_s`. Closing twice is fine.
+        """Flush and stop accepting records. Raises `TimeoutError` after `timeout_s`. Closing twice is fine.
 
-        In a forked child it does nothing.
+        In a forked child this does nothing.
         """
         if self._publisher.end():
             await self.flush(timeout_s)
@@ -98,22 +98,22 @@ class AsyncPublisher:
     ) -> None:
         await self.close()
 
-    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+    async def _wait_until(self, is_true: Callable[[], bool]) -> None:
         self._waiting_count += 1
         try:
             while True:
                 changed = self._changed
-                # Looked at with the event in hand: what is decided from here on sets it.
-                if is_so():
+                # Test after taking the event: a delivery that finishes from here on sets it.
+                if is_true():
                     return
                 await changed.wait()
         finally:
             self._waiting_count -= 1
 
-    def _announce(self) -> None:
-        """Less is under way; called by whoever committed it."""
+    def _schedule_wake(self) -> None:
+        """Wake the waiting tasks, since fewer bytes are in flight; called by the committing thread."""
         if self._waiting_count:
-            # Nobody waits on a loop that is closed.
+            # A closed loop has no waiting tasks left.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake)
 

@@ -1,4 +1,4 @@
-"""Transactions of the embedded log on an event loop: staged like any records, committed on a thread.
+"""The transaction methods of the embedded log for asyncio: records are staged on the loop, commits run on a thread.
 
 This module must not know how a transaction is committed.
 """
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class AsyncTransactions(AsyncTransactionalLog):
-    """The part of an embedded log on an event loop that is about transactions."""
+    """The transaction methods of an embedded log on an event loop."""
 
     def __init__(self) -> None:
         self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
@@ -38,12 +38,13 @@ class AsyncTransactions(AsyncTransactionalLog):
 
     @abstractmethod
     def offer(self, pending_batch: PendingBatch) -> Delivery:
-        """Have records committed, in the order of calls; await what is returned."""
+        """Queue encoded records for commit, in the order of calls; await the returned delivery."""
 
     async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many.
+        """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        `compression` is about sending to a server; here it is checked and has no effect.
+        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
+        copying them. `compression` configures sending to a server; an embedded log only validates it.
         """
         codec_of(compression)
         topic = await self.staging(is_apart=is_apart)
@@ -51,7 +52,7 @@ class AsyncTransactions(AsyncTransactionalLog):
         return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, partition)
 
     async def staging(self, *, is_apart: bool = False) -> TopicState:
-        """The topic that records are staged in, or much is."""
+        """Returns the staging topic; with `is_apart` the one for large amounts."""
         return await self._on_thread(self._opened().staging, is_apart=is_apart)
 
     async def commit_staged(
@@ -62,15 +63,20 @@ class AsyncTransactions(AsyncTransactionalLog):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        """Publish staged records to their topics, in the order given, atomically and at one position.
+
+        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
+        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
+        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
+        """
         return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets)
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went."""
+        """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""
         return await self._on_thread(self._opened().abort_staged, ranges)
 
     async def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
+        """Returns the last transaction that an owner has committed; None if none is remembered."""
         return await self._on_thread(self._opened().transaction_state, owner)
 
     async def _abort(self, ranges: Sequence[StagedRange]) -> int:
@@ -78,4 +84,4 @@ class AsyncTransactions(AsyncTransactionalLog):
 
 
 async def _nothing() -> None:
-    """There is nothing to give back."""
+    """The stager holds no resources to release."""

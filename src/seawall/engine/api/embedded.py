@@ -1,16 +1,17 @@
-"""The embedded log: `seawall.open("data/")` in any Python process. No server, no thread before there is work for one.
+"""The embedded log: `seawall.open("data/")` opens a data directory in any Python process, without a server.
 
     with seawall.open("data/") as log:
         log.create_topic("events")
         log.publish("events", ["first", {"n": 2}]).seqs            # durable when it returns
-        for batch in log.read("events"): ...                        # ReceivedBatch, or Gap where something is lost
+        for batch in log.read("events"): ...                        # ReceivedBatch, or Gap where records are lost
         log.read_arrow("events")                                    # a pyarrow Table
         with log.transaction() as transaction: ...                  # several topics at once (`api/transactions.py`)
 
-Threads may share one log. Whoever publishes commits, and takes along what other threads have handed in meanwhile: one
-write and one sync for all of them. A lone publisher waits for nobody.
+Threads may share one log. The thread that publishes becomes the commit leader and commits the records that other
+threads have queued in the meantime as well: one write and one sync for all of them (group commit). A single publisher
+never waits for other threads. The log starts a background thread only when there is work for it.
 
-A process that forks must not use the log in the child: the files belong to the parent. Every call checks that.
+A forked child must not use the log: the files belong to the parent. Every call checks that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.api.log_sessions import EmbeddedSessions
 from seawall.engine.api.publisher import Publisher, Session
-from seawall.engine.api.read_results import Item, PositionItem, Publishable, encode, seq_after, told
+from seawall.engine.api.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.api.subscriber import PositionStart, PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
 from seawall.engine.commit.commit_queue import CommitQueue
@@ -53,86 +54,98 @@ from seawall.wire.format.records import encode_raw
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Where a reader begins: a word, a seq, or a time.
+#: Where a reader starts: a keyword, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
 
-#: What a reader gets: what is as durable as its class promises, or all that is ordered.
+#: Which records a reader sees: those that are durable as their topic promises, or all that are ordered.
 ReadMode: TypeAlias = Literal["durable", "ordered"]
 
-#: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
+#: Default size limit of one read in bytes: large enough to amortise the call, small enough to keep in memory.
 READ_SIZE: Final = 8 * MIB
 
 
 class EmbeddedLog(EmbeddedSessions):
-    """An open log. Made by `seawall.open`."""
+    """An open log in this process. Create one with `seawall.open`. Threads may share it."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
-        """`state` is the lock of the store's memory, where others than threads take it."""
+        """`state` is the lock of the store's memory; None creates one that only threads can take."""
         super().__init__()
         self._store = store
-        #: Why nothing may be asked of it any more, if something may not.
+        #: Why every call is refused (closed, or a forked child); None while the log is usable.
         self._refusal: str | None = None
-        #: A topic, for who needs no look at what it holds.
+        #: Looks up a topic by name without taking the lock of the store.
         self.topic_named = store.topic_named
         self.queue = CommitQueue(store, state)
         self._creations = TopicCreations(self.changing)
         self.queue.listeners.append(self._notify_readers)
-        self._pump = WorkerThread(self.queue.lead_all)
+        self._committer = WorkerThread(self.queue.lead_all)
         self.flush_thread = FlushThread(self.queue, store)
         store.checkpoint_schedule.on_the_side(self.flush_thread.wake)
         disown_on_fork(self)
         store.sessions.live_clients.append(self._open_sessions)
-        #: Notified when there is something new to read.
-        self._news = threading.Condition()
+        #: Notified when new records can be read.
+        self._readable = threading.Condition()
         self._readers_waiting = 0
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
+        """Create a topic. Settings are those of `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`.
+
+        The topic is durable when this returns.
+        """
         (created,) = self.create_each([(name, settings)])
         if isinstance(created, SeawallError):
             raise created
         return created
 
     def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
-        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        """Create several topics with the same settings.
+
+        Returns, for each name, the topic or the error that prevented its creation. The topics are durable when this
+        returns.
+        """
         check_names(names)
         return self.create_each([(name, settings) for name in names])
 
     def create_each(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[TopicInfo | SeawallError]:
-        """Create topics, each with its own settings. Concurrent calls share their commits."""
+        """Create topics, each with its own settings. Concurrent calls share their commits.
+
+        Returns, for each pair, the topic or the error that prevented its creation.
+        """
         creations = [Creation.of(name, settings) for name, settings in wanted]
         self._creations.execute(creations)
         return [info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        with self.looking() as store:
+        with self.inspecting() as store:
             return store.catalog.names()
 
     def describe(self, name: str) -> TopicInfo:
-        """A topic as it is now."""
-        with self.looking() as store:
+        """Describe a topic as it is now: its settings, sizes and seqs."""
+        with self.inspecting() as store:
             return info_of(store.catalog.named(name))
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Change settings of a topic."""
+        """Change settings of a topic; settings that are not given stay as they are. Durable when this returns."""
         with self.changing() as store:
             return info_of(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records."""
+        """Delete a topic and all its records. Durable when this returns."""
         with self.changing() as store:
             store.delete_topic(name)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Append one record or many, in order, as one commit; durable in the topic's class when this returns.
+        """Append one record or many, in order, as one commit.
 
-        With an `idempotency_key` records are stored once, however often that is tried within the topic's
-        `idempotency_window_ms`: a repetition is told where the first ones are.
+        The records are as durable as the topic's `durability` promises when this returns.
+
+        With an `idempotency_key` the records are stored once, however often the call is repeated within the topic's
+        `idempotency_window_ms`: the delivery of a repetition reports the seqs of the records stored first.
         """
         queue = self.queue
         if queue.joinable and type(records) is bytes and idempotency_key is None:
@@ -154,12 +167,17 @@ class EmbeddedLog(EmbeddedSessions):
         compression: Compression = "none",
         connections: int = 1,
     ) -> Publisher:
-        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+        """Create a publisher that does not wait: each `publish` returns a `Delivery` while its records are in flight.
 
-        With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
-        after a crash is stored once (`Publisher.next_client_seq`); the session ends any older one of the client.
-        `linger_s`, `batch_size`, `compression` and `connections` are about sending to a server; here they are checked
-        and have no effect.
+        `ack` is the level at which a delivery is done: 0 immediately, 1 when ordered, 2 when durable. At most
+        `max_in_flight` bytes are in flight; then `publish` waits, or raises `FullError` with `when_full="raise"`.
+
+        With a `client_id` the publisher numbers its batches in a session of that client, so that a batch sent again
+        after a crash is stored once (see `Publisher.next_client_seq`). Opening the session ends any older session of
+        the client.
+
+        `linger_s`, `batch_size`, `compression` and `connections` configure sending to a server. An embedded log only
+        validates them.
         """
         options = PublisherOptions(
             ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
@@ -169,18 +187,21 @@ class EmbeddedLog(EmbeddedSessions):
         with self.changing() as store:
             epoch, next_seq = store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(1)))
             publisher = Publisher(self, topic, options, Session(ClientId(client_id), epoch, next_seq))
-            # Before anybody else may look for sessions that nobody has.
+            # Still under the lock: session expiry must not run before the publisher is registered.
             self._keep_live(publisher)
         return publisher
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
-        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        """Append the rows of an Arrow table, one record per row.
+
+        The table has a column value, and any of key, timestamp, node, tag, meta and headers.
+        """
         return self.publish(topic, table)
 
     def pending_batch_of(
         self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None
     ) -> PendingBatch:
-        """Records for a topic, encoded, not queued yet."""
+        """Encode records for a topic, without queueing them."""
         if self._refusal is not None:
             self._check_usable()
         state = self.topic_named(topic)
@@ -196,16 +217,17 @@ class EmbeddedLog(EmbeddedSessions):
         return pending_batch
 
     def offer(self, pending_batch: PendingBatch) -> Delivery:
-        """Queue records and return; a thread of the log's own commits them."""
-        pending_batch.driver = self._pump.wake
+        """Queue records and return; the log's committer thread commits them."""
+        pending_batch.driver = self._committer.wake
         return self.queue.offer(pending_batch)
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+        """Delete records below `before_seq`, or records whose tag equals `tag` or starts with `tag_prefix`, or both.
 
-        Readers are not told of deleted records: they are simply not there any more.
+        Returns the number of deleted records. The delete is durable when this returns. Readers skip deleted records
+        without a gap.
         """
         if tag is not None and tag_prefix is not None:
             raise InvalidInputError("a delete by tag needs the whole tag or how it begins, not both")
@@ -218,23 +240,25 @@ class EmbeddedLog(EmbeddedSessions):
             return store.delete_records(topic, before_seq=before_seq, match=match)
 
     def look_up_tags(self, topic: str) -> bool:
-        """Look up the tags of some records ahead of a delete by tag, while nobody else changes anything; false when
-        none are left. Others have their turn in between."""
+        """Look up the tags of some records in preparation for a delete by tag; False when none are left.
+
+        A delete calls this repeatedly, so that other changes can run between two calls.
+        """
         with self.changing() as store:
             return store.cleaner.look_up_tags(topic)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
+        """Store how far `owner` has read a topic: `next_seq` is the seq it reads next. Durable when this returns."""
         with self.changing() as store:
             store.commit_cursor(owner, topic, Seq(next_seq))
 
     def sync(self) -> None:
-        """Make everything published so far durable, whatever its class."""
+        """Sync everything published so far to disk, whatever the durability of its topic."""
         with self.changing() as store:
             store.controls.sync()
 
     def checkpoint(self) -> None:
-        """Bring all batches to their places and shorten the log; happens by itself too."""
+        """Flush all batches to segments and truncate the write-ahead log. This also runs automatically."""
         with self.changing() as store:
             store.maintenance.checkpoint()
 
@@ -249,41 +273,43 @@ class EmbeddedLog(EmbeddedSessions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+        """Read batches from `from_seq` on, in order, with a `Gap` wherever records are lost and a SKIP wherever batches
+        were given up.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
-        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
+        that there is nothing more to read yet. With mode "ordered" it includes records that are ordered but not
+        durable yet, which a crash may still lose.
         """
         plan = self._plan(topic, from_seq, max_bytes, limit, mode)
-        return told(topic, plan.execute(), limit)
+        return to_items(topic, plan.execute(), limit)
 
     def read_on(self, topic: str, from_seq: int) -> tuple[list[Item], Seq]:
-        """`read`, and where reading goes on: behind what is returned, and behind deleted records that follow it."""
+        """`read`, and the seq to continue at: after the returned items and after deleted records that follow them."""
         plan = self._plan(topic, from_seq, READ_SIZE, None)
-        return told(topic, plan.execute(), None), plan.end_seq
+        return to_items(topic, plan.execute(), None), plan.end_seq
 
     def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics, in the one order: batches, SKIPs and gaps.
+        """Read batches, SKIPs and gaps of all topics from a position on, in the total order.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
-        goes on at `next_position` of the last item.
+        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
+        that there is nothing more to read yet. Continue at `next_position` of the last item.
         """
         if from_position < 0:
             raise InvalidInputError(f"positions begin at 0, not at {from_position}")
         position = Position(from_position)
         while True:
-            with self.looking() as store:
+            with self.inspecting() as store:
                 plan = store.queries.plan_positions(position, size_max=max_bytes, records_max=limit)
             items = plan.execute()
             if items or plan.is_last:
                 return items
-            # All that lay there was deleted.
+            # Every record in this range was deleted: continue after it.
             position = plan.end_position
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
-        """Everything from `from_seq` to the present end, piece by piece."""
+        """Iterate over everything from `from_seq` to the current end of the topic, reading as it goes."""
         seq = from_seq
         while items := self.read(topic, seq):
             yield from items
@@ -292,7 +318,10 @@ class EmbeddedLog(EmbeddedSessions):
     def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
+        """Read all records from `from_seq` to the current end of the topic as one Arrow table.
+
+        The table has no rows for gaps; `read` reports them.
+        """
 
         def plan_next(seq: Seq, size_max: int) -> ReadPlan:
             return self._plan(topic, seq, size_max, None)
@@ -300,7 +329,7 @@ class EmbeddedLog(EmbeddedSessions):
         return read_table(plan_next, topic, Seq(from_seq), columns)
 
     def seq_at(self, topic: str, when: datetime) -> int:
-        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        """Returns the seq of the first record that is not older than `when`, or the next seq if all are older."""
         timestamp_ns = TimestampNs(int(when.timestamp() * 1e6) * 1_000)
         if self._refusal is not None:
             self._check_usable()
@@ -309,26 +338,30 @@ class EmbeddedLog(EmbeddedSessions):
             return self._store.queries.seq_at(topic, timestamp_ns)
 
     def index_size(self, topic: str) -> int:
-        """Bytes of memory that the indexes of a topic take."""
-        with self.looking() as store:
+        """Returns the memory that the indexes of a topic take, in bytes."""
+        with self.inspecting() as store:
             return store.queries.index_size(topic)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
-        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+        """Create a reader of one topic that keeps its own position.
 
-        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
-        if there is no commit yet).
+        `start` is "earliest", "latest", "committed", a seq, or a time. With an `owner` the subscriber can commit how
+        far it has read and start from there again with "committed", which starts at the beginning if the owner has not
+        committed yet.
         """
         return Subscriber(self, topic, self.start_seq(topic, start, owner), owner)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> PositionSubscriber:
-        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        """Create a reader of all topics in the total order that keeps its own position.
+
+        `start` is "earliest", "latest" or a position.
+        """
         return PositionSubscriber(self, self.start_position(start))
 
     def start_position(self, start: PositionStart) -> Position:
-        """The position that a start means now."""
+        """Resolve a start to a position."""
         if start == "latest":
-            with self.looking() as store:
+            with self.inspecting() as store:
                 return store.catalog.next_position
         if start == "earliest":
             return Position(0)
@@ -337,35 +370,35 @@ class EmbeddedLog(EmbeddedSessions):
         raise InvalidInputError(f"start {start!r}: give earliest, latest or a position")
 
     def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+        """Wait until the record `seq` can be read. Returns False after `timeout_s`; None waits without limit."""
         return self._wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
 
     def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+        """Wait until a record at `position` or after it can be read.
 
-        None is no limit.
+        Returns False after `timeout_s`; None waits without limit.
         """
         return self._wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
 
-    def _wait_until(self, is_there: Callable[[], bool], timeout_s: float | None) -> bool:
+    def _wait_until(self, is_readable: Callable[[], bool], timeout_s: float | None) -> bool:
         deadline = None if timeout_s is None else OsClock().monotonic_ns() + int(timeout_s * 1e9)
-        with self._news:
+        with self._readable:
             self._readers_waiting += 1
             try:
                 while True:
                     self.queue.expect_change()
-                    if is_there():
+                    if is_readable():
                         break
                     left_s = None if deadline is None else (deadline - OsClock().monotonic_ns()) / 1e9
                     if left_s is not None and left_s <= 0:
                         return False
-                    self._news.wait(left_s)
+                    self._readable.wait(left_s)
             finally:
                 self._readers_waiting -= 1
         return True
 
     def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
-        """The seq that a start means now."""
+        """Resolve a start to a seq."""
         info = self.describe(topic)
         if isinstance(start, datetime):
             return Seq(self.seq_at(topic, start))
@@ -384,35 +417,38 @@ class EmbeddedLog(EmbeddedSessions):
         return Seq(1)
 
     def committed(self, owner: str, topic: str) -> int | None:
-        """What `owner` reads next, as it committed it; None if it never did."""
-        with self.looking() as store:
+        """Returns the seq that `owner` reads next, as it last committed it; None if it has not committed."""
+        with self.inspecting() as store:
             cursor = store.catalog.cursor(owner, store.catalog.named(topic).topic_id)
             return None if cursor is None else cursor.next_seq
 
     def verify(self) -> VerifyReport:
-        """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
+        """Read everything in the directory and report all damage, as `seawall verify` does.
+
+        All other calls wait until it is finished.
+        """
         with self.changing() as store:
             return store.verify()
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- closing and locking -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End in order; closing twice is fine."""
+        """Close the log cleanly. Closing twice is fine."""
         if self._refusal is not None:
             return
-        self._pump.stop()
+        self._committer.stop()
         self.flush_thread.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
                 self._refusal = "this log is closed"
                 store.close()
-        # Whoever waits for records is refused.
+        # Readers that wait for records wake up and raise.
         self._notify_readers()
 
     def disown(self) -> None:
-        """This is a forked child: files, locks and threads belong to the parent."""
+        """Called in a forked child: files, locks and threads belong to the parent."""
         self._refusal = "this log was opened by another process: a forked child must not use it"
-        # Nobody here would commit what waits.
+        # This process has no thread that would commit a queued batch.
         self.queue.joinable.clear()
 
     def __enter__(self) -> Self:
@@ -425,15 +461,15 @@ class EmbeddedLog(EmbeddedSessions):
 
     @contextmanager
     def changing(self) -> Iterator[Store]:
-        """The store for a change that is no append, when its turn has come."""
+        """Lock the store exclusively, for a change other than an append."""
         self._check_usable()
         with self.queue.exclusive() as store:
             self._check_usable()
             yield store
 
     @contextmanager
-    def looking(self) -> Iterator[Store]:
-        """The store for a question. What has to be quick does the same by itself."""
+    def inspecting(self) -> Iterator[Store]:
+        """Lock the store's memory, for a read-only query. Hot paths inline this instead of calling it."""
         self._check_usable()
         with self.queue.state:
             self._check_usable()
@@ -455,8 +491,8 @@ class EmbeddedLog(EmbeddedSessions):
 
     def _notify_readers(self) -> None:
         if self._readers_waiting:
-            with self._news:
-                self._news.notify_all()
+            with self._readable:
+                self._readable.notify_all()
 
     def _check_usable(self) -> None:
         if self._refusal is not None:
@@ -464,7 +500,7 @@ class EmbeddedLog(EmbeddedSessions):
 
 
 def info_of(topic: TopicState) -> TopicInfo:
-    """A topic as it is now, for those who describe it."""
+    """Describe a topic as it is now."""
     return TopicInfo(
         topic.name,
         topic.topic_id,

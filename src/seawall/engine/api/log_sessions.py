@@ -1,4 +1,4 @@
-"""The part of an embedded log that is about sessions: which there are, and how one is ended by name."""
+"""The session methods of an embedded log: list the sessions of publishers, and end one by its client id."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from seawall.engine.api.publisher import Publisher
 
 
 class EmbeddedSessions(EmbeddedTransactions):
-    """Sessions of an embedded log."""
+    """The session methods of an embedded log."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Publishers with sessions, which are live while they are open; made and asked for by any thread.
+        #: Publishers with a session, which does not expire while the publisher is open. Any thread may use the set.
         self._publishers: WeakSet[Publisher] = WeakSet()
         self._publishers_lock = Lock()
 
     def sessions(self) -> list[SessionInfo]:
-        """The sessions of all publishers, by rising client id."""
-        with self.looking() as store:
+        """List the sessions of all publishers, by ascending client id."""
+        with self.inspecting() as store:
             return store.sessions.infos()
 
     def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+        """End and forget the session of a client, and fence the publisher that uses it. Durable when this returns.
 
-        What such a client sends again under an old number is refused; a new session of it is welcome.
+        Batches that the client repeats under old numbers are refused. The client may open a new session.
         """
         with self.changing() as store:
             store.session_keeper.retire(ClientId(client_id))
 
     def _keep_live(self, publisher: Publisher) -> None:
-        """The session of a publisher does not expire while it is open."""
+        """Keep the session of a publisher from expiring while the publisher is open."""
         with self._publishers_lock:
             self._publishers.add(publisher)
 

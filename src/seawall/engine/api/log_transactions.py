@@ -1,7 +1,7 @@
-"""Transactions of the embedded log: records are staged by the ordinary way of appends, as batches of their own.
+"""The transaction methods of the embedded log: records are staged with ordinary appends, in batches of their own.
 
-What one attempt stages carries a client id that no other has and that no session knows, so that the queue joins its
-batches with nobody's: a range of an attempt is whole batches.
+The batches of one attempt carry a unique client id that belongs to no session. So the commit queue never merges them
+with other records, and a staged range of an attempt consists of whole batches.
 
 This module must not know how a transaction is committed.
 """
@@ -35,7 +35,7 @@ from seawall.wire.format.arrow import EncodedBlock
 
 
 class EmbeddedTransactions(TransactionalLog):
-    """The part of an embedded log that is about transactions."""
+    """The transaction methods of an embedded log."""
 
     queue: CommitQueue
 
@@ -44,20 +44,21 @@ class EmbeddedTransactions(TransactionalLog):
 
     @abstractmethod
     def changing(self) -> AbstractContextManager[Store]:
-        """The store for a change that is no append, when its turn has come."""
+        """Lock the store exclusively, for a change other than an append."""
 
     @abstractmethod
-    def looking(self) -> AbstractContextManager[Store]:
-        """The store for a question."""
+    def inspecting(self) -> AbstractContextManager[Store]:
+        """Lock the store's memory, for a read-only query."""
 
     @abstractmethod
     def offer(self, pending_batch: PendingBatch) -> Delivery:
-        """Queue records and return."""
+        """Queue encoded records and return."""
 
     def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many.
+        """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        `compression` is about sending to a server; here it is checked and has no effect.
+        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
+        copying them. `compression` configures sending to a server; an embedded log only validates it.
         """
         codec_of(compression)
         topic = self.staging(is_apart=is_apart)
@@ -65,7 +66,7 @@ class EmbeddedTransactions(TransactionalLog):
         return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, partition)
 
     def staging(self, *, is_apart: bool = False) -> TopicState:
-        """The topic that records are staged in, or much is."""
+        """Returns the staging topic; with `is_apart` the one for large amounts."""
         with self.changing() as store:
             return store.staging(is_apart=is_apart)
 
@@ -77,24 +78,29 @@ class EmbeddedTransactions(TransactionalLog):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        """Publish staged records to their topics, in the order given, atomically and at one position.
+
+        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
+        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
+        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
+        """
         wanted = WantedTransaction(owner, epoch, as_parts(parts), as_offsets(offsets))
         with self.changing() as store:
             return store.commit_transaction(wanted, partial(unlocked, self.queue))
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went."""
+        """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""
         with self.changing() as store:
             return store.abort_staged([StagedRange(*each) for each in ranges])
 
     def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
-        with self.looking() as store:
+        """Returns the last transaction that an owner has committed; None if none is remembered."""
+        with self.inspecting() as store:
             return store.catalog.transactions.last(owner)
 
 
 class AttemptBatches:
-    """Makes the bundles of one attempt, none of which is joined with another."""
+    """Creates the pending batches of one staging attempt, which the commit queue never merges."""
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
@@ -102,7 +108,7 @@ class AttemptBatches:
         self._seqs = count(1)
 
     def next(self, block: EncodedBlock) -> PendingBatch:
-        """The bundle of one block."""
+        """Returns a pending batch for one block."""
         pending_batch = PendingBatch(self._topic, [block.block], len(block.block), block.record_count)
         pending_batch.identity = Identity(self._client_id, ClientSeq(next(self._seqs)))
         return pending_batch
@@ -110,7 +116,7 @@ class AttemptBatches:
 
 @contextmanager
 def unlocked(queue: CommitQueue) -> Iterator[None]:
-    """Let readers look at the store while its leader changes nothing that they see."""
+    """Release the lock of the store's memory for readers, while the commit leader changes nothing they can see."""
     queue.state.release()
     try:
         yield
@@ -119,4 +125,4 @@ def unlocked(queue: CommitQueue) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """There is nothing to give back."""
+    """The stager holds no resources to release."""

@@ -1,4 +1,4 @@
-"""Opening the embedded log on the real machine, with or without brokers in front of it."""
+"""Open the embedded log on the real machine, with or without brokers in front of it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def open_log(
     brokers: int = 0,
     networks: int = 0,
 ) -> EmbeddedLog:
-    """Open a data directory as a log; it is made if it is not there, unless `create` is false.
+    """Open a data directory as a log; creates the directory if it does not exist, unless `create` is False.
 
-    With `brokers` its batches are ordered by so many brokers and a sequencer in this process; `networks` are rings
-    beside theirs, for connections to publish to.
+    With `brokers`, that many brokers and a sequencer in this process order the batches. `networks` is the number of
+    additional rings, to which network connections publish.
     """
     directory, config = str(path), config or Config()
     group = group_id(config.storage.group)
@@ -43,11 +43,13 @@ def open_log(
     files.make_directory(directory)
     direct_sync = configured_direct_sync(config, directory)
     machine = Machine(OsFiles(direct_sync=direct_sync, group=group), OsClock(), random_bytes, process_id())
-    own = settings or StoreSettings.of(config)
+    store_settings = settings or StoreSettings.of(config)
     if not brokers:
-        return EmbeddedLog(open_store(machine, directory, own))
+        return EmbeddedLog(open_store(machine, directory, store_settings))
     from seawall.engine.ordering.sequenced_orderer import open_sequenced_store
 
     fabric = replace(config.fabric, brokers=brokers + networks)
-    store = open_sequenced_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own, networks=networks)
+    store = open_sequenced_store(
+        machine, directory, OsSharedMemory(), boot_id(), fabric, store_settings, networks=networks
+    )
     return EmbeddedLog(store, SharedLock() if networks else None)

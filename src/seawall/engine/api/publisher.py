@@ -1,18 +1,21 @@
-"""A publisher that does not wait: records are on their way when `publish` returns, and a `Delivery` tells the rest.
+"""A publisher of the embedded log that does not wait for commits: `publish` returns a `Delivery` for its records.
 
     with log.publisher("events") as publisher:
         for lines in source:
-            publisher.publish(lines)       # waits only while more than `max_in_flight` bytes are under way
+            publisher.publish(lines)       # waits only while more than `max_in_flight` bytes are in flight
     # leaving the block flushes: everything is stored, or the first error is raised
 
-While records are written the next ones are encoded; what is published meanwhile shares the next sync.
-A publisher with a `client_id` numbers its batches: the log stores each client seq once and tells a repetition
-(`Delivery.is_duplicate`), also after a restart, within a window of 256. Whoever numbers its work the same way publishes
-it exactly once: after a crash it asks for `next_client_seq` and goes on from there, or sends a batch of unknown fate
-again under its old number (`publish(…, client_seq=n)`). A batch that was refused leaves its number free for the next.
+The publisher encodes the next records while earlier ones are written; records published during a write share the next
+sync.
 
-`ack` says when a delivery counts as done: 0 at once, 1 when its records have their place in the order, 2 (default) when
-they are durable in the topic's class. Failures are reported whatever the level.
+A publisher with a `client_id` numbers its batches. The log stores each client seq once and reports a repetition
+(`Delivery.is_duplicate`), also after a restart, within a window of 256 batches. A program that numbers its work the
+same way publishes it exactly once: after a crash it reads `next_client_seq` and continues from there, or sends a batch
+with an unknown outcome again under its old number (`publish(…, client_seq=n)`). A refused batch frees its number for
+the next one.
+
+`ack` is the level at which a delivery is done: 0 immediately, 1 when its records are ordered, 2 (default) when they are
+as durable as the topic's `durability` promises. Failures are reported at every level.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
 from seawall.api.publisher_options import PublisherOptions
 from seawall.core.latency import LatencyHistogram, LatencySummary
@@ -35,27 +38,36 @@ from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit
 from seawall.io.process.own_process import disown_on_fork, not_inherited
 
-if TYPE_CHECKING:
-    from seawall.engine.api.embedded import EmbeddedLog
-
-#: Errors after which the numbers of the batches are free.
-_NOTHING_HAPPENED: Final = (FullError, DiskFullError, LimitError, WrongStateError)
+#: Errors that guarantee that nothing was stored, so that the client seqs of the batches can be used again.
+_NOT_STORED: Final = (FullError, DiskFullError, LimitError, WrongStateError)
 
 _CLOCK: Final = OsClock()
 
 
+class PublisherLog(Protocol):
+    """What a publisher needs from its log."""
+
+    def pending_batch_of(self, topic: str, records: Publishable) -> PendingBatch:
+        """Encode records for a topic, without queueing them."""
+        ...
+
+    def offer(self, pending_batch: PendingBatch) -> Delivery:
+        """Queue encoded records for the next commit."""
+        ...
+
+
 @dataclass(slots=True)
 class Session:
-    """The numbers of one life of a publisher."""
+    """The session of one publisher: client id, epoch, and the client seqs that it can assign."""
 
     client_id: ClientId
     epoch: SessionEpoch
     next_seq: ClientSeq
-    #: Numbers of batches that were refused, which the log has not seen.
+    #: Client seqs of refused batches, to be assigned again: the log has not stored anything under them.
     free: list[ClientSeq] = field(default_factory=list)
 
     def take(self, count: int, wanted: int | None) -> ClientSeq:
-        """The first of `count` client seqs in a row."""
+        """Assign `count` consecutive client seqs and return the first; `wanted` asks for a particular one."""
         if wanted is not None:
             self.next_seq = max(self.next_seq, ClientSeq(wanted + count))
             return ClientSeq(wanted)
@@ -66,11 +78,11 @@ class Session:
 
 
 class Publisher:
-    """Publishes to one topic. Threads may share it."""
+    """Publishes to one topic of an embedded log. Create one with `EmbeddedLog.publisher`. Threads may share it."""
 
     def __init__(
         self,
-        log: EmbeddedLog,
+        log: PublisherLog,
         topic: str,
         options: PublisherOptions,
         session: Session | None = None,
@@ -81,7 +93,7 @@ class Publisher:
         self._max_in_flight = options.max_in_flight
         self._latency = LatencyHistogram()
         self._in_flight = 0
-        #: Records that are on their way, and those that went wrong so far.
+        #: Records in flight, and records that have failed so far.
         self._record_count = self._failed_count = 0
         self._first_error: Exception | None = None
         self._change = threading.Condition()
@@ -89,121 +101,126 @@ class Publisher:
         self._session = session
         self._is_inherited = False
         self.topic = topic
-        #: Called by whoever commits, when less is under way; it must be quick.
+        #: Called by the committing thread when the bytes in flight decrease; it must return quickly.
         self.on_change: Callable[[], None] | None = None
         disown_on_fork(self)
         finish_at_exit(self)
 
     def disown(self) -> None:
-        """This is a forked child: what is under way is the parent's, and so may be the lock."""
+        """Called in a forked child: records in flight belong to the parent, and a parent thread may hold the lock."""
         self._change = threading.Condition()
         self._in_flight = self._record_count = 0
         self._is_inherited = True
 
     @property
     def in_flight(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes in flight: published, and neither stored nor failed yet."""
         return self._in_flight
 
     @property
     def latency(self) -> LatencySummary:
-        """How long calls took that are stored by now, from `publish` to the end of the commit (`core/latency.py`)."""
+        """Latency of the calls stored so far, from `publish` to the end of the commit."""
         return self._latency.summary()
 
     @property
     def client_id(self) -> ClientId | None:
-        """Whose session it has, while it is open or something of it is under way."""
-        is_over = self._is_closed and not self._in_flight
-        return None if self._session is None or is_over else self._session.client_id
+        """The client of its session, while the publisher is open or has records in flight; otherwise None."""
+        is_finished = self._is_closed and not self._in_flight
+        return None if self._session is None or is_finished else self._session.client_id
 
     @property
     def next_client_seq(self) -> int:
-        """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        """The client seq of the next batch. The outcome of every lower one is known, except for batches in flight."""
         self._options.require_client_id()
         assert self._session is not None, "a publisher with a client_id has one"
         return min([self._session.next_seq, *self._session.free])
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Send one record or many, in order, as one commit; returns while they are on their way.
+        """Publish one record or many, in order, as one commit; returns while they are in flight.
 
-        Where more than `max_in_flight` bytes are under way it waits, or with `when_full="raise"` raises `FullError`.
-        `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
+        If more than `max_in_flight` bytes are in flight it waits, or raises `FullError` with `when_full="raise"`.
+        `client_seq` repeats a batch under its old number. Records that make several batches take consecutive numbers.
         """
         pending_batch = self._log.pending_batch_of(self.topic, records)
         return self.send(pending_batch, client_seq, may_wait=self._options.when_full == "wait")
 
     def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Like `publish`, but always waits where more than `max_in_flight` bytes are under way."""
+        """Like `publish`, but always waits while more than `max_in_flight` bytes are in flight."""
         return self.send(self._log.pending_batch_of(self.topic, records), client_seq, may_wait=True)
 
     def send(self, pending_batch: PendingBatch, client_seq: int | None, *, may_wait: bool) -> Delivery:
-        """Queue encoded records, when there is space for them."""
+        """Queue encoded records, once the in-flight window has space for them."""
         self._options.check_client_seq(client_seq)
         pending_batch.ack = self._ack
         size, batch_count = pending_batch.size, len(pending_batch.pieces)
-        begun_ns = _CLOCK.monotonic_ns()
+        started_ns = _CLOCK.monotonic_ns()
         with self._change:
             if self._is_closed:
                 raise InvalidInputError("this publisher is closed")
             if not self.has_space(size):
-                self._make_space(size, may_wait)
+                self._await_space(size, may_wait)
             self._in_flight += size
             self._record_count += pending_batch.record_count
             if self._session is not None:
                 first = self._session.take(batch_count, client_seq)
                 pending_batch.identity = Identity(self._session.client_id, first, self._session.epoch)
             pending_batch.ends = [
-                partial(self._arrived, size, pending_batch.record_count, batch_count, pending_batch.identity, begun_ns)
+                partial(
+                    self._finished, size, pending_batch.record_count, batch_count, pending_batch.identity, started_ns
+                )
             ]
-            # Queued under the lock: client seqs reach the log in their order.
+            # Queue under the lock, so that client seqs reach the log in order.
             delivery = self._log.offer(pending_batch)
         return delivery if self._ack else delivery.decided()
 
     def has_space(self, size: int) -> bool:
-        """Whether so many more bytes may be under way; one call alone may always."""
+        """True if `size` more bytes fit the in-flight window. A single call always fits an empty window."""
         return not self._in_flight or self._in_flight + size <= self._max_in_flight
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything published so far is decided; raises the first error since the last flush."""
+        """Wait until everything published so far is stored or has failed; raises the first error since the last flush.
+
+        Raises `TimeoutError` after `timeout_s`; None waits without limit.
+        """
         self.check_process()
         with self._change:
             if not self._change.wait_for(lambda: not self._in_flight, timeout_s):
-                raise self.late(timeout_s)
+                raise self.flush_timeout(timeout_s)
         self.raise_error()
 
     def check_process(self) -> None:
-        """Refuse in a forked child: what is under way is the parent's."""
+        """Raise in a forked child: the records in flight belong to the parent."""
         if self._is_inherited:
             raise not_inherited("publisher")
 
-    def late(self, timeout_s: float | None) -> TimeoutError:
-        """The error of a flush that did not end in time."""
-        return TimeoutError(f"{self._in_flight} bytes are on their way to {self.topic!r} after {timeout_s} s")
+    def flush_timeout(self, timeout_s: float | None) -> TimeoutError:
+        """The error of a flush that timed out."""
+        return TimeoutError(f"{self._in_flight} bytes are still in flight to {self.topic!r} after {timeout_s} s")
 
     def raise_error(self) -> None:
-        """Raise the first error since the last flush, if there was one."""
+        """Raise the first error since the last flush, if any."""
         with self._change:
             error, self._first_error = self._first_error, None
         if error is not None:
             raise error
 
     def finish(self, timeout_s: float) -> int:
-        """Wait for what is under way when the interpreter ends, for so long at most; records that are not stored."""
+        """Wait for the records in flight when the interpreter exits; returns how many records were not stored."""
         with self._change:
             failed_count = self._failed_count
             self._change.wait_for(lambda: not self._in_flight, timeout_s)
             return self._record_count + self._failed_count - failed_count
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and take nothing more; raises `TimeoutError` after `timeout_s`. Closing twice is fine.
+        """Flush and stop accepting records. Raises `TimeoutError` after `timeout_s`. Closing twice is fine.
 
-        In a forked child it does nothing.
+        In a forked child this does nothing.
         """
         if self.end():
             self.flush(timeout_s)
 
     def end(self) -> bool:
-        """Take nothing more; whether what is under way is to be waited for, which it is not in a forked child."""
+        """Stop accepting records. False in a forked child, which must not wait for the records in flight."""
         if self._is_inherited:
             return False
         with self._change:
@@ -218,25 +235,25 @@ class Publisher:
     ) -> None:
         self.close()
 
-    def _make_space(self, size: int, may_wait: bool) -> None:
+    def _await_space(self, size: int, may_wait: bool) -> None:
         if not may_wait:
             raise FullError(
-                f"{self._in_flight} bytes are on their way to {self.topic!r}, at most {self._max_in_flight}; "
+                f"{self._in_flight} bytes are in flight to {self.topic!r}, at most {self._max_in_flight}; "
                 "wait for some of them, or use `put`"
             )
         self._change.wait_for(lambda: self.has_space(size))
 
-    def _arrived(
+    def _finished(
         self,
         size: int,
         record_count: int,
         batch_count: int,
         identity: Identity | None,
-        begun_ns: int,
+        started_ns: int,
         error: Exception | None,
     ) -> None:
-        """The commit of a delivery is over; called by whoever committed it."""
-        elapsed_ns = _CLOCK.monotonic_ns() - begun_ns
+        """Account for a finished delivery; called by the committing thread."""
+        elapsed_ns = _CLOCK.monotonic_ns() - started_ns
         with self._change:
             self._in_flight -= size
             self._record_count -= record_count
@@ -245,7 +262,7 @@ class Publisher:
             else:
                 self._latency.add(elapsed_ns)
             self._first_error = self._first_error or error
-            if isinstance(error, _NOTHING_HAPPENED) and self._session and identity:
+            if isinstance(error, _NOT_STORED) and self._session and identity:
                 for index in range(batch_count):
                     heappush(self._session.free, ClientSeq(identity.client_seq + index))
             self._change.notify_all()

@@ -1,5 +1,7 @@
-"""What a store has read as readers get it. The words for it, and for what is published, are the wire's: the client has
-the same (`api/publishable.py`, `api/received.py`).
+"""Convert what the store has read into the items that readers get.
+
+The item types, and those of published records, are shared with the client (`api/publishable.py`, `api/received.py`)
+and re-exported here.
 """
 
 from __future__ import annotations
@@ -35,32 +37,32 @@ __all__ = [
     "received",
     "seq_after",
     "to_arrow",
-    "told",
+    "to_items",
 ]
 
 
-def told(topic: str, items: Iterable[ReadItem], limit: int | None) -> list[Item]:
-    """What was read of a topic as a reader gets it, up to the batch that makes `limit` records full."""
-    found: list[Item] = []
+def to_items(topic: str, items: Iterable[ReadItem], limit: int | None) -> list[Item]:
+    """Convert what was read of a topic into reader items, up to the batch that reaches `limit` records."""
+    results: list[Item] = []
     left = limit
     for item in items:
         if left is not None and left <= 0:
             break
         if isinstance(item, StoredBatch):
             batch = received(topic, item)
-            found.append(batch)
+            results.append(batch)
             left = None if left is None else left - len(batch)
         elif isinstance(item, StoredSkip):
             skip = item.skip
             numbers = (skip.position, skip.client_id, skip.first_client_seq, skip.count)
-            found.append(ReceivedSkip(topic, *numbers, item.next_seq))
+            results.append(ReceivedSkip(topic, *numbers, item.next_seq))
         else:
-            found.append(item)
-    return found
+            results.append(item)
+    return results
 
 
 def received(topic: str, stored: StoredBatch) -> ReceivedBatch:
-    """A stored batch as a reader gets it: its block plain, an opaque one as a single record of that type."""
+    """Convert a stored batch for readers: its block is decompressed, an opaque block becomes a single record."""
     block = stored.block
     if not stored.is_plain:
         block = shown_block(stored.header, block)

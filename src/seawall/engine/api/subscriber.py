@@ -1,18 +1,18 @@
-"""Readers that remember where they are.
+"""Subscribers of the embedded log: readers that keep their own position.
 
     subscriber = log.subscriber("events", "committed", owner="billing")
-    for item in subscriber.poll(timeout_s=5): ...     # what is there, or what comes first
-    for item in subscriber: ...                       # follows the topic for ever
+    for item in subscriber.poll(timeout_s=5): ...     # what can be read now, or the first items that arrive
+    for item in subscriber: ...                       # follows the topic forever
     subscriber.commit()
 
-While one is iterated over, `next_seq` and `next_position` count what was handed out, not what was read ahead: a commit
-in the body of the loop covers the items up to the present one.
+During an iteration, `next_seq` and `next_position` count the items handed out, not those read ahead: a commit in the
+body of the loop covers the items up to the current one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from seawall.api.received import with_next_positions
 from seawall.core.types import Position, Seq
@@ -20,17 +20,41 @@ from seawall.engine.api.read_results import Item, PositionItem, seq_after
 from seawall.errors import InvalidInputError
 from seawall.io.process.clocks import OsClock
 
-if TYPE_CHECKING:
-    from seawall.engine.api.embedded import EmbeddedLog
-
-#: Where a reader by position begins.
+#: Where a reader by position starts.
 PositionStart: TypeAlias = Literal["earliest", "latest"] | int
 
 
-class Subscriber:
-    """A reader of one topic that goes on where it stopped. For one thread at a time."""
+class SubscribedLog(Protocol):
+    """What subscribers need from their log."""
 
-    def __init__(self, log: EmbeddedLog, topic: str, next_seq: Seq, owner: str | None) -> None:
+    def read_on(self, topic: str, from_seq: int) -> tuple[list[Item], Seq]:
+        """Read items of a topic, and the seq to continue at."""
+        ...
+
+    def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` can be read; False after `timeout_s`."""
+        ...
+
+    def commit(self, owner: str, topic: str, next_seq: int) -> None:
+        """Store how far `owner` has read a topic."""
+        ...
+
+    def read_positions(self, from_position: int = 0) -> list[PositionItem]:
+        """Read items of all topics from a position on."""
+        ...
+
+    def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until a record at `position` or after it can be read; False after `timeout_s`."""
+        ...
+
+
+class Subscriber:
+    """A reader of one topic that continues where it stopped. Create one with `EmbeddedLog.subscriber`.
+
+    Use it from one thread at a time.
+    """
+
+    def __init__(self, log: SubscribedLog, topic: str, next_seq: Seq, owner: str | None) -> None:
         self._log = log
         self._owner = owner
         self._next_seq = next_seq
@@ -38,11 +62,11 @@ class Subscriber:
 
     @property
     def next_seq(self) -> Seq:
-        """What is read next: behind the last item that was handed out."""
+        """The seq to read next: after the last item handed out."""
         return self._next_seq
 
     def poll(self, timeout_s: float = 0.0) -> list[Item]:
-        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        """Returns the items that can be read, in order, gaps included; waits up to `timeout_s` for the first."""
         deadline_ns = OsClock().monotonic_ns() + int(timeout_s * 1e9)
         while True:
             items, self._next_seq = self._log.read_on(self.topic, self._next_seq)
@@ -51,42 +75,45 @@ class Subscriber:
                 return items
 
     def commit(self) -> None:
-        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        """Store durably that the owner has read everything before `next_seq`."""
         self._log.commit(check_owned(self._owner), self.topic, self._next_seq)
 
     def __iter__(self) -> Iterator[Item]:
-        """Everything from here on, for ever: at the end it waits for more."""
+        """Iterate over all items from here on, forever: at the end of the log it waits for more."""
         while True:
             yield from self.hand_out(self.read_ahead())
             self._log.wait_for(self.topic, self._next_seq)
 
     def read_ahead(self) -> tuple[list[Item], Seq]:
-        """What is there to read, none of it handed out yet, and where reading goes on behind all of it."""
+        """Read the next items without handing them out; returns them and the seq after all of them."""
         return self._log.read_on(self.topic, self._next_seq)
 
-    def hand_out(self, found: tuple[list[Item], Seq]) -> Iterator[Item]:
-        """Each of what was read; it counts as read from here on."""
-        items, behind = found
+    def hand_out(self, read: tuple[list[Item], Seq]) -> Iterator[Item]:
+        """Yield the items of `read_ahead`, advancing `next_seq` with each."""
+        items, end_seq = read
         for item in items:
             self._next_seq = seq_after(item)
             yield item
-        self._next_seq = behind
+        self._next_seq = end_seq
 
 
 class PositionSubscriber:
-    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+    """A reader of all topics in the total order that continues where it stopped.
 
-    def __init__(self, log: EmbeddedLog, next_position: Position) -> None:
+    Create one with `EmbeddedLog.position_subscriber`. Use it from one thread at a time.
+    """
+
+    def __init__(self, log: SubscribedLog, next_position: Position) -> None:
         self._log = log
         self._next_position = next_position
 
     @property
     def next_position(self) -> Position:
-        """What is read next: behind the last item that was handed out."""
+        """The position to read next: after the last item handed out."""
         return self._next_position
 
     def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
-        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        """Returns the items of all topics that can be read; waits up to `timeout_s` for the first."""
         items = self.read_ahead()
         if not items and timeout_s > 0 and self._log.wait_for_position(self._next_position, timeout_s):
             items = self.read_ahead()
@@ -95,24 +122,24 @@ class PositionSubscriber:
         return items
 
     def __iter__(self) -> Iterator[PositionItem]:
-        """Everything from here on, for ever: at the end it waits for more."""
+        """Iterate over all items from here on, forever: at the end of the log it waits for more."""
         while True:
             yield from self.hand_out(self.read_ahead())
             self._log.wait_for_position(self._next_position)
 
     def read_ahead(self) -> list[PositionItem]:
-        """What is there to read, none of it handed out yet."""
+        """Read the next items without handing them out."""
         return self._log.read_positions(self._next_position)
 
     def hand_out(self, items: list[PositionItem]) -> Iterator[PositionItem]:
-        """Each of what was read; it counts as read from here on."""
-        for item, behind in with_next_positions(items):
-            self._next_position = behind
+        """Yield the items of `read_ahead`, advancing `next_position` with each."""
+        for item, next_position in with_next_positions(items):
+            self._next_position = next_position
             yield item
 
 
 def check_owned(owner: str | None) -> str:
-    """The owner of a subscriber, which needs one to commit."""
+    """Returns the owner of a subscriber; raises if it has none, since a commit needs one."""
     if owner is None:
         raise InvalidInputError("a subscriber without an owner has nothing to commit under")
     return owner

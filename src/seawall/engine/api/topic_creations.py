@@ -1,9 +1,10 @@
-"""Topics that several threads create at the same time share their commits.
+"""Group commit for topic creations: threads that create topics at the same time share durable writes.
 
-Whoever creates topics puts them down and takes a turn to change the store. Who has a turn creates everything that was
-put down until then, with one durable write for each group; the others find theirs created when their turn comes.
+Each thread queues its creations and waits for the exclusive lock of the store. The thread that gets the lock creates
+everything queued so far, with one durable write per group. The other threads find their topics created when they get
+the lock.
 
-A creation has its topic or its error when `execute` returns, and is carried out once. This module must not know how a
+Each creation is executed once and has its topic or its error when `execute` returns. This module must not know how a
 topic is created.
 """
 
@@ -26,7 +27,7 @@ from seawall.wire.format.fields import JsonObject
 
 @dataclass(slots=True, eq=False)
 class Creation:
-    """A topic that somebody wants, and what became of it."""
+    """A topic to create, and the outcome."""
 
     name: str
     config: TopicConfig
@@ -34,7 +35,7 @@ class Creation:
 
     @classmethod
     def of(cls, name: str, settings: JsonObject) -> Self:
-        """A topic with settings; bad ones are its outcome."""
+        """A creation with settings; invalid settings become its outcome."""
         try:
             return cls(name, TopicConfig.from_json(settings))
         except ConfigError as error:
@@ -42,41 +43,41 @@ class Creation:
 
     @property
     def result(self) -> TopicState | SeawallError:
-        """What became of it, once it is decided."""
+        """The topic or the error; valid after `execute`."""
         check(self.outcome is not None, "INV-DELIVERY-ONCE", self.name)
         assert self.outcome is not None, "checked"
         return self.outcome
 
 
 class TopicCreations:
-    """The creations of one log that are not decided."""
+    """The queue of pending topic creations of one log."""
 
     def __init__(self, changing: Callable[[], AbstractContextManager[Store]]) -> None:
         self._changing = changing
         self._lock = threading.Lock()
-        self._waiting: deque[Creation] = deque()
+        self._queued: deque[Creation] = deque()
 
     def execute(self, creations: Iterable[Creation]) -> None:
-        """Have topics created; each has its outcome then. What is wrong with all of them is raised."""
+        """Create topics; each creation has its outcome when this returns. Raises errors that affect all of them."""
         wanted = [each for each in creations if each.outcome is None]
         with self._lock:
-            self._waiting.extend(wanted)
+            self._queued.extend(wanted)
         try:
             while any(each.outcome is None for each in wanted):
                 with self._changing() as store:
                     self._create_some(store)
         except BaseException:
-            # Nobody waits for them any more.
+            # The caller gives up: no other thread should create them.
             with self._lock:
                 for each in wanted:
                     with suppress(ValueError):
-                        self._waiting.remove(each)
+                        self._queued.remove(each)
             raise
 
     def _create_some(self, store: Store) -> None:
-        """Create as many as one commit holds, whoever wants them."""
+        """Create as many queued topics as one commit holds, of any thread."""
         with self._lock:
-            group = [self._waiting.popleft() for _ in range(min(store.creates_max, len(self._waiting)))]
+            group = [self._queued.popleft() for _ in range(min(store.creates_max, len(self._queued)))]
         if not group:
             return
         try:

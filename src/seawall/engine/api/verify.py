@@ -1,8 +1,9 @@
-"""Judging a whole data directory: `storage/verify.py` reads the bytes, and here is what they mean.
+"""Verify a whole data directory: `storage/verify.py` checks the bytes, this module tells it what to expect.
 
-Which batches must lie where, and which records are live, is what snapshot and log say together; replay knows, and
-changes no file. So verification is the same for a directory that nobody has open (`seawall verify`) and for one whose
-owner asks (`EmbeddedLog.verify`). Whoever calls sees to it that nobody changes the directory meanwhile.
+The snapshot and the write-ahead log together define which batches must be where and which records are live. Replay
+reconstructs that and changes no file. So verification works the same for a directory that no process has open
+(`seawall verify`) and for one that its owner verifies (`EmbeddedLog.verify`). The caller must make sure that nothing
+changes the directory during the verification.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ __all__ = ["known_topics", "verification", "verify_directory"]
 
 
 def verification(files: Files, directory: DataDirectory) -> Verification:
-    """A verification that is about to begin; its findings come as it runs."""
+    """Create a verification; it yields its findings as it runs."""
     return Verification(files, directory, lambda snapshot: known_topics(files, directory, snapshot))
 
 
 def verify_directory(files: Files, directory: DataDirectory) -> VerifyReport:
-    """Everything that is damaged in a directory, and what was read."""
+    """Verify a directory; returns all damage and the totals of what was read."""
     running = verification(files, directory)
     return VerifyReport(tuple(running.run()), running.totals)
 
 
 def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Mapping[TopicId, KnownTopic]:
-    """What snapshot and log say of every topic."""
+    """Returns what snapshot and log expect of every topic."""
     replayed = replay(files, directory, snapshot)
     return {
         topic.topic_id: KnownTopic(
@@ -41,7 +42,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
                 first_seq: ExpectedBatches(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
                 for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
-            # What was only ever in memory is in no file, and missed by nobody: it went with the process that had it.
+            # Ephemeral records were only in the memory of their process: no file holds them, and none are missing.
             ()
             if topic.config.durability is Durability.EPHEMERAL
             else tuple(topic.live_runs(topic.floor, topic.head_seq)),

@@ -1,25 +1,25 @@
-"""Looking at a data directory without opening it: no lock, not a byte written, beside a writer or without one.
+"""Read a data directory without opening it: takes no lock, writes nothing, works while another process writes.
 
-A view is made of *pictures*. A picture is what an opening would see, kept in memory: the newest snapshot, the log
-behind it (`replay` changes no file), and the segments those name. A process that writes meanwhile moves files under a
-picture; `refresh` takes a new one where there is something new.
+A view keeps one *directory state* in memory: what an opening would see. It consists of the newest snapshot, the
+write-ahead log after it (`replay` changes no file), and the segments that those name. A concurrent writer may move or
+drop files that the state refers to; `refresh` loads a new state if the log has grown.
 
-What is seen: everything that has been written to files, in whole commits. That is all a writer has acknowledged, and
-may be a little more: a commit is seen between its write and its sync. The log ends at the first commit that is not
-whole, whether it is being written or was torn by a crash. What the next opening will say of that (a gap by crash) is
-not said here.
+A view sees everything that is written to files, in whole commits. That includes all that the writer has acknowledged,
+and possibly a little more: a commit is visible between its write and its sync. The log ends at the first incomplete
+commit, whether it is being written or was torn by a crash. The view does not report the gap that the next opening will
+report for a torn commit.
 
-Why it is right beside a writer
-- Bytes do not change under their name: commits are only added behind the end, places are filled before anything says
-  so, files are replaced and renamed as a whole. So what is found is right, and the only trouble is not to find it.
+Why this is correct while a writer runs
+- Bytes under a file name do not change: commits are appended at the end, segment positions are written before anything
+  refers to them, and files are replaced and renamed as a whole. So bytes that a view finds are right; it can only fail
+  to find them.
 - INV-VIEW-MOVED: a view beside a writer reads again when files moved, and reports damage only if two attempts agree. A
-  file that is not there was renamed, absorbed or dropped since the picture was taken; a new picture knows where it
-  went. A writer that runs ahead of a reading leaves what looks like damage where the reading took the log to end, and
-  deletes whose segments are gone before their batches were read leave what looks like a hole; both are elsewhere, or
-  gone, in the next picture.
-- Each question is asked a bounded number of times; then `LockedError` says that the writer is too fast.
+  missing file was renamed, checkpointed or dropped after the state was loaded; a new state has its new location. If the
+  writer advances during a read, the end of the log as the state knows it may look damaged. If a delete drops segments
+  before the view has read their batches, that looks like a hole. Neither appears in the next state.
+- Each query is tried a bounded number of times; then `LockedError` reports that the writer is too fast.
 
-One owner at a time: nothing here takes a lock. A crash of the viewer leaves no trace.
+Use a view from one thread at a time: nothing here takes a lock. A crash of the viewer leaves no trace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from seawall.api.topic_info import TopicInfo
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.api.embedded import READ_SIZE, Start, info_of
-from seawall.engine.api.read_results import Item, PositionItem, seq_after, told
+from seawall.engine.api.read_results import Item, PositionItem, seq_after, to_items
 from seawall.engine.read.position_reading import plan_positions
 from seawall.engine.read.reading import ReadItem, plan_read
 from seawall.engine.store.replay import Replayed, ReplayedSegment, replay, still_needed
@@ -61,49 +61,49 @@ from seawall.wire.format.codes import GapReason
 
 __all__ = ["ReadOnlyLog", "open_view"]
 
-#: How often a question is asked before the writer counts as too fast; each time costs the reading of a log.
+#: How often a query is tried before the writer counts as too fast; each attempt reads the write-ahead log.
 _ATTEMPTS: Final = 20
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class ReadOnlyLog:
-    """A data directory as readers see it. Made by `open_view`."""
+    """A read-only view of a data directory. Create one with `open_view`."""
 
     def __init__(self, files: Files, directory: DataDirectory) -> None:
         self._files = files
         self._directory = directory
-        self._picture = self._take()
+        self._state = self._load()
 
-    # --- questions -----------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return self._picture.catalog.names()
+        return self._state.catalog.names()
 
     def describe(self, name: str) -> TopicInfo:
-        """A topic as it was when the picture was taken."""
-        return info_of(self._picture.catalog.named(name))
+        """Describe a topic as it was when the state was loaded."""
+        return info_of(self._state.catalog.named(name))
 
     def sessions(self) -> list[SessionInfo]:
-        """The sessions of all publishers as the picture has them; who has a connection is not in any file."""
-        return self._picture.replayed.sessions.infos()
+        """List the sessions of all publishers in the loaded state. No file says which of them are connected."""
+        return self._state.replayed.sessions.infos()
 
     def committed(self, owner: str, topic: str) -> int | None:
-        """What `owner` reads next, as it committed it; None if it never did."""
-        catalog = self._picture.catalog
+        """Returns the seq that `owner` reads next, as it last committed it; None if it has not committed."""
+        catalog = self._state.catalog
         cursor = catalog.cursor(owner, catalog.named(topic).topic_id)
         return None if cursor is None else cursor.next_seq
 
     def start_seq(self, topic: str, start: Start, owner: str | None = None) -> Seq:
-        """Where a reader begins: `start` is earliest, latest, committed, a seq, or a time.
+        """Resolve a start to a seq: `start` is "earliest", "latest", "committed", a seq, or a time.
 
-        "earliest" is the first seq that can be read; so is "committed" where the owner has not committed yet.
+        "earliest" is the first seq that can be read; so is "committed" if the owner has not committed yet.
         """
         info = self.describe(topic)
         if isinstance(start, datetime):
             timestamp_ns = TimestampNs(int(start.timestamp() * 1e6) * 1_000)
-            found = self._ask(lambda picture: picture.log(info.topic_id).seq_at(timestamp_ns), _no_doubt)
+            found = self._query(lambda state: state.log(info.topic_id).seq_at(timestamp_ns), _no_damage)
             return info.next_seq if found is None else max(found, info.floor)
         if isinstance(start, int):
             if start < 1:
@@ -122,46 +122,48 @@ class ReadOnlyLog:
     def read(
         self, topic: str, from_seq: int = 1, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of.
+        """Read batches from `from_seq` on, in order, with a `Gap` wherever records are lost.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end of what
-        the picture holds.
+        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
+        the end of the loaded state.
         """
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
-        found = self._ask(lambda picture: picture.read(topic, Seq(from_seq), max_bytes, limit), _lost_runs)
-        return told(topic, found, limit)
+        found = self._query(lambda state: state.read(topic, Seq(from_seq), max_bytes, limit), _damaged_ranges)
+        return to_items(topic, found, limit)
 
     def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics that have files, in the one order.
+        """Read batches, SKIPs and gaps from a position on, of all topics that have files, in the total order.
 
-        Ends as `read` does; reading goes on at `next_position` of the last item.
+        The result ends as that of `read`. Continue at `next_position` of the last item.
         """
         if from_position < 0:
             raise InvalidInputError(f"positions begin at 0, not at {from_position}")
-        return self._ask(lambda picture: picture.read_positions(Position(from_position), max_bytes, limit), _lost_runs)
+        return self._query(
+            lambda state: state.read_positions(Position(from_position), max_bytes, limit), _damaged_ranges
+        )
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
-        """Everything from `from_seq` to the end of what the picture holds, piece by piece."""
+        """Iterate over everything from `from_seq` to the end of the loaded state, reading as it goes."""
         seq = from_seq
         while items := self.read(topic, seq):
             yield from items
             seq = seq_after(items[-1])
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- refreshing and closing ----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Take a new picture if the log has grown since the last one; whether it had."""
-        if not self._picture.is_outdated():
+        """Load a new state if the log has grown since the last one; True if it had."""
+        if not self._state.is_outdated():
             return False
-        self._renew()
+        self._reload()
         return True
 
     def close(self) -> None:
-        """Give all files back; closing twice is fine."""
-        self._picture.close()
+        """Close all files. Closing twice is fine."""
+        self._state.close()
         self._directory.close()
 
     def __enter__(self) -> Self:
@@ -172,40 +174,40 @@ class ReadOnlyLog:
     ) -> None:
         self.close()
 
-    # --- pictures ------------------------------------------------------------------------------------------------
+    # --- loading states ------------------------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[_Picture], _Answer], doubts: Callable[[_Answer], list[Gap]]) -> _Answer:
-        """The answer of a picture that was not moved under the question (INV-VIEW-MOVED)."""
+    def _query(self, query: Callable[[_DirectoryState], _Result], damage_in: Callable[[_Result], list[Gap]]) -> _Result:
+        """Run a query until no file moved during it (INV-VIEW-MOVED)."""
         before: object = None
         for _ in range(_ATTEMPTS):
             try:
-                answer = question(self._picture)
+                result = query(self._state)
             except FileNotFoundError as error:
                 if error.filename == before:
                     raise CorruptionError(
-                        f"{before} is missing; seawall verify says what is lost by it, and opening the directory makes "
-                        "again what the log still has"
+                        f"{before} is missing; seawall verify reports what is lost, and opening the directory rebuilds "
+                        "what the log still has"
                     ) from error
                 before = error.filename
             else:
-                doubtful = doubts(answer)
-                if not doubtful or doubtful == before or not self._picture.is_outdated():
-                    return answer
-                before = doubtful
-            self._renew()
+                damage = damage_in(result)
+                if not damage or damage == before or not self._state.is_outdated():
+                    return result
+                before = damage
+            self._reload()
         raise self._too_fast()
 
-    def _renew(self) -> None:
-        picture = self._take()
-        self._picture.close()
-        self._picture = picture
+    def _reload(self) -> None:
+        state = self._load()
+        self._state.close()
+        self._state = state
 
-    def _take(self) -> _Picture:
-        """A picture; one that shows damage, or cannot be taken, is believed when the next one shows the same."""
+    def _load(self) -> _DirectoryState:
+        """Load a state. Damage, or a failure to load, counts only if two consecutive attempts agree on it."""
         before: object = None
         for _ in range(_ATTEMPTS):
             try:
-                picture = _Picture(self._files, self._directory)
+                state = _DirectoryState(self._files, self._directory)
             except FileNotFoundError:
                 before = None
                 continue
@@ -214,21 +216,21 @@ class ReadOnlyLog:
                     raise
                 before = str(error)
                 continue
-            damages = [damage.from_at for damage in picture.replayed.damages]
+            damages = [damage.from_at for damage in state.replayed.damages]
             if not damages or damages == before:
-                return picture
+                return state
             before = damages
         raise self._too_fast()
 
     def _too_fast(self) -> LockedError:
         return LockedError(
-            f"{self._directory.path}: its files were moved faster than they could be read, {_ATTEMPTS} times; try "
-            "again when its writer does less"
+            f"{self._directory.path}: its writer moved files faster than they could be read, {_ATTEMPTS} times; try "
+            "again when it writes less"
         )
 
 
-class _Picture:
-    """The state of a directory at one moment, and the files it needs, opened as they are asked for."""
+class _DirectoryState:
+    """The state of a directory at one moment, and the files that reads of it need, opened on first use."""
 
     def __init__(self, files: Files, directory: DataDirectory) -> None:
         self._files = files
@@ -239,29 +241,29 @@ class _Picture:
         snapshot = SnapshotStore(files, directory.meta, directory.directory_id).load().snapshot
         self.replayed: Replayed = replay(files, directory, snapshot)
         self.catalog = self.replayed.catalog
-        #: Listed behind the reading: a file that came meanwhile begins at its end or behind it.
+        #: Listed after the replay: a file created in the meantime starts at the end of the replay or after it.
         self._starts = wal_addresses(files, directory.wal)
 
     def read(self, name: str, from_seq: Seq, size_max: int, records_max: int | None) -> list[ReadItem]:
-        """Batches, and in order with them the gaps a reader has to know of."""
+        """Read batches, with the gaps between them."""
         topic = self.catalog.named(name)
         if topic.config.durability is Durability.EPHEMERAL:
-            raise UnsupportedError(f"topic {name!r} is kept in the memory of the process that writes it alone")
+            raise UnsupportedError(f"topic {name!r} is ephemeral: only the process that writes it holds its records")
         log = self.log(topic.topic_id)
         return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).execute()
 
     def read_positions(self, position: Position, size_max: int, records_max: int | None) -> list[PositionItem]:
-        """What lies at a position and behind it, of all topics that have files."""
-        kept = [topic for topic in self.catalog.shown() if topic.config.durability is not Durability.EPHEMERAL]
+        """Read items at a position and after it, of all topics that have files."""
+        stored = [topic for topic in self.catalog.shown() if topic.config.durability is not Durability.EPHEMERAL]
         while True:
-            plan = plan_positions(kept, self.log, position, size_max=size_max, records_max=records_max)
+            plan = plan_positions(stored, self.log, position, size_max=size_max, records_max=records_max)
             items = plan.execute()
             if items or plan.is_last:
                 return items
             position = plan.end_position
 
     def is_outdated(self) -> bool:
-        """Whether the log has a commit behind the end of this picture, or a file that this picture does not know."""
+        """True if the log has a commit after the end of this state, or a file that this state does not know."""
         starts = wal_addresses(self._files, self._directory.wal)
         end_at = self.replayed.end.at
         if not starts:
@@ -281,14 +283,14 @@ class _Picture:
             log.file.close()
 
     def log(self, topic_id: TopicId) -> TopicLog:
-        """The segments of a topic."""
+        """Returns the segments of a topic."""
         log = self._logs.get(topic_id)
         if log is None:
             log = self._logs[topic_id] = self._open_log(topic_id)
         return log
 
     def close(self) -> None:
-        """Give all files back."""
+        """Close all files."""
         for log in self._logs.values():
             log.close()
         for file in self._wal_files.values():
@@ -299,16 +301,17 @@ class _Picture:
     def _open_log(self, topic_id: TopicId) -> TopicLog:
         home = topic_home(self._files, self._directory, topic_id, self._open_files)
         names = sort_names(home.names())
-        # Names rise: of several sealed segments of one seq the last reaches furthest, as at an opening.
+        # Names ascend: of several sealed segments with one first seq, the last reaches furthest and wins.
         sealed = {name.first_seq: SealedSegment(home, name) for name in names.sealed}
         log = TopicLog(home, self._locate, [sealed[first_seq] for first_seq in sorted(sealed)], [])
         try:
             for first_seq, segment in self._unsealed(topic_id).items():
                 if first_seq in sealed or not len(segment.index):
                     continue
-                # Behind damage in the log a segment has no file yet. Nothing is read from it then: all of it waits.
-                is_placed = len(segment.waiting) < len(segment.index)
-                path = home.path(active_name(first_seq)) if is_placed else self._directory.format_path
+                # After damage in the log a segment may have no file yet. All its batches are unflushed then, so nothing
+                # is read from the file, and any file will do.
+                is_flushed = len(segment.waiting) < len(segment.index)
+                path = home.path(active_name(first_seq)) if is_flushed else self._directory.format_path
                 file = self._open_files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
                 active = SegmentWriter(home, home.preface(first_seq), file, index, read_only=True)
@@ -319,16 +322,16 @@ class _Picture:
         return log
 
     def _unsealed(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
-        """Segments that are not sealed, without those that were dropped with their records."""
+        """Returns the segments that are not sealed, except those that were dropped with their records."""
         topic = self.catalog.find(topic_id)
         return {} if topic is None else still_needed(topic, self.replayed.segments.get(topic_id, {}))
 
     def _locate(self, at: WalAddress) -> tuple[File, int]:
-        """The file an address of the log lies in, and the position there."""
+        """Returns the log file that holds an address, and the position in it."""
         index = bisect_right(self._starts, at) - 1
         if index < 0:
-            # Dropped since, as files of the log are: the oldest first.
-            raise FileNotFoundError(ENOENT, "absorbed", wal_path(self._directory.wal, at))
+            # The file was dropped after a checkpoint: log files are dropped oldest first.
+            raise FileNotFoundError(ENOENT, "checkpointed", wal_path(self._directory.wal, at))
         first_at = self._starts[index]
         file = self._wal_files.get(first_at)
         if file is None:
@@ -337,15 +340,15 @@ class _Picture:
 
 
 def open_view(path: str | Path, files: Files | None = None) -> ReadOnlyLog:
-    """Look at a data directory: nothing is locked, nothing is written, and another process may be writing it."""
+    """Open a read-only view of a data directory, which another process may be writing. Nothing is locked or written."""
     files = files or OsFiles()
     return ReadOnlyLog(files, look_at(files, str(path)))
 
 
-def _no_doubt(_answer: object) -> list[Gap]:
+def _no_damage(_result: object) -> list[Gap]:
     return []
 
 
-def _lost_runs(items: Sequence[ReadItem | PositionItem]) -> list[Gap]:
-    """What of an answer must be seen twice."""
+def _damaged_ranges(items: Sequence[ReadItem | PositionItem]) -> list[Gap]:
+    """Returns the damage in a result, which counts only if a second attempt finds it as well."""
     return [item for item in items if isinstance(item, Gap) and item.reason is GapReason.CORRUPTION]

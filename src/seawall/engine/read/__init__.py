@@ -1,1 +1,1 @@
-"""The read path: a read is planned under the lock of the store and executed without it."""
+"""The read path: plan a read under the lock of the store, execute it without the lock."""

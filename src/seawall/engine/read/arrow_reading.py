@@ -1,17 +1,17 @@
-"""Stored batches into Arrow tables, without a batch object between them.
+"""Read stored batches as Arrow tables, without creating an object for each batch.
 
-A read is cut into plans, each about as large as an Arrow batch should be, and each plan becomes one record batch. Plans
-are made one after the other, under the store's lock; a few of them are carried out at the same time, by the thread that
-reads and by helpers, since neither reading nor kernels need the interpreter.
+A read is split into plans, each about as large as an Arrow batch should be, and each plan becomes one record batch.
+Plans are made one after the other, under the store's lock. Several are executed in parallel, by the reading thread and
+by helper threads, since reads and kernels release the GIL.
 
-Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
-cache is verified, and its values copied to where Arrow wants them (`kernels/codec/gather.py`). What lies in a file is
-mapped (`io/disk/mapped.py`), so each byte is moved once, out of the page cache to its place; where that cannot be, or
-is too little to be worth it, a piece is read first. The places are memory that is used again once it is given back. A
-plan with anything else in it is carried out as for any reader and decoded by `wire/format/arrow.py`; both ways give the
+Plain records (no envelope, no null, block neither compressed nor opaque) take the fast path: it verifies a piece that
+fits the cache and copies its values into the Arrow buffer (`kernels/codec/gather.py`). Files are mapped
+(`io/disk/mapped.py`), so that each byte is copied once, from the page cache to the Arrow buffer. If a file cannot be
+mapped, or the run is too short to be worth it, each piece is read into memory first. The Arrow buffers are pooled. A
+plan with any other records is executed as for any reader and decoded by `wire/format/arrow.py`. Both paths give the
 same table.
 
-A plan is released when it was carried out, and also when it is not, because of an error before it.
+Each plan is released after it is executed, or after an error before that.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from seawall.wire.format.gathering import PlainColumns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Plans the next read of a topic from a seq on, of about so many bytes.
+#: Plans the next read of a topic, given the first seq and the approximate size in bytes.
 PlanNext: TypeAlias = Callable[[Seq, int], ReadPlan]
 
-#: Bytes of one plan: what Spark takes fastest lies between 4 and 8 MiB.
+#: Bytes of one plan: Spark is fastest with Arrow batches of 4 to 8 MiB.
 PLAN_SIZE: Final = 8 * MIB
 
 
 def read_table(plan_next: PlanNext, topic: str, from_seq: Seq, columns: Sequence[str]) -> pa.Table:
-    """All records from `from_seq` to the end that the topic has now; gaps are left out."""
+    """Read all records from `from_seq` to the current end of the topic as one table, without rows for gaps."""
     import pyarrow as pa
 
     check_columns(columns)
@@ -59,7 +59,7 @@ def read_table(plan_next: PlanNext, topic: str, from_seq: Seq, columns: Sequence
 
 
 def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.RecordBatch]:
-    """Carry a plan out as record batches: one where all is plain."""
+    """Execute a plan as record batches: one batch if all records are plain."""
     try:
         if not plan.runs:
             return []
@@ -75,7 +75,7 @@ def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.Record
 def _gather_all(
     plan: ReadPlan, plan_next: PlanNext, until: Seq, topic: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Carry plans out, their results in order: this thread does whatever its helpers have no hand free for."""
+    """Execute all plans and yield their results in order; this thread executes a plan if all helpers are busy."""
     helpers = _helper_count()
     results: deque[Future[list[pa.RecordBatch]]] = deque()
     with ThreadPoolExecutor(max(1, helpers), thread_name_prefix="seawall-arrow") as pool:
@@ -83,7 +83,7 @@ def _gather_all(
             try:
                 busy = sum(not each.done() for each in results)
                 results.append(
-                    pool.submit(gather, plan, topic, columns) if busy < helpers else _done(plan, topic, columns)
+                    pool.submit(gather, plan, topic, columns) if busy < helpers else _execute_here(plan, topic, columns)
                 )
             except BaseException:
                 plan.release()
@@ -97,8 +97,8 @@ def _gather_all(
             yield from each.result()
 
 
-def _done(plan: ReadPlan, topic: str, columns: Sequence[str]) -> Future[list[pa.RecordBatch]]:
-    """The result of a plan that was carried out right here."""
+def _execute_here(plan: ReadPlan, topic: str, columns: Sequence[str]) -> Future[list[pa.RecordBatch]]:
+    """Execute a plan on this thread; returns a finished future."""
     result: Future[list[pa.RecordBatch]] = Future()
     result.set_result(gather(plan, topic, columns))
     return result
@@ -110,7 +110,7 @@ def _helper_count() -> int:
 
 
 def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | None:
-    """All of a plan by the short way; None if something in it is not plain."""
+    """Execute a plan on the fast path; None if it holds a record that is not plain."""
     filled = PlainColumns([run.entries for run in plan.runs], plan.live)
     for run in plan.runs:
         for buffer, at, entries in brought(run, mapped=True):

@@ -1,12 +1,12 @@
-"""Reads, planned: which batches, where each lies, and the files that hold them pinned.
+"""Plan reads: choose the batches, locate them, and pin the files that hold them.
 
-A plan is made while nothing changes, by lookups in indexes alone; carrying it out needs no lock (`reading.py`). Batches
-that lie together are one `Run`, which is one read. What waits in the log is brought along at once: its files may go
-with the next checkpoint, it is small, and it was just written.
+A plan is made under the store's lock, by index lookups only; executing it needs no lock (`reading.py`). Batches that
+are adjacent in a file form one `Run`, which is read with one read. Unflushed batches are read from the write-ahead log
+while planning: the next checkpoint may drop their log files, they are small, and they were just written.
 
-Every file that a plan names is pinned until the plan is released.
+Every file that a plan refers to stays pinned until the plan is released.
 
-This module must not know what a reader is told, nor what makes a batch durable.
+This module must not know what a reader gets, nor what makes a batch durable.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from seawall.storage.segments.batch_index import BatchIndex, Entries
 from seawall.storage.shared_file import SharedFile
 from seawall.storage.wal.epochs import WalAddress
 
-#: The file an address of the log lies in, and the position there.
+#: Returns the log file that holds an address, and the position in it.
 Locate: TypeAlias = Callable[[WalAddress], tuple[Readable, int]]
-#: First and last seqs of ranges, ascending.
+#: Ranges of seqs as pairs of first and last, ascending.
 SeqRuns: TypeAlias = tuple[tuple[Seq, Seq], ...]
-#: The live ranges inside one from a first seq to a last.
+#: Returns the live ranges within a range given by its first and last seq.
 LiveRuns: TypeAlias = Callable[[Seq, Seq], Iterator[tuple[Seq, Seq]]]
 
-#: Takes some entries of a segment, given with their numbers, into the plan.
+#: Adds entries of a segment, given with their entry numbers, to the plan.
 Add: TypeAlias = Callable[[Entries, Sequence[int]], None]
 
 
 class Run(NamedTuple):
-    """Batches that lie together, to be read and held against their entries.
+    """Adjacent batches, to be read and verified against their index entries.
 
-    The entries say where: in a pinned file, or, of what came out of the log, in `data`, which begins with the first.
+    The entries give the file positions in the pinned `source`. For unflushed batches, `source` is None, and `data`
+    holds their bytes from the first batch on.
     """
 
     topic_id: TopicId
     entries: Entries
-    #: Where the first batch begins, and how many bytes from there the last one ends.
+    #: Position of the first batch, and bytes from there to the end of the last one.
     at: int
     size: int
     source: SharedFile | None
@@ -56,25 +57,25 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Planned:
-    """What is to be read, in order; nothing behind it begins below `end_seq`."""
+    """The batches to read, in order. Every batch after them starts at `end_seq` or higher."""
 
     topic_id: TopicId
     end_seq: Seq
     size_left: int
-    #: None where any number of records will do.
+    #: None if the number of records is not limited.
     records_left: int | None
     live_runs: LiveRuns | None
     runs: list[Run] = field(default_factory=list)
 
     def release(self) -> None:
-        """Give all pins back; twice is fine."""
+        """Release all pins. Calling it twice is fine."""
         runs, self.runs = self.runs, []
         for run in runs:
             if run.source is not None:
                 run.source.unpin()
 
     def take(self, index: BatchIndex, seq: Seq, last_seq: Seq, add: Add) -> Seq | None:
-        """Plan what is wanted of a segment from `seq` on; where to go on behind it, None if the plan is complete."""
+        """Add the batches of a segment from `seq` on; returns the seq to continue at, None if the plan is complete."""
         first = index.find_seq(seq)
         if self.live_runs is None and not self.runs and self._take_one(index, first, seq, add):
             return None
@@ -92,27 +93,27 @@ class Planned:
                 entries, numbers = entries[wanted], np.array(numbers)[wanted].tolist()
                 self.records_left = None if self.records_left is None else self.records_left - live
                 if not len(entries):
-                    # Nothing up to here: go on at what is live next, however far away.
-                    behind = _base_seq(index, first) if first < len(index) else Seq(last_seq + 1)
-                    ahead = next(self.live_runs(behind, Seq(self.end_seq - 1)), None)
-                    if ahead is None:
+                    # No live record in these batches: jump to the next live range, however far away it is.
+                    next_seq = _base_seq(index, first) if first < len(index) else Seq(last_seq + 1)
+                    next_live = next(self.live_runs(next_seq, Seq(self.end_seq - 1)), None)
+                    if next_live is None:
                         return None
-                    if ahead[0] > last_seq:
-                        return ahead[0]
-                    first = max(first, index.find_seq(ahead[0]))
+                    if next_live[0] > last_seq:
+                        return next_live[0]
+                    first = max(first, index.find_seq(next_live[0]))
                     continue
             add(entries, numbers)
         return Seq(last_seq + 1)
 
     def _take_one(self, index: BatchIndex, first: int, from_seq: Seq, add: Add) -> bool:
-        """The short way of a seek: plan the first batch if it alone is wanted; whether that was so.
+        """The fast path of a seek: add the first batch if it alone completes the plan; True if it does.
 
-        It leads where the long way does: the plan is complete, and ends where the batch behind it begins.
+        The result is the same as that of the general path: the plan ends where the next batch starts.
         """
-        near = index.slice(first, first + 2).tolist()
-        if len(near) < 2 or self.records_left == 0:
+        pair = index.slice(first, first + 2).tolist()
+        if len(pair) < 2 or self.records_left == 0:
             return False
-        (base_seq, _, _, _, _, count, length), (next_seq, _, _, _, _, _, next_length) = near
+        (base_seq, _, _, _, _, count, length), (next_seq, _, _, _, _, _, next_length) = pair
         wanted = self.records_left
         is_enough = wanted is not None and wanted <= base_seq + count - max(from_seq, base_seq)
         if next_seq >= self.end_seq or not (is_enough or length + next_length > self.size_left):
@@ -122,11 +123,11 @@ class Planned:
         return True
 
     def _choose(self, index: BatchIndex, first: int, last: int, from_seq: Seq) -> int:
-        """Which entry from `first` on is the first that there is no room for; `last` if there is for all before it."""
+        """Returns the first entry from `first` on that exceeds the limits of the plan; `last` if none does."""
         if self.records_left is not None:
             if self.records_left <= 0:
                 return first
-            # Each holds a record at the least.
+            # Each batch holds at least one record.
             last = min(last, first + self.records_left)
         fitting = index.fitting(first, last, self.size_left)
         if fitting == first and not self.runs:
@@ -145,25 +146,25 @@ class Planned:
         return enough
 
     def add_stored(self, source: SharedFile, entries: Entries) -> None:
-        """Batches of a segment that are at their places."""
+        """Add batches that are flushed to a segment file."""
         if len(entries) == 1:
             _, at, _, _, _, _, length = entries.item()
             self._add(Run(self.topic_id, entries, at, length, source.pin()))
             return
-        for first, last in _together(entries["at"], entries["length"]):
-            together = entries[first:last]
-            at, size = _extent(together)
-            self._add(Run(self.topic_id, together, at, size, source.pin()))
+        for first, last in _adjacent_ranges(entries["at"], entries["length"]):
+            adjacent = entries[first:last]
+            at, size = _extent(adjacent)
+            self._add(Run(self.topic_id, adjacent, at, size, source.pin()))
 
     def add_logged(self, locate: Locate, entries: Entries, addresses: Numbers) -> None:
-        """Batches that wait in the log, read right here."""
-        moved = entries.copy()
-        moved["at"] = addresses
-        for first, last in _together(addresses, entries["length"]):
-            self._read_log(locate, moved[first:last])
+        """Add unflushed batches, reading them from the write-ahead log now."""
+        logged = entries.copy()
+        logged["at"] = addresses
+        for first, last in _adjacent_ranges(addresses, entries["length"]):
+            self._read_log(locate, logged[first:last])
 
     def _read_log(self, locate: Locate, entries: Entries) -> None:
-        """One read where all of them lie in one file of the log, else one for each half."""
+        """Read adjacent batches with one read if one log file holds all of them, otherwise in halves."""
         first, size = _extent(entries)
         file, at = locate(WalAddress(first))
         last = int(entries[-1]["at"])
@@ -181,7 +182,7 @@ class Planned:
 
 
 def _read_log(file: Readable, size: int, at: int) -> bytes:
-    """Bytes of the log, fewer where its file ends; those that the disk does not give back are zeros."""
+    """Read bytes of a log file, fewer at its end. Bytes of unreadable sectors are zeros."""
     try:
         return file.read(size, at)
     except OSError as error:
@@ -192,7 +193,7 @@ def _read_log(file: Readable, size: int, at: int) -> bytes:
 
 
 def split_by_residence(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of entries that are all in the log, or none of them; the order stays."""
+    """Split entries into ranges that are all flushed or all unflushed: first, last, and True if flushed."""
     in_place = addresses == IN_PLACE
     edges = [0, *(np.flatnonzero(in_place[1:] != in_place[:-1]) + 1).tolist(), len(addresses)]
     for first, last in pairwise(edges):
@@ -200,7 +201,7 @@ def split_by_residence(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
 
 
 def _with_live(entries: Entries, live_runs: LiveRuns, from_seq: Seq) -> tuple[npt.NDArray[np.bool_], int]:
-    """Which of some batches hold a live record from a seq on, and how many there are of those in all."""
+    """Returns which batches hold a live record from `from_seq` on, and the number of those records."""
     starts = entries["base_seq"].astype(np.int64)
     ends = starts + entries["count"]
     inside = live_runs(max(from_seq, Seq(int(starts[0]))), Seq(int(ends[-1]) - 1))
@@ -217,17 +218,17 @@ def _base_seq(index: BatchIndex, entry: int) -> Seq:
 
 
 def _extent(entries: Entries) -> tuple[int, int]:
-    """Where the first of some batches begins, and how many bytes from there the last one ends."""
+    """Returns the position of the first batch, and the bytes from there to the end of the last one."""
     _, at, _, _, _, _, length = entries[0].item()
     if len(entries) > 1:
         length = int(entries[-1]["at"]) + int(entries[-1]["length"]) - at
     return at, length
 
 
-def _together(places: npt.NDArray[np.integer], lengths: npt.NDArray[np.uint32]) -> list[tuple[int, int]]:
-    """Ranges of batches that one read brings: each begins where the one before ends, or close behind."""
-    # What begins before the end of the one before wraps, and is far away too.
-    between = (places[1:] - (places + lengths)[:-1]).astype(np.uint64)
-    cuts = np.flatnonzero(between > READ_GAP_SIZE_MAX) + 1
-    edges = [0, *cuts.tolist(), len(places)]
+def _adjacent_ranges(starts: npt.NDArray[np.integer], lengths: npt.NDArray[np.uint32]) -> list[tuple[int, int]]:
+    """Split batches into ranges for one read each: a batch starts at the end of the previous one or shortly after."""
+    # A batch that starts before the end of the previous one wraps around to a large distance, so it is split off too.
+    distances = (starts[1:] - (starts + lengths)[:-1]).astype(np.uint64)
+    cuts = np.flatnonzero(distances > READ_GAP_SIZE_MAX) + 1
+    edges = [0, *cuts.tolist(), len(starts)]
     return list(pairwise(edges))

@@ -1,18 +1,18 @@
-"""Reading by position: everything that is ordered, over all topics, in the one order.
+"""Read by position: the items of all topics, in the total order.
 
-Topics are read as ever (`reading.py`): each from its first batch at or behind a position to a position that all of them
-end at, and what they give is put together. Which batches those are is found in the indexes, by arrays, with as many
-bytes as one read may have; the cut lies between two positions of the order.
+Each topic is read as usual (`reading.py`), from its first batch at or after a position up to an end position that all
+topics share; then the results are merged. Array operations on the indexes find the batches that fit the size limit of
+one read. The end is between two positions.
 
-- A batch lies at its position, and a SKIP at its own. The batches of a transaction share theirs and are told together,
+- A batch and a SKIP have a position each. The batches of a transaction share one position and are delivered together,
   topic by topic, however many bytes that takes.
-- A gap has no position: it is told right before the first batch of its topic behind it, at the end if that is damaged.
-  What nothing has come behind yet is not told yet. Where the batches before it are gone, nobody knows how much of a gap
-  a reader has passed before: it is told whole.
+- A gap has no position. It is delivered directly before the next batch of its topic, or at the end of the read if that
+  batch is damaged. A gap with no batch after it is not delivered yet. If the batches before a gap are gone, it is not
+  known how much of the gap the reader has already passed: the whole gap is delivered.
 
 INV-POSITION-ONCE: a read by position that resumes at `next_position` delivers every later item once.
 
-A plan pins files until it is carried out or released, as any.
+A plan pins files until it is executed or released, as every read plan does.
 """
 
 from __future__ import annotations
@@ -36,54 +36,55 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class Told(NamedTuple):
-    """How far a position that batches of several topics share was told: all of topics with lower ids, and of this one
-    what is below the seq."""
+    """How far a position that several topics share was delivered: all of the topics with lower ids, and the batches of
+    this topic below the seq."""
 
     topic_id: TopicId
     seq: Seq
 
 
-class _Share(NamedTuple):
-    """What one topic has at or behind a position: the seq behind all before that, and entries, too many sooner than
-    too few."""
+class _TopicPart(NamedTuple):
+    """The batches of one topic at or after a position; rather too many than too few."""
 
     topic: TopicState
     log: TopicLog
-    behind: Seq
+    #: The seq after the batches before that position.
+    from_seq: Seq
     entries: Entries
 
 
 class PositionPlan:
-    """One read of all topics. Carried out once, or released."""
+    """One read of all topics. Execute it once, or release it."""
 
-    __slots__ = ("_parts", "_skips", "end_position", "is_last", "told")
+    __slots__ = ("_plans", "_skips", "end_position", "is_last", "told")
 
     def __init__(
         self,
-        parts: list[tuple[str, ReadPlan]],
+        plans: list[tuple[str, ReadPlan]],
         skips: list[ReceivedSkip],
         end_position: Position,
         told: Told | None = None,
         *,
         is_last: bool,
     ) -> None:
-        self._parts = parts
+        self._plans = plans
         self._skips = skips
-        #: Where the next read goes on, within that position if some of it is told; whether nothing is behind it yet.
+        #: Where the next read continues; `told` says how much of that position was delivered, None if nothing.
         self.end_position = end_position
         self.told = told
+        #: True if nothing is stored after `end_position` yet.
         self.is_last = is_last
 
     @property
     def size(self) -> int:
-        """Bytes that are read."""
-        return sum(run.size for _, plan in self._parts for run in plan.runs)
+        """Bytes that the plan reads."""
+        return sum(run.size for _, plan in self._plans for run in plan.runs)
 
     def stored(self) -> list[StoredBatch | ReceivedSkip]:
-        """Batches as they are stored, and SKIPs, by position; gaps are left to the seqs of the batches."""
+        """Execute the plan; returns stored batches and SKIPs by position. Missing seqs imply the gaps."""
         found: list[StoredBatch | ReceivedSkip] = [*self._skips]
         try:
-            for _, plan in self._parts:
+            for _, plan in self._plans:
                 found += [item for item in plan.execute() if isinstance(item, StoredBatch)]
         finally:
             self.release()
@@ -91,35 +92,35 @@ class PositionPlan:
         return found
 
     def execute(self) -> list[PositionItem]:
-        """Batches, SKIPs and gaps, in their order; none where everything up to `end_position` was deleted."""
+        """Execute the plan; returns batches, SKIPs and gaps in order, none if all up to `end_position` was deleted."""
         found: list[tuple[Position, PositionItem]] = [(skip.position, skip) for skip in self._skips]
         try:
-            for topic, plan in self._parts:
-                found += self._placed(topic, plan)
+            for topic, plan in self._plans:
+                found += self._with_positions(topic, plan)
         finally:
             self.release()
-        # Of a position that several topics share each has its part in one piece, in the order it has there.
+        # The sort is stable: at a position that topics share, the items of each topic stay together and in order.
         found.sort(key=_position_of)
         return [item for _, item in found]
 
     def release(self) -> None:
-        """Give back what is pinned; twice is fine."""
-        for _, plan in self._parts:
+        """Release all pins. Calling it twice is fine."""
+        for _, plan in self._plans:
             plan.release()
 
-    def _placed(self, topic: str, plan: ReadPlan) -> list[tuple[Position, PositionItem]]:
-        """What a topic has, the last first, each with where it belongs: a gap to the batch behind it."""
-        placed: list[tuple[Position, PositionItem]] = []
+    def _with_positions(self, topic: str, plan: ReadPlan) -> list[tuple[Position, PositionItem]]:
+        """Execute the plan of a topic; returns its items with positions. A gap gets that of the batch after it."""
+        positioned: list[tuple[Position, PositionItem]] = []
         position = self.end_position
         for item in reversed(plan.execute()):
             if isinstance(item, Gap):
                 gap = TopicGap(item.first_seq, item.last_seq, item.reason, topic, position)
-                placed.append((position, gap))
+                positioned.append((position, gap))
             elif isinstance(item, StoredBatch):
                 position = item.position
-                placed.append((position, received(topic, item)))
-        placed.reverse()
-        return placed
+                positioned.append((position, received(topic, item)))
+        positioned.reverse()
+        return positioned
 
 
 def plan_positions(
@@ -132,86 +133,86 @@ def plan_positions(
     told: Told | None = None,
     cuts_positions: bool = False,
 ) -> PositionPlan:
-    """Plan what a reader at a position gets next; nothing may change meanwhile.
+    """Plan what a reader at a position gets next. The caller holds the lock of the store.
 
-    It ends before the batch that `size_max` bytes have no room for, and behind the one that makes `records_max` records
-    full, but never before the first; and with a whole position, unless it `cuts_positions`. `told` says what of the
-    first one is not wanted any more.
+    The plan ends before the batch that exceeds `size_max` bytes, and after the one that reaches `records_max` records,
+    but not before the first batch. It ends with a whole position, unless it `cuts_positions`. `told` says how much of
+    the first position was delivered before.
     """
     topics = sorted(topics, key=attrgetter("topic_id"))
-    found = [share for topic in topics if (share := _share(topic, log_of, from_position, size_max)) is not None]
-    shares = found if told is None else [left for share in found if (left := _unreported(share, from_position, told))]
-    end, behind = _end(shares, size_max, records_max, cuts_positions=cuts_positions)
+    found = [part for topic in topics if (part := _topic_part(topic, log_of, from_position, size_max)) is not None]
+    parts = found if told is None else [left for part in found if (left := _undelivered(part, from_position, told))]
+    end, end_told = _end(parts, size_max, records_max, cuts_positions=cuts_positions)
     skips = [
-        _told(topic, log_of(topic.topic_id), skip)
+        _received_skip(topic, log_of(topic.topic_id), skip)
         for topic in topics
         if len(topic.skips)
         for skip in topic.skips.between(from_position, Position(_UNBOUNDED) if end is None else end)
         if told is None or skip.position > from_position
     ]
-    parts: list[tuple[str, ReadPlan]] = []
+    plans: list[tuple[str, ReadPlan]] = []
     try:
-        for share in shares:
-            plan = _plan_share(share, end, behind)
+        for part in parts:
+            plan = _plan_part(part, end, end_told)
             if plan is not None:
-                parts.append((share.topic.name, plan))
+                plans.append((part.topic.name, plan))
     except BaseException:
-        for _, plan in parts:
+        for _, plan in plans:
             plan.release()
         raise
     if end is not None:
-        return PositionPlan(parts, skips, end, behind, is_last=False)
-    last = [int(share.entries["position"][-1]) for share in shares]
+        return PositionPlan(plans, skips, end, end_told, is_last=False)
+    last = [int(part.entries["position"][-1]) for part in parts]
     last += [skip.position for skip in skips]
-    return PositionPlan(parts, skips, Position(max(last, default=from_position - 1) + 1), is_last=True)
+    return PositionPlan(plans, skips, Position(max(last, default=from_position - 1) + 1), is_last=True)
 
 
-def _share(
+def _topic_part(
     topic: TopicState, log_of: Callable[[TopicId], TopicLog | None], position: Position, size_max: int
-) -> _Share | None:
+) -> _TopicPart | None:
     log = log_of(topic.topic_id)
     if log is None:
         return None
-    behind, entries = log.from_position(position, topic.next_seq, size_max)
-    return _Share(topic, log, behind, entries) if len(entries) else None
+    from_seq, entries = log.from_position(position, topic.next_seq, size_max)
+    return _TopicPart(topic, log, from_seq, entries) if len(entries) else None
 
 
-def _told(topic: TopicState, log: TopicLog | None, skip: Skip) -> ReceivedSkip:
-    behind = None if log is None else log.seq_behind(skip.position)
+def _received_skip(topic: TopicState, log: TopicLog | None, skip: Skip) -> ReceivedSkip:
+    next_seq = None if log is None else log.seq_behind(skip.position)
     numbers = (skip.position, skip.client_id, skip.first_client_seq, skip.count)
-    return ReceivedSkip(topic.name, *numbers, topic.next_seq if behind is None else min(behind, topic.next_seq))
+    return ReceivedSkip(topic.name, *numbers, topic.next_seq if next_seq is None else min(next_seq, topic.next_seq))
 
 
-def _unreported(share: _Share, position: Position, told: Told) -> _Share | None:
-    """What is left of a share where some of a position is told; None if nothing is."""
-    topic_id, entries = share.topic.topic_id, share.entries
+def _undelivered(part: _TopicPart, position: Position, told: Told) -> _TopicPart | None:
+    """Remove from a part what was delivered of its first position; None if nothing is left."""
+    topic_id, entries = part.topic.topic_id, part.entries
     below = told.seq if topic_id == told.topic_id else 0 if topic_id > told.topic_id else _UNBOUNDED
-    is_told = (entries["position"] == position) & (entries["base_seq"] < below)
-    left = entries[~is_told]
+    is_delivered = (entries["position"] == position) & (entries["base_seq"] < below)
+    left = entries[~is_delivered]
     if not len(left):
         return None
-    last = entries[is_told][-1:]
-    behind = Seq(int(last["base_seq"][0]) + int(last["count"][0])) if len(last) else share.behind
-    return share._replace(entries=left, behind=behind)
+    last = entries[is_delivered][-1:]
+    from_seq = Seq(int(last["base_seq"][0]) + int(last["count"][0])) if len(last) else part.from_seq
+    return part._replace(entries=left, from_seq=from_seq)
 
 
 def _end(
-    shares: list[_Share], size_max: int, records_max: int | None, *, cuts_positions: bool
+    parts: list[_TopicPart], size_max: int, records_max: int | None, *, cuts_positions: bool
 ) -> tuple[Position | None, Told | None]:
-    """The position behind the last batch that is read, None if that is the last of all; or the position that is read
+    """Returns the position after the last batch to read, None if that is the last of all; or a position that is read
     in part, and how far.
 
-    Each topic has shown its batches up to the first that `size_max` bytes do not hold, and none behind that is taken.
+    Each part holds the batches of its topic up to the first that exceeds `size_max` bytes; no later batch can be read.
     """
-    if not shares:
+    if not parts:
         return None, None
-    positions = np.concatenate([share.entries["position"] for share in shares])
-    # Stable: what shares a position stays in the order of the topics.
+    positions = np.concatenate([part.entries["position"] for part in parts])
+    # Stable: batches that share a position stay in the order of the topics.
     order = np.argsort(positions, kind="stable")
-    sizes = np.concatenate([share.entries["length"] for share in shares])[order].cumsum(dtype=np.int64)
+    sizes = np.concatenate([part.entries["length"] for part in parts])[order].cumsum(dtype=np.int64)
     taken = max(1, int(sizes.searchsorted(size_max, "right")))
     if records_max is not None:
-        counts = np.concatenate([share.entries["count"] for share in shares])[order]
+        counts = np.concatenate([part.entries["count"] for part in parts])[order]
         taken = min(taken, int(counts.cumsum(dtype=np.int64).searchsorted(records_max)) + 1)
     if taken == len(positions) and sizes[-1] <= size_max:
         return None, None
@@ -219,25 +220,25 @@ def _end(
     is_cut = taken < len(positions) and int(positions[order[taken]]) == last
     if not is_cut or not cuts_positions:
         return Position(last + 1), None
-    topic_ids = np.repeat([share.topic.topic_id for share in shares], [len(share.entries) for share in shares])
-    seqs = np.concatenate([share.entries["base_seq"] + share.entries["count"] for share in shares])
+    topic_ids = np.repeat([part.topic.topic_id for part in parts], [len(part.entries) for part in parts])
+    seqs = np.concatenate([part.entries["base_seq"] + part.entries["count"] for part in parts])
     return last, Told(TopicId(int(topic_ids[order[taken - 1]])), Seq(int(seqs[order[taken - 1]])))
 
 
-def _plan_share(share: _Share, end: Position | None, told: Told | None) -> ReadPlan | None:
-    """The read of a topic up to a position, and of that what is told then; None where it has nothing before that."""
-    entries = share.entries
+def _plan_part(part: _TopicPart, end: Position | None, told: Told | None) -> ReadPlan | None:
+    """Plan the read of a topic below position `end`, and of `end` itself as far as `told`; None if it has nothing."""
+    entries = part.entries
     count = len(entries) if end is None else int(entries["position"].searchsorted(np.uint64(end)))
-    if told is not None and end is not None and share.topic.topic_id <= told.topic_id:
-        behind = int(entries["position"].searchsorted(np.uint64(end + 1)))
-        below = told.seq if share.topic.topic_id == told.topic_id else _UNBOUNDED
-        count = min(behind, max(count, int(entries["base_seq"].searchsorted(np.uint64(below)))))
+    if told is not None and end is not None and part.topic.topic_id <= told.topic_id:
+        count_through_end = int(entries["position"].searchsorted(np.uint64(end + 1)))
+        below = told.seq if part.topic.topic_id == told.topic_id else _UNBOUNDED
+        count = min(count_through_end, max(count, int(entries["base_seq"].searchsorted(np.uint64(below)))))
     if not count:
         return None
     base_seq, *_, records, _ = entries[count - 1].item()
     end_seq = Seq(base_seq + records)
-    return plan_records(share.topic, share.log, share.behind, end_seq, size_max=_UNBOUNDED)
+    return plan_records(part.topic, part.log, part.from_seq, end_seq, size_max=_UNBOUNDED)
 
 
-def _position_of(placed: tuple[Position, PositionItem]) -> Position:
-    return placed[0]
+def _position_of(positioned: tuple[Position, PositionItem]) -> Position:
+    return positioned[0]

@@ -1,20 +1,19 @@
-"""Reading a topic: what a reader gets next, planned under the store's lock and carried out without it.
+"""Read a topic: plan what a reader gets next under the store's lock, and execute the plan without the lock.
 
-Planning looks things up: which batches, which of their records are live, which gaps lie between (`TopicLog.plan`). It
-takes a copy of everything that can change. Carrying out reads, verifies and puts the answer together; it holds no lock,
-and the files it reads are pinned, so whatever happens to the topic meanwhile, the answer is that of the moment of the
-plan.
+Planning looks up the batches, which of their records are live, and the gaps between them (`TopicLog.plan`). It copies
+everything that can change. Executing reads and verifies the batches and assembles the result. It holds no lock, and the
+files it reads are pinned: whatever happens to the topic in the meantime, the result is that of the moment of planning.
 
-What a reader is told
-- A batch with at least one live record, of which it sees the live ones (`StoredBatch.live`). Deleted records are passed
-  over in silence.
-- A gap for every seq that was evicted or lost, where it lies.
-- A SKIP of the order, right before what was stored behind it: before the batch with the lowest position above its own.
-  One that nothing was stored behind is not told yet.
+What a reader gets
+- Each batch with at least one live record, reduced to its live records (`StoredBatch.live`). Deleted records are
+  skipped without a gap.
+- A gap for every seq that was evicted or lost, in seq order with the batches.
+- A SKIP of the order, directly before the batch with the lowest position above its own. A SKIP is not delivered before
+  such a batch is stored.
 - INV-READ-NO-HOLE: a reader gets a gap for each live seq that no sound batch holds, and for no other live seq. The gap
   has the reason corruption, and batches behind it are delivered.
 
-A plan pins files until it is carried out or released; both are done by whoever made it, at once.
+A plan pins files until it is executed or released. Its creator must do one of the two promptly.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.read.planning import Planned, Run, SeqRuns
-from seawall.engine.read.run_pieces import bring, pieces
+from seawall.engine.read.run_pieces import pieces, read_piece
 from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.engine.store.unflushed import Numbers
 from seawall.io.disk.unreadable import UNREADABLE
@@ -43,24 +42,24 @@ from seawall.wire.format.read_buffers import READ_BUFFERS, Bytes
 
 
 class StoredSkip(NamedTuple):
-    """A SKIP where it lies in a topic."""
+    """A SKIP in the sequence of a topic's batches."""
 
     skip: Skip
-    #: Where reading goes on: at the batch behind it.
+    #: The seq to continue at: that of the batch after the SKIP.
     next_seq: Seq
 
 
 #: What a reader gets, in order.
 ReadItem: TypeAlias = StoredBatch | Gap | StoredSkip
 
-_Told: TypeAlias = StoredBatch | Gap
+_BatchOrGap: TypeAlias = StoredBatch | Gap
 
-#: Of a SKIP that nothing was stored behind.
+#: The seq of a SKIP after which nothing is stored yet.
 _NEVER: Final = Seq(1 << 64)
 
 
 class ReadPlan:
-    """One read: everything it needs, taken at one moment. Carried out once, or released."""
+    """One read: everything it needs, captured at one moment. Execute it once, or release it."""
 
     __slots__ = ("_gaps", "_live", "_planned", "end_seq", "from_seq", "next_seq", "skips", "tail")
 
@@ -68,24 +67,24 @@ class ReadPlan:
         self._planned = planned
         self._live = live
         self._gaps = gaps
-        #: SKIPs and the seqs they stand before, ascending.
+        #: SKIPs, each with the seq of the batch after it, ascending.
         self.skips: list[tuple[Seq, Skip]] = []
-        #: Batches behind all others that need not be read any more.
+        #: Batches after all others that are in memory already.
         self.tail: list[StoredBatch] = []
         self.from_seq = from_seq
-        #: Where the next read goes on.
+        #: The seq at which the next read continues.
         self.end_seq = max(from_seq, next_seq) if planned is None else planned.end_seq
-        #: The seq that the next record of the topic would have had.
+        #: The seq that the next record of the topic would get, at the moment of planning.
         self.next_seq = next_seq
 
     @property
     def runs(self) -> list[Run]:
-        """What is to be read; empty once the plan was carried out."""
+        """The runs to read; empty after the plan is executed."""
         return [] if self._planned is None else self._planned.runs
 
     @property
     def batch_count(self) -> int:
-        """Batches that are to be read, and those that need not be any more."""
+        """The number of batches, including those that are in memory already."""
         return sum(len(run.entries) for run in self.runs) + len(self.tail)
 
     @property
@@ -95,17 +94,17 @@ class ReadPlan:
 
     @property
     def is_unbroken(self) -> bool:
-        """Whether every record from `from_seq` to `end_seq` is live and in one of the runs, and nothing else is."""
+        """True if the runs hold exactly the records from `from_seq` to `end_seq`, and all of them are live."""
         if self._gaps or self.skips or self.tail or self._live != ((self.from_seq, self.end_seq - 1),):
             return False
-        counted = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)
-        return bool(self.runs) and int(self.runs[0].entries["base_seq"][0]) + counted == self.end_seq
+        record_count = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)
+        return bool(self.runs) and int(self.runs[0].entries["base_seq"][0]) + record_count == self.end_seq
 
     def execute(self) -> list[ReadItem]:
-        """The batches and, in order with them, the gaps a reader has to know of."""
+        """Read and verify the batches; returns them with the gaps and SKIPs between them, in order."""
         try:
             batch = self._only_batch()
-            items = _joined(self._items()) if batch is None else [batch]
+            items = _with_merged_gaps(self._items()) if batch is None else [batch]
             if not self.skips and not self.tail:
                 return [*items]
             return [*self._with_skips(items), *self.tail]
@@ -113,32 +112,32 @@ class ReadPlan:
             self.release()
 
     def take_runs(self) -> list[Run]:
-        """What is to be read, for whoever brings it to its reader by itself and gives back what is pinned."""
+        """Hand the runs over to a caller that sends them to the reader itself and releases the pins."""
         planned, self._planned = self._planned, None
         return [] if planned is None else planned.runs
 
     def release(self) -> None:
-        """Give back what is pinned; twice is fine."""
+        """Release all pins. Calling it twice is fine."""
         if self._planned is not None:
             self._planned.release()
 
-    def _with_skips(self, items: Iterable[_Told]) -> list[ReadItem]:
-        """The same, with each SKIP before the first of what lies behind it."""
+    def _with_skips(self, items: Iterable[_BatchOrGap]) -> list[ReadItem]:
+        """Insert each SKIP before the first item after it."""
         found: list[ReadItem] = []
-        left = deque(self.skips)
+        remaining = deque(self.skips)
         for item in items:
             first = item.first_seq if isinstance(item, Gap) else item.live[0][0]
-            while left and left[0][0] <= first:
-                seq, skip = left.popleft()
+            while remaining and remaining[0][0] <= first:
+                seq, skip = remaining.popleft()
                 found.append(StoredSkip(skip, seq))
             found.append(item)
-        # Of the others nothing is left that was stored behind them.
-        return found + [StoredSkip(skip, self.end_seq) for _, skip in left]
+        # The batches after the remaining SKIPs have no live records any more.
+        return found + [StoredSkip(skip, self.end_seq) for _, skip in remaining]
 
     def _only_batch(self) -> StoredBatch | None:
-        """The short way of a seek: one batch that is sound, live from `from_seq` on, and nothing else to tell.
+        """The fast path of a seek: the plan is one sound batch that is live from `from_seq` on, without any gap.
 
-        None if that is not what is to be read, or if the batch is damaged: then the long way finds what to tell.
+        None if the plan is anything else, or if the batch is damaged: then the general path determines the result.
         """
         planned = self._planned
         if planned is None or len(planned.runs) != 1:
@@ -164,19 +163,19 @@ class ReadPlan:
             Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), memoryview(data), self._live, end_seq
         )
 
-    def _items(self) -> Iterator[_Told]:
+    def _items(self) -> Iterator[_BatchOrGap]:
         reached = self.from_seq
         for run in self.runs:
             for row, data in _sound(run):
                 base_seq, end_seq = Seq(row[0]), Seq(row[0] + row[5])
                 if reached < base_seq:
                     yield from self._holes(reached, Seq(base_seq - 1))
-                yield from self._shown(row, data, max(reached, base_seq), end_seq)
+                yield from self._live_parts(row, data, max(reached, base_seq), end_seq)
                 reached = end_seq
         yield from self._holes(reached, Seq(self.end_seq - 1))
 
-    def _shown(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[_Told]:
-        """What is live of a batch between two seqs; in parts where something was lost inside it."""
+    def _live_parts(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[_BatchOrGap]:
+        """Yield the live records of a batch between two seqs; in several parts if records were lost within it."""
 
         def part(live: SeqRuns, next_seq: Seq) -> StoredBatch:
             return StoredBatch(Seq(row[0]), row[5], Position(row[4]), TimestampNs(row[2]), data, live, next_seq)
@@ -184,22 +183,22 @@ class ReadPlan:
         if len(self._live) == 1 and self._live[0][0] <= first and end <= self._live[0][1] + 1:
             yield part(((first, Seq(end - 1)),), end)
             return
-        shown: list[tuple[Seq, Seq]] = []
+        live: list[tuple[Seq, Seq]] = []
         last = Seq(end - 1)
         inside: list[tuple[Seq, Seq] | Gap] = [*_clipped(self._live, first, last), *self._gaps_inside(first, last)]
         for piece in sorted(inside, key=_first_of):
             if isinstance(piece, tuple):
-                shown.append(piece)
+                live.append(piece)
                 continue
-            if shown:
-                yield part(tuple(shown), piece.first_seq)
-            shown = []
+            if live:
+                yield part(tuple(live), piece.first_seq)
+            live = []
             yield piece
-        if shown:
-            yield part(tuple(shown), end)
+        if live:
+            yield part(tuple(live), end)
 
     def _holes(self, first: Seq, last: Seq) -> list[Gap]:
-        """What a reader has to be told of a range that no sound batch covers (INV-READ-NO-HOLE)."""
+        """Returns the gaps to report for a range that no sound batch covers (INV-READ-NO-HOLE)."""
         if first > last:
             return []
         lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in _clipped(self._live, first, last)]
@@ -211,15 +210,15 @@ class ReadPlan:
 
 
 def stored_batches(log: TopicLog, from_seq: Seq, end_seq: Seq, size_max: int) -> list[StoredBatch]:
-    """Whole batches from the one that holds `from_seq` up to `end_seq`, deleted records or not; for the log's owner.
+    """Read whole batches from the one that holds `from_seq` up to `end_seq`, including deleted records.
 
-    Ends after `size_max` bytes, but never before the first batch. Damaged ones are left out.
+    For the owner of the log. Stops after `size_max` bytes, but not before the first batch. Leaves damaged batches out.
     """
     return sound_batches(log.plan(from_seq, end_seq, size_max))
 
 
 def sound_batches(planned: Planned) -> list[StoredBatch]:
-    """The whole batches of a plan, without those that are damaged; gives back what was pinned."""
+    """Read the whole batches of a plan, without damaged ones, and release its pins."""
     try:
         return [_whole(row, data) for run in planned.runs for row, data in _sound(run)]
     finally:
@@ -235,9 +234,9 @@ def _whole(row: tuple[int, ...], data: memoryview) -> StoredBatch:
 def plan_read(
     topic: TopicState, log: TopicLog | None, from_seq: Seq, *, size_max: int, records_max: int | None = None
 ) -> ReadPlan:
-    """Plan what a reader at `from_seq` gets next; nothing may change meanwhile.
+    """Plan what a reader at `from_seq` gets next. The caller holds the lock of the store.
 
-    It ends behind the batch that makes `size_max` bytes or `records_max` records full.
+    The plan ends after the batch that reaches `size_max` bytes or `records_max` records.
     """
     plan = plan_records(topic, log, from_seq, topic.next_seq, size_max=size_max, records_max=records_max)
     if len(topic.skips) and log is not None:
@@ -250,7 +249,7 @@ def plan_read(
 
 
 def _skips_before(topic: TopicState, log: TopicLog, from_seq: Seq, end_seq: Seq) -> list[tuple[Seq, Skip]]:
-    """The SKIPs before batches that begin in a range, with the seq of each of those."""
+    """Returns the SKIPs before batches that start in a range, each with the seq of that batch."""
 
     def seq_of(skip: Skip) -> Seq:
         seq = log.seq_behind(skip.position)
@@ -276,11 +275,11 @@ def plan_records(
     size_max: int,
     records_max: int | None = None,
 ) -> ReadPlan:
-    """`plan_read` of what lies below `next_seq`, without SKIPs."""
+    """Like `plan_read`, but only below `next_seq`, and without SKIPs."""
     if from_seq >= next_seq:
         return ReadPlan(None, from_seq, next_seq, (), [])
     planned = None
-    # Where nothing is deleted a reader pays nothing for it.
+    # A topic without deletes skips the lookup of live ranges.
     live_runs = topic.live_runs if len(topic.deleted) else None
     if log is not None:
         start = max(from_seq, topic.floor)
@@ -300,40 +299,40 @@ def plan_records(
 
 
 def seq_at(topic: TopicState, log: TopicLog | None, timestamp_ns: TimestampNs) -> Seq:
-    """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+    """Returns the seq of the first record that is not older than `timestamp_ns`, or the next seq if all are older."""
     found = None if log is None else log.seq_at(timestamp_ns)
     return topic.next_seq if found is None else max(found, topic.floor)
 
 
 def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
-    """Each sound batch of a run: its entry and its bytes."""
+    """Yield each sound batch of a run: its entry and its bytes."""
     at = run.at
     buffer = READ_BUFFERS.take(run.size) if run.source is not None else np.frombuffer(run.data, np.uint8)
     memory = buffer.data.toreadonly()
     for piece in pieces(run):
-        for row in bring(run, piece, buffer, at).tolist():
+        for row in read_piece(run, piece, buffer, at).tolist():
             start = row[1] - at
             yield row, memory[start : start + row[6]]
 
 
-def _joined(items: Iterable[_Told]) -> list[_Told]:
-    """The same, with gaps that touch and have one reason made one."""
-    found: list[_Told] = []
+def _with_merged_gaps(items: Iterable[_BatchOrGap]) -> list[_BatchOrGap]:
+    """Merge adjacent gaps that have the same reason."""
+    found: list[_BatchOrGap] = []
     for item in items:
         before = found[-1] if found else None
-        if isinstance(item, Gap) and isinstance(before, Gap) and _touch(before, item):
+        if isinstance(item, Gap) and isinstance(before, Gap) and _can_merge(before, item):
             found[-1] = Gap(before.first_seq, item.last_seq, item.reason)
         else:
             found.append(item)
     return found
 
 
-def _touch(before: Gap, after: Gap) -> bool:
+def _can_merge(before: Gap, after: Gap) -> bool:
     return before.last_seq + 1 == after.first_seq and before.reason is after.reason
 
 
 def _clipped(runs: SeqRuns, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
-    """The parts of ascending ranges inside one."""
+    """Clip ascending ranges to the range from `first` to `last`."""
     for index in range(bisect_left(runs, first, key=itemgetter(1)), len(runs)):
         low, high = runs[index]
         if low > last:

@@ -1,12 +1,12 @@
-"""Runs of a plan, brought and verified piece by piece: each is small enough to stay in the cache while that is done.
+"""Read and verify the runs of a plan in pieces, each small enough to stay in the CPU cache in between.
 
-Whoever wants to keep what it gets reads into memory of its own (`bring`). Whoever goes through it once (`brought`) may
-have it mapped, in a process that serves nobody; what cannot be mapped is read.
+A caller that keeps the bytes reads into its own memory (`read_piece`). A caller that processes them once (`brought`)
+may have the file mapped, unless its process is a server; a file that cannot be mapped is read.
 
-Bytes that the disk does not give back are damage, like bytes whose checksum is wrong: batches around them are read.
+Unreadable sectors count as damage, like a wrong checksum: the batches around them are still read.
 
-What is not as its entry says is left out, and never handed on (`storage.segments.segment`).
-The files are pinned by the plan. This module must not know what a reader is told.
+A batch that does not match its index entry is left out and never returned (`storage.segments.segment`). The plan has
+pinned the files. This module must not know what a reader gets.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from seawall.limits import READ_MAPPED_SIZE_MIN, READ_PIECE_SIZE
 from seawall.storage.segments.batch_index import Entries
 from seawall.wire.format.read_buffers import READ_BUFFERS, Bytes
 
-__all__ = ["Piece", "bring", "brought", "pieces"]
+__all__ = ["Piece", "brought", "pieces", "read_piece"]
 
 
 class Piece(NamedTuple):
-    """Some entries of a run that are read and verified in one step, and the bytes they cover."""
+    """Entries of a run that are read and verified in one step, and the bytes they cover."""
 
     first: int
     last: int
@@ -38,25 +38,25 @@ class Piece(NamedTuple):
 
 
 def pieces(run: Run) -> list[Piece]:
-    """A run in pieces small enough to stay in the cache; a batch that is larger is one by itself."""
+    """Split a run into pieces that fit the cache; a larger batch is a piece of its own."""
     if run.size <= READ_PIECE_SIZE:
         return [Piece(0, len(run.entries), run.at, run.size)]
-    # As plain integers: each step of a read looks at a few of them.
-    places, lengths = run.entries["at"].tolist(), run.entries["length"].tolist()
+    # Plain integers are faster here: each step uses only a few of them.
+    starts, lengths = run.entries["at"].tolist(), run.entries["length"].tolist()
     found: list[Piece] = []
     first = 0
-    while first < len(places):
-        at = places[first]
-        last = max(first + 1, bisect_left(places, at + READ_PIECE_SIZE, first))
-        found.append(Piece(first, last, at, places[last - 1] + lengths[last - 1] - at))
+    while first < len(starts):
+        at = starts[first]
+        last = max(first + 1, bisect_left(starts, at + READ_PIECE_SIZE, first))
+        found.append(Piece(first, last, at, starts[last - 1] + lengths[last - 1] - at))
         first = last
     return found
 
 
-def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
-    """Put a piece of a run into a buffer that begins at file position `at`; the entries of the batches that are sound.
+def read_piece(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
+    """Read a piece of a run into a buffer that starts at file position `at`; returns the entries of its sound batches.
 
-    What came out of the log is there already: the buffer is all of it.
+    For unflushed batches the buffer is the data of the run, so nothing is read.
     """
     filled = len(run.data)
     if run.source is not None:
@@ -66,7 +66,7 @@ def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
 
 
 def _sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entries:
-    """The entries of those batches of a piece that are sound, in a buffer filled so far from a file position on."""
+    """Returns the entries of the sound batches of a piece, in a buffer that holds `filled` bytes from `at` on."""
     entries = run.entries[piece.first : piece.last]
     verdicts: Bytes = np.empty(len(entries), np.uint8)
     bad = verify_entries(buffer, filled, at, entries, run.topic_id, verdicts)
@@ -74,22 +74,22 @@ def _sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entri
 
 
 def brought(run: Run, *, mapped: bool = False) -> Iterator[tuple[Bytes, int, Entries]]:
-    """A run piece by piece: a buffer that nobody writes to as long as it is held, its file position, the sound batches
-    there.
+    """Read a run piece by piece; yields a buffer, its file position, and the entries of the sound batches in it.
 
-    `mapped` lets a long run be mapped; a server must not (`io.disk.mapped`).
+    A buffer is not overwritten while the caller refers to it. `mapped` allows to map the file for a long run, which a
+    server must not do (`io.disk.mapped`).
     """
     if run.source is None:
         logged: Bytes = np.frombuffer(run.data, np.uint8)
         for piece in pieces(run):
-            yield logged, run.at, bring(run, piece, logged, run.at)
+            yield logged, run.at, read_piece(run, piece, logged, run.at)
         return
     part = map_part(run.source.file, run.at, run.size) if mapped and run.size >= READ_MAPPED_SIZE_MIN else None
     if part is not None and part.fetch(run.at - part.at, run.at - part.at + run.size):
-        seen = part.bytes
+        mapping = part.bytes
         for piece in pieces(run):
-            yield seen, part.at, _sound(run, piece, seen, seen.size, part.at)
+            yield mapping, part.at, _sound(run, piece, mapping, mapping.size, part.at)
         return
     for piece in pieces(run):
-        read = READ_BUFFERS.take(max(piece.size, 2 * READ_PIECE_SIZE))
-        yield read, piece.at, bring(run, piece, read, piece.at)
+        buffer = READ_BUFFERS.take(max(piece.size, 2 * READ_PIECE_SIZE))
+        yield buffer, piece.at, read_piece(run, piece, buffer, piece.at)

@@ -1,8 +1,7 @@
-"""Which of the sealed segments of a topic holds a position or an offset.
+"""Find the sealed segment of a topic that holds a position or an offset.
 
-Their names tell seqs and times alone. The ends of an index are kept when the index is not in memory, so a search reads
-the index of a segment once and not every time. A segment that is gone, or of which nothing is left, counts as the one
-before it.
+Segment names contain only seqs and times. The first and last entry of each index stay in memory when the index itself
+does not, so searches read the index of a segment once. A segment that is deleted or empty counts as the one before it.
 
 This module must not know how a segment is read.
 """
@@ -19,7 +18,7 @@ __all__ = ["near_offset", "near_position"]
 
 
 def near_position(sealed: Sequence[SealedSegment], position: Position) -> int:
-    """The first segment that holds a batch at or behind a position; their number if none does."""
+    """Returns the first segment with a batch at `position` or after it; the number of segments if there is none."""
 
     def last_position(number: int) -> Position:
         while (last := sealed[number].ends.last_position) < 0 and number:
@@ -30,7 +29,7 @@ def near_position(sealed: Sequence[SealedSegment], position: Position) -> int:
 
 
 def near_offset(sealed: Sequence[SealedSegment], offset: Offset) -> int:
-    """The last segment with a batch that begins at an offset or before it; the first one if none has."""
+    """Returns the last segment with a batch that starts at `offset` or before it; the first one if there is none."""
 
     def first_offset(number: int) -> Offset:
         while (first := sealed[number].ends.first_offset) < 0 and number:

@@ -1,19 +1,18 @@
-"""Byte offsets over seqs: a topic as the one stream of bytes that version 1 reads, from 0 for ever.
+"""Map byte offsets to seqs: protocol version 1 reads a topic as one stream of bytes, starting at offset 0.
 
-The stream is the plain blocks of all batches, one behind the other. Each batch has had the offset of its first byte
-since it was numbered; nothing is ever counted again from what survives. Batches that are gone and records that were
-deleted are holes: reading steps to the next byte that is kept, and `next_offset` says so.
+The stream is the concatenation of the uncompressed blocks of all batches. Each batch stores the offset of its first
+byte since it was numbered; offsets are never recomputed from the batches that survive. Dropped batches and deleted
+records are holes: a read continues at the next byte that is kept, and `next_offset` reports it.
 
-    floor ≤ offset < end     bytes, from the middle of a record too
+    floor ≤ offset < end     bytes, possibly from the middle of a record
     offset = end             nothing yet
 
-A read is planned piece by piece under the store's memory (`StreamRead.plan`) and carried out without it, like any other
-(`reading.py`). What a piece holds goes into one stretch of memory by a kernel call a run
-(`kernels/codec/v1_stream.py`).
+A read is planned piece by piece under the lock of the store (`StreamRead.plan`) and executed without it, like any other
+read (`reading.py`). One kernel call per run copies the data of a piece into one buffer (`kernels/codec/v1_stream.py`).
 
 INV-STREAM-ONWARD: a version 1 reader that resumes at `next_offset` gets every kept byte once.
 
-Data ends with a unit (a record, or an opaque payload), but for a single one that no frame can hold.
+A response ends at the end of a unit (a record, or an opaque payload), unless a single unit does not fit a frame.
 
 A crash changes nothing here: offsets are in the batches. This module must not know connections or commands.
 """
@@ -27,7 +26,7 @@ import numpy as np
 
 from seawall.core.types import Offset, Seq
 from seawall.engine.read.reading import ReadPlan, plan_records, stored_batches
-from seawall.engine.read.run_pieces import bring, pieces
+from seawall.engine.read.run_pieces import pieces, read_piece
 from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
 from seawall.kernels.codec import v1_stream as kernel
@@ -38,29 +37,29 @@ from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, block_of, parse_batch_header
 from seawall.wire.format.read_buffers import READ_BUFFERS, Bytes
 
-#: The topic that version 1 calls 0: made when it is first used, and in no list.
+#: The topic that version 1 calls 0: created on first use, and not listed.
 DEFAULT_TOPIC_NAME: Final = "lwp1:default"
 
-#: Bytes of batches that one piece of a read brings: small ones are mostly header, so a reply may take several.
+#: Bytes of batches in one piece of a read. Small batches are mostly header, so a reply may take several pieces.
 _PIECE_SIZE: Final = 32 * MIB
 
 _NOTHING: Final = memoryview(b"")
 
 
 def consumer_owner(consumer: int) -> str:
-    """Whose cursor the commits of a numbered consumer move, in either protocol version."""
+    """Returns the cursor owner of a numbered consumer, which is the same in both protocol versions."""
     return f"consumer:{consumer}"
 
 
 class OffsetBounds(NamedTuple):
-    """The first byte that is kept, and the one behind the last: equal where nothing is kept."""
+    """The offset of the first byte that is kept, and the offset after the last; equal if nothing is kept."""
 
     floor: Offset
     end: Offset
 
 
 class StreamPiece(NamedTuple):
-    """What was read of a stream: bytes, how many units begin in them, and where reading goes on."""
+    """The result of a stream read: data, the number of units that start in it, and the offset to continue at."""
 
     next_offset: Offset
     unit_count: int
@@ -68,28 +67,28 @@ class StreamPiece(NamedTuple):
 
 
 def offset_bounds(topic: TopicState, log: TopicLog | None) -> OffsetBounds:
-    """The bounds of a topic as they are now; the end never moves back."""
+    """Returns the current bounds of a topic; the end never moves back."""
     floor = None if log is None or topic.floor > topic.head_seq else log.offset_of(topic.floor)
     return OffsetBounds(topic.end_offset if floor is None else floor, topic.end_offset)
 
 
 def seq_at_offset(topic: TopicState, log: TopicLog | None, offset: Offset) -> Seq:
-    """The first record that starts at an offset or behind it; the next one to come if there is none."""
+    """Returns the first record that starts at `offset` or after it; the next seq if there is none."""
     found = None if log is None or offset >= topic.end_offset else log.at_offset(offset)
     if log is None or found is None:
         return topic.next_seq
-    first_seq, behind = found
+    first_seq, next_seq = found
     for batch in stored_batches(log, first_seq, Seq(first_seq + 1), 1):
         starts, base_offset = _starts(batch)
         if offset > base_offset:
             return Seq(first_seq + int(starts[:-1].searchsorted(np.int64(offset - base_offset))))
         return first_seq
-    # It is damaged: whoever goes on behind it has read it, or never will.
-    return behind
+    # The batch is damaged, so its records cannot be read: continue after it.
+    return next_seq
 
 
 def offset_at_seq(topic: TopicState, log: TopicLog | None, seq: Seq) -> Offset:
-    """Where a record starts, or the first one kept behind it; the end if there is none."""
+    """Returns the offset of a record, or of the first one kept after it; the end if there is none."""
     seq = topic.first_readable(seq)
     batches = [] if log is None or seq > topic.head_seq else stored_batches(log, seq, topic.next_seq, 1)
     if not batches:
@@ -99,7 +98,7 @@ def offset_at_seq(topic: TopicState, log: TopicLog | None, seq: Seq) -> Offset:
 
 
 def _starts(batch: StoredBatch) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Offset]:
-    """Where each unit of a batch starts in its plain block, and the block's end; and the offset of the block."""
+    """Returns the start of each unit in the uncompressed block of a batch, and its end; and the offset of the block."""
     header = batch.header
     block = np.frombuffer(block_of(header, batch.block), np.uint8)
     starts = np.array([0, len(block)], np.int64)
@@ -111,9 +110,9 @@ def _starts(batch: StoredBatch) -> tuple[np.ndarray[tuple[int], np.dtype[np.int6
 
 
 class StreamRead:
-    """One read of a stream from an offset on, of at most as many bytes as are asked for, or of one unit.
+    """One read of a stream from an offset on, of at most `size_max` bytes, but of at least one unit.
 
-    It is planned and carried out by turns:
+    Planning and executing alternate:
 
     while store.queries.plan_stream(name, read) and not read.execute(): ...
     read.result()
@@ -123,16 +122,16 @@ class StreamRead:
         self._start = start
         self._state = np.zeros(kernel.SHOW_STATE, np.int64)
         self._state[kernel.SHOW_FROM] = start
-        self._state[kernel.SHOW_ROOM] = self._reservation = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
+        self._state[kernel.SHOW_ROOM] = self._size_max = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
         self._state[kernel.SHOW_LIMIT] = -1
-        #: Where the next piece begins; 0 before the first one.
+        #: The seq at which the next piece starts; 0 before the first piece.
         self._seq = Seq(0)
         self._plan: ReadPlan | None = None
         self._end = start
         self._out: Bytes = np.empty(0, np.uint8)
 
     def plan(self, topic: TopicState, log: TopicLog | None) -> bool:
-        """Plan the next piece, while nothing changes; false if there is nothing more to read."""
+        """Plan the next piece, under the lock of the store; False if there is nothing more to read."""
         self._end = topic.end_offset
         if log is None or self._start >= self._end:
             return False
@@ -143,22 +142,22 @@ class StreamRead:
         base_offset = log.offset_of(seq) if seq <= topic.head_seq else None
         if base_offset is None:
             return False
-        last = log.at_offset(Offset(max(self._start, base_offset) + self._reservation))
+        last = log.at_offset(Offset(max(self._start, base_offset) + self._size_max))
         assert last is not None
-        # The index may be ahead of the topic: what is written and not published yet is nobody's to read.
-        behind = min(topic.next_seq, max(Seq(seq + 1), last[1]))
-        self._plan = plan_records(topic, log, seq, behind, size_max=_PIECE_SIZE)
+        # The index may be ahead of the topic: batches that are written but not published yet must not be read.
+        end_seq = min(topic.next_seq, max(Seq(seq + 1), last[1]))
+        self._plan = plan_records(topic, log, seq, end_seq, size_max=_PIECE_SIZE)
         self._seq = self._plan.end_seq
         return True
 
     @property
     def read_size(self) -> int:
-        """Bytes of files that carrying out the piece has to read; what came out of the log is there."""
+        """Bytes that `execute` has to read from files. Unflushed batches are in memory already."""
         plan = self._plan
         return 0 if plan is None else sum(run.size for run in plan.runs if run.source is not None)
 
     def execute(self) -> bool:
-        """Read the piece that is planned; whether there is no room for more."""
+        """Read the planned piece; True if the response is full."""
         plan, self._plan = self._plan, None
         assert plan is not None
         try:
@@ -167,29 +166,29 @@ class StreamRead:
             firsts, lasts = live[:, 0].copy(), live[:, 1].copy()
             for buffer, at, entries in _verified(plan):
                 if self._show(buffer, at, entries, (firsts, lasts)):
-                    return self._ended()
+                    return self._finish()
         finally:
             plan.release()
         is_full = self._state[kernel.SHOW_SIZE] and self._state[kernel.SHOW_NEXT] >= self._state[kernel.SHOW_LIMIT]
-        return bool(is_full) and self._ended()
+        return bool(is_full) and self._finish()
 
     def release(self) -> None:
-        """Give back what is pinned by a piece that nobody carries out; twice is fine."""
+        """Release the pins of a planned piece that will not be executed. Calling it twice is fine."""
         if self._plan is not None:
             self._plan.release()
 
     def result(self) -> StreamPiece:
-        """All that was read."""
+        """Returns everything read so far."""
         size = int(self._state[kernel.SHOW_SIZE])
         data = self._out.data.toreadonly()[:size] if size else _NOTHING
         return StreamPiece(max(self._start, self._end), int(self._state[kernel.SHOW_UNITS]), data)
 
-    def _ended(self) -> bool:
+    def _finish(self) -> bool:
         self._end = Offset(int(self._state[kernel.SHOW_NEXT]))
         return True
 
     def _show(self, buffer: Bytes, at: int, entries: Entries, live: tuple[kernel.Integers, kernel.Integers]) -> bool:
-        """Show what is wanted of some batches; whether there is no room for more."""
+        """Copy the requested bytes of batches to the output; True if the response is full."""
         state = self._state
         state[kernel.SHOW_ENTRY] = 0
         self._make_space(int(entries["length"].max()) - BATCH_HEADER_SIZE)
@@ -214,23 +213,23 @@ class StreamRead:
         return kernel.show_block(block, 0, len(block), *numbers, *live, self._state, self._out)
 
     def _make_space(self, block_size: int) -> None:
-        """Memory for what is asked for and, as long as nothing was shown, for one unit of a block of such a size."""
+        """Allocate the output buffer; before the first data it must also fit one unit of a block of `block_size`."""
         if self._state[kernel.SHOW_SIZE]:
             return
-        size = min(V1_FETCH_DATA_SIZE_MAX, max(block_size, min(self._reservation, self._end - self._start)))
+        size = min(V1_FETCH_DATA_SIZE_MAX, max(block_size, min(self._size_max, self._end - self._start)))
         if size > len(self._out):
             self._out = READ_BUFFERS.take(size)
 
 
 def _verified(plan: ReadPlan) -> Iterator[tuple[Bytes, int, Entries]]:
-    """The sound batches of a plan: memory that holds them, the file position where it begins, and their entries."""
+    """Yield the sound batches of a plan: a buffer that holds them, its file position, and their entries."""
     for run in plan.runs:
         buffer = READ_BUFFERS.take(run.size) if run.source is not None else np.frombuffer(run.data, np.uint8)
         for piece in pieces(run):
-            entries = bring(run, piece, buffer, run.at)
+            entries = read_piece(run, piece, buffer, run.at)
             if len(entries):
                 yield buffer, run.at, np.ascontiguousarray(entries)
 
 
 def _malformed(offset: Offset) -> CorruptionError:
-    return CorruptionError(f"the batch at offset {offset} is sound, but its block is no run of records; run verify")
+    return CorruptionError(f"the batch at offset {offset} is sound, but its block holds no valid records; run verify")

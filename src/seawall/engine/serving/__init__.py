@@ -1,1 +1,1 @@
-"""What a server needs from an engine, on its event loops."""
+"""The log as a server uses it, on one or several event loops."""

@@ -1,15 +1,15 @@
-"""A served log as a loop beside its own has it: a ring and readers of its own, and everything else in common.
+"""The served log on an additional event loop: its own ring and waiting readers, everything else shared.
 
-    log = LoopView(first, index)      # on the other loop, which ends after the first has closed the log
+    log = LoopView(first, index)      # on the additional loop, which ends after the first loop has closed the log
 
-What connections of this loop publish goes into its ring, and the first loop orders and commits it with everything else:
-it is told by `kick`. Answers are taken from the ring here, when the first loop says that there may be some. Questions
-and changes work as ever: the locks of the store are for threads.
+Connections of this loop publish to its ring; the first loop orders and commits those batches with everything else, when
+`kick` wakes it. This loop takes the acks from its ring when the first loop signals that there may be some. Queries and
+changes work as on the first loop, since the locks of the store are for threads.
 
-A topic is told to exist, to have other settings or to be gone when the rules of all loops say so, since a peer may be
-told by one loop and publish through another.
+The creation, change or deletion of a topic is reported to a peer only after the topic rules of all loops are updated:
+the peer may receive the reply through one loop and publish through another.
 
-A crash takes what was not acked, as ever. This module must not know connections, sockets or frames.
+A crash loses only what was not acked. This module must not know connections, sockets or frames.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ R = TypeVar("R")
 
 
 class LoopView(ServedLog):
-    """The log of one loop that does not commit."""
+    """The served log on an event loop that does not commit."""
 
     def __init__(self, first: ServedLog, index: int) -> None:
-        """On its loop; the log of the first loop is open, and serves nobody yet."""
+        """Create it on its own loop, after the first loop has opened the log and before it serves connections."""
         super().__init__(first._path, first._settings, first._config)
         self._first = first
         self._is_kicked = False
@@ -40,21 +40,21 @@ class LoopView(ServedLog):
         self._log, self._driver, self._store, self._orderer = first._log, first._driver, first._store, first._orderer
         self._readers, self._checkers = first._readers, first._checkers
         self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
-        with self._opened().looking():
+        with self._opened().inspecting():
             self.rules = TopicRules(self._store.catalog)
         self.loop_views = first.loop_views
         self.loop_views.append(self)
-        self._opened().queue.listeners.append(partial(self._announce, self._loop))
+        self._opened().queue.listeners.append(partial(self._schedule_notify, self._loop))
 
     async def open(self) -> Self:
-        """The first loop has opened it."""
+        """Always raises: the first loop has opened the log."""
         raise WrongStateError("this log is open already")
 
     async def close(self) -> None:
-        """Leave it to the first loop."""
+        """Do nothing: the first loop closes the log."""
 
     def kick(self) -> None:
-        """Something was published to the ring: have the first loop commit it soon."""
+        """Make the first loop commit soon, after a batch was published to the ring."""
         if not self._is_kicked:
             self._is_kicked = True
             self._first._loop.call_soon_threadsafe(self._kick_first)
@@ -63,15 +63,15 @@ class LoopView(ServedLog):
         self._is_kicked = False
         self._first.kick()
 
-    def make_way(self) -> None:
-        """The ring has no room: if the order holds something back the first loop steps it."""
-        self._first._loop.call_soon_threadsafe(self._first.make_way)
+    def release_held(self) -> None:
+        """Make the first loop release held-back batches, since the ring has no space."""
+        self._first._loop.call_soon_threadsafe(self._first.release_held)
 
     def abandon(self) -> None:
-        """Whatever follows, the end is not in order."""
+        """Mark the shutdown as unclean, whatever follows."""
         self._first.abandon()
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        # What the first loop has gathered was published by nobody here.
-        with self._knowing_outcome():
+        # Unlike on the first loop, this loop has no records of its own to queue first.
+        with self._reporting_unknown_outcome():
             return await asyncio.to_thread(call, *arguments, **named)

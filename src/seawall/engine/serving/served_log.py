@@ -1,20 +1,24 @@
-"""A log that a server stands in front of: what connections need of it, on their event loop.
+"""The log as a server uses it: what its connections need, on their event loop.
 
-    ring, rules      where batches of connections go, and what is known of topics on arrival
-    kick             something was published: the next commit takes it along, and comes soon
-    make_way         something has no room in the ring
-    on_answers       called on the loop when something can be said about what was published: ordered, or durable
-    on_failed        called on the loop, once, when nothing more can be written: from then on it is read-only
-    on_session       called on the loop when a session was begun at another loop (`broker_log`)
-    ask, change      questions to the store and changes of it that are no appends, which may have to wait
+    ring, rules      the ring that connections publish to, and the topic rules that arriving batches are checked against
+    kick             a batch was published to the ring: commit it soon
+    release_held     the ring has no space: make the sequencer release batches that it holds back
+    on_answers       called on the loop when published batches may have become ordered or durable
+    on_failed        called on the loop, once, when a write has failed: the log is read-only from then on
+    on_session       called on the loop when another loop has opened a session (`served_sessions.py`)
+    ask, change      read-only queries of the store, and changes other than appends; both may wait
+    changes          an event that is set when new records can be read
+    run_read         runs a large read on a thread with low disk priority
+    run_check        runs CPU-bound work on a thread
 
-Everything else is `AsyncLog`: records of this process are published and read as ever, in the same order as those of
-connections. While batches of order 5 are held back, the order is stepped now and then: time may decide about them.
+Everything else is inherited from `AsyncLog`: this process publishes and reads records as usual, in the same order as
+the connections. While the sequencer holds back batches of order 5, a timer steps it periodically, because a timeout may
+release them.
 
-A server may have several loops, each with a ring of its own. This one commits for all; the others have the same log as
-`LoopView`, and are told of everything that loops have to know of each other.
+A server may have several loops, each with its own ring. This loop commits for all of them. The other loops use the same
+log through `LoopView`; the loops notify each other of topic and session changes.
 
-A crash takes what was not acked. This module must not know connections, sockets or frames.
+A crash loses only what was not acked. This module must not know connections, sockets or frames.
 """
 
 from __future__ import annotations
@@ -58,23 +62,23 @@ from seawall.wire.format.read_buffers import READ_BUFFERS
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Turns of the loop for which a commit waits while each brings more: one of few batches costs what one of many does.
-_GATHERING_TURNS: Final = 8
+#: Loop iterations that a commit waits for while each brings more batches: a small commit costs as much as a large one.
+_GATHER_ITERATIONS_MAX: Final = 8
 
-#: How often the order is stepped while something is held back or kept out.
+#: How often the sequencer is stepped while it holds back batches or cannot store any.
 _STEP_S: Final = 0.25
 
 
 class ServedLog(ServedSessions):
-    """An open log with a ring for the network."""
+    """A log with a ring to which network connections publish. This loop commits."""
 
     ring: BrokerRing
     rules: TopicRules
-    #: The ring's pending batches, which say what an answer is about.
+    #: The pending batches of the ring, which an ack refers to.
     pending: Records
-    #: Threads of readers, whose disk operations have to wait for all others.
+    #: Threads for large reads, whose disk operations have the lowest priority.
     _readers: ThreadPoolExecutor
-    #: Threads for what takes processor time and holds no lock of the interpreter.
+    #: Threads for CPU-bound work that releases the GIL.
     _checkers: ThreadPoolExecutor
 
     def __init__(
@@ -90,25 +94,26 @@ class ServedLog(ServedSessions):
         self.loop_views: list[ServedLog] = [self]
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
-        #: Whose sessions live, whether they send batches or not.
+        #: Returns the clients whose sessions are alive, whether they send batches or not.
         self.living_clients: Callable[[], Iterable[ClientId]] = tuple
-        self._is_poked = False
-        #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
+        #: True if the next commit must step the sequencer even if no batch arrived.
+        self._is_step_due = False
+        #: Batches claimed at the last gathering iteration, and the number of iterations so far; 0 if not gathering.
         self._gathered = 0
-        self._gathering_turns = 0
-        self._are_answers_due = False
+        self._gather_iterations = 0
+        self._is_answering_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._resident: ResidentCommit | None = None
 
     async def open(self) -> Self:
-        """Open the data directory; `async with` does it."""
+        """Open the data directory. `async with` calls this."""
         await super().open()
         self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
         self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "seawall-checker")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         log = self._opened()
-        with log.looking() as store:
+        with log.inspecting() as store:
             self._store = store
             self.rules = TopicRules(store.catalog)
         assert isinstance(store.orderer, SequencedOrderer), "opened with brokers"
@@ -118,14 +123,14 @@ class ServedLog(ServedSessions):
         self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
         queue = log.queue
         queue.has_arrivals = self._has_arrivals
-        queue.on_begun = self._commit_begun
-        queue.listeners.append(self._answers_may_be_there)
+        queue.on_begun = self._commit_started
+        queue.listeners.append(self._answer_everywhere)
         store.guard.on_failed = self._report_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
         return self
 
     async def close(self) -> None:
-        """End in order; closing twice is fine."""
+        """Close the log cleanly. Closing twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
             if self._resident is not None:
@@ -137,83 +142,83 @@ class ServedLog(ServedSessions):
         await super().close()
 
     def abandon(self) -> None:
-        """Whatever follows, the end is not in order: the next opening looks at everything, as after a crash."""
+        """Mark the shutdown as unclean, whatever follows: the next opening recovers as after a crash."""
         self._store.leaves_mark = False
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Something was published to the ring: have it committed soon, with what else comes in the next turns."""
-        if not self._gathering_turns:
-            self._gathering_turns = 1
+        """Commit soon, after a batch was published to the ring; gathers batches of the next loop iterations."""
+        if not self._gather_iterations:
+            self._gather_iterations = 1
             self._gathered = self._claimed()
             self._loop.call_soon(self._gather)
 
     def _gather(self) -> None:
-        """Look whether the last turn has brought more; the first that has not ends the gathering."""
+        """Continue gathering if the last loop iteration brought more batches; otherwise start the commit."""
         claimed = self._claimed()
-        if claimed != self._gathered and self._gathering_turns < _GATHERING_TURNS:
+        if claimed != self._gathered and self._gather_iterations < _GATHER_ITERATIONS_MAX:
             self._gathered = claimed
-            self._gathering_turns += 1
+            self._gather_iterations += 1
             self._loop.call_soon(self._gather)
             return
-        self._gathering_turns = 0
+        self._gather_iterations = 0
         if self._driver is not None:
             self._driver.wake()
 
     def _claimed(self) -> int:
-        """Batches that were ever put into any ring."""
+        """Returns the number of batches ever published to any ring."""
         return sum(ring.claimed for ring in self._rings)
 
     def resident(self, publishers: npt.NDArray[np.void], interrupt: Callable[[], None]) -> ResidentCommit:
-        """Commits by a kernel, for the publish thread."""
+        """Create the commit kernel of the publish thread."""
         queue = self._opened().queue
-        self._resident = made = ResidentCommit(queue, self._store, self._orderer, publishers, interrupt)
-        self._loop.add_reader(made.news.wait_fd, made.notify)
-        return made
+        self._resident = resident = ResidentCommit(queue, self._store, self._orderer, publishers, interrupt)
+        self._loop.add_reader(resident.news.wait_fd, resident.notify)
+        return resident
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
-        """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
+        """Append one block under an idempotency key; returns its position and seq, or those stored first."""
         pending_batch = PendingBatch.of(topic, [block])
         pending_batch.give_key(key)
-        with self._knowing_outcome():
+        with self._reporting_unknown_outcome():
             await self.offer(pending_batch)
-        assert pending_batch.first is not None, "decided without an error"
+        assert pending_batch.first is not None, "committed without an error"
         return pending_batch.first
 
-    def make_way(self) -> None:
-        """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""
+    def release_held(self) -> None:
+        """Step the sequencer if it holds back batches, so that it frees their space in the full ring."""
         if self._orderer.held and self._driver is not None:
-            self._is_poked = True
+            self._is_step_due = True
             self._driver.wake()
 
     @property
     def failure(self) -> BaseException | None:
-        """The failure of a write or a sync that made the log read-only; None while there was none."""
+        """The write or sync failure that made the log read-only; None if there was none."""
         return self._store.guard.failure
 
     @property
     def is_refusing(self) -> bool:
-        """Whether nothing more can be stored: the disk is full, or writing has failed."""
+        """True if nothing more can be stored: the disk is full, or a write has failed."""
         return self._orderer.is_stuck or self._store.guard.is_failed
 
     @property
     def term(self) -> Term:
-        """The term in which this process orders."""
+        """The term in which this process sequences."""
         return self._orderer.sequencer.term
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
     def topic(self, topic_id: TopicId) -> TopicState | None:
-        """The topic with this id, if it is there."""
+        """Returns the topic with this id, or None."""
         return self._store.topic_of(topic_id)
 
     def topic_named(self, name: str) -> TopicState:
-        """The topic with this name, or `NotFoundError`."""
+        """Returns the topic with this name; raises `NotFoundError` if there is none."""
         return self._store.topic_named(name)
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`."""
+        """Create a topic. Settings are those of `TopicConfig`."""
         info = await super().create_topic(name, **settings)
         await self._learn(info.topic_id)
         return info
@@ -231,123 +236,123 @@ class ServedLog(ServedSessions):
         await self._everywhere(lambda log: log.rules.forget(topic_id))
 
     async def staging(self, *, is_apart: bool = False) -> TopicState:
-        """The topic that records are staged in, or much is."""
+        """Returns the staging topic; with `is_apart` the one for large amounts."""
         topic = await super().staging(is_apart=is_apart)
         await self._learn(topic.topic_id)
         return topic
 
     async def _learn(self, topic_id: TopicId) -> None:
-        """Have all loops know a topic, before whoever made it is told that it is there."""
+        """Update the rules of all loops for a topic, before its creation or change is reported."""
         topic = self.topic(topic_id)
         if topic is not None:
             await self._everywhere(lambda log: log.rules.learn(topic))
 
     async def _everywhere(self, work: Callable[[ServedLog], None]) -> None:
-        """Do something on each loop, and wait until it is done."""
+        """Call `work` on every loop, and wait until all calls have returned."""
         work(self)
-        for door in self.loop_views:
-            if door is not self:
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(work, door), door._loop))
+        for view in self.loop_views:
+            if view is not self:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(work, view), view._loop))
 
     # --- the store -------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Callable[[Store], R]) -> R:
-        """Put a short question to the store while nothing changes: at once, or on a thread if it is being changed."""
+    async def ask(self, query: Callable[[Store], R]) -> R:
+        """Run a short read-only query on the store, under its lock: here if the lock is free, otherwise on a thread."""
         log = self._opened()
         state = log.queue.state
         if state.acquire(blocking=False):
             try:
-                return question(self._store)
+                return query(self._store)
             finally:
                 state.release()
-        return await asyncio.to_thread(self._ask_waiting, question)
+        return await asyncio.to_thread(self._ask_blocking, query)
 
-    def _ask_waiting(self, question: Callable[[Store], R]) -> R:
-        with self._opened().looking():
-            return question(self._store)
+    def _ask_blocking(self, query: Callable[[Store], R]) -> R:
+        with self._opened().inspecting():
+            return query(self._store)
 
     async def change(self, make: Callable[[Store], R]) -> R:
-        """Change the store, when everything that was handed in before is committed; on a thread."""
-        return await self._on_thread(self._change_waiting, make)
+        """Change the store on a thread, after everything queued before is committed."""
+        return await self._on_thread(self._change_blocking, make)
 
-    def _change_waiting(self, make: Callable[[Store], R]) -> R:
+    def _change_blocking(self, make: Callable[[Store], R]) -> R:
         with self._opened().changing():
             return make(self._store)
 
-    async def aside(self, read: Callable[[], R]) -> R:
-        """Carry out a large read on a thread whose disk operations wait for those of all others."""
+    async def run_read(self, read: Callable[[], R]) -> R:
+        """Execute a large read on a thread whose disk operations have the lowest priority."""
         return await self._loop.run_in_executor(self._readers, read)
 
-    async def beside(self, work: Callable[[], R]) -> R:
-        """Do something on a thread that takes processor time, and mostly without the lock of the interpreter."""
+    async def run_check(self, work: Callable[[], R]) -> R:
+        """Run CPU-bound work, most of which releases the GIL, on a thread."""
         return await self._loop.run_in_executor(self._checkers, work)
 
     def relieve(self) -> None:
-        """Memory is short: begin to return what can be, and to place what waits in the log."""
+        """Start to release memory under memory pressure: drop caches, and flush unflushed batches to segments."""
         self._opened().flush_thread.relieve()
         READ_BUFFERS.drop()
         INDEXES.clear()
         self._readers.submit(give_back_memory)
 
     @property
-    def news(self) -> asyncio.Event:
-        """Set when something new can be read: taken before a look, it misses nothing that comes behind that."""
-        return self._coming_change()
+    def changes(self) -> asyncio.Event:
+        """The event of the next records that can be read. Take it before a read, so that no later record is missed."""
+        return self._next_readable()
 
-    async def wait_for_change(self, timeout_s: float, news: asyncio.Event) -> None:
-        """Wait until something new can be read since `news` was taken, or for so long."""
+    async def wait_for_change(self, timeout_s: float, changes: asyncio.Event) -> None:
+        """Wait until new records can be read since `changes` was taken, for at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await news.wait()
+                await changes.wait()
         except TimeoutError:
             return
 
     def wake_readers(self) -> None:
-        """Have everybody of this loop look who waits for news."""
+        """Wake all readers of this loop that wait for new records."""
         self._notify_readers()
 
-    def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Something new can be read: have readers look that wait for it. One that begins to wait now looks first."""
-        if self._news is not None:
+    def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the readers that wait for new records. A reader that starts to wait now reads first."""
+        if self._readable is not None:
             loop.call_soon_threadsafe(self._notify_readers)
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- commits and acks ------------------------------------------------------------------------------------------
 
     def _has_arrivals(self) -> bool:
-        return not self._store.guard.is_failed and (self._is_poked or self._orderer.is_behind)
+        return not self._store.guard.is_failed and (self._is_step_due or self._orderer.is_behind)
 
-    def _commit_begun(self) -> None:
-        """Called by whoever commits, when a group has its numbers: the order was stepped."""
-        self._is_poked = False
-        self._answers_may_be_there()
+    def _commit_started(self) -> None:
+        """Called by the commit leader when a group is numbered, which has stepped the sequencer."""
+        self._is_step_due = False
+        self._answer_everywhere()
 
-    def _answers_may_be_there(self) -> None:
-        """Called when a group has its numbers, and when it is written."""
-        for door in self.loop_views:
-            door._have_answered()
+    def _answer_everywhere(self) -> None:
+        """Make every loop ack its batches; called when a group is numbered, and when it is written."""
+        for view in self.loop_views:
+            view._schedule_answers()
 
-    def _have_answered(self) -> None:
-        """Have this loop look for answers to what its connections have published."""
+    def _schedule_answers(self) -> None:
+        """Make this loop ack the batches of its connections: directly on its own thread, otherwise soon."""
         if get_ident() == self._thread:
             self.on_answers()
-        elif self.ring.is_awaited and not self._are_answers_due:
-            self._are_answers_due = True
+        elif self.ring.is_awaited and not self._is_answering_scheduled:
+            self._is_answering_scheduled = True
             self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
-        self._are_answers_due = False
+        self._is_answering_scheduled = False
         self.on_answers()
 
     def _report_failure(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(partial(self.on_failed, error))
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        with self._knowing_outcome():
+        with self._reporting_unknown_outcome():
             return await super()._on_thread(call, *arguments, **named)
 
     @contextmanager
-    def _knowing_outcome(self) -> Iterator[None]:
-        """Raise `OutcomeUnknownError` for a change during which writing failed: it may be stored or not."""
+    def _reporting_unknown_outcome(self) -> Iterator[None]:
+        """Raise `OutcomeUnknownError` if a write fails during a change: the change may be stored or not."""
         was_failed = self._store.guard.is_failed
         try:
             yield
@@ -357,7 +362,7 @@ class ServedLog(ServedSessions):
             raise OutcomeUnknownError(f"it may be stored or not: writing failed ({error})") from error
 
     def _step(self) -> None:
-        """Look after what only time decides."""
+        """Run periodic work: expire sessions, and step the sequencer while it holds back batches."""
         self._timer = self._loop.call_later(_STEP_S, self._step)
         if self._driver is None or self._store.guard.is_failed:
             return
@@ -365,10 +370,10 @@ class ServedLog(ServedSessions):
         if not (self._orderer.held or self._orderer.is_stuck):
             return
         now_ns = OsClock().monotonic_ns()
-        for door in self.loop_views:
-            for client_id in door.living_clients():
+        for view in self.loop_views:
+            for client_id in view.living_clients():
                 self._orderer.sequencer.touch(client_id, now_ns)
-        self._is_poked = True
+        self._is_step_due = True
         self._driver.wake()
 
 
@@ -377,4 +382,4 @@ async def _execute(work: Callable[[ServedLog], None], log: ServedLog) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """Nobody publishes to the ring yet."""
+    """The default callback: no server is attached yet."""

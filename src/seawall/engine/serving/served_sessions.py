@@ -1,11 +1,11 @@
-"""The sessions of a log that a server stands in front of: opened, asked for, ended, on its event loop.
+"""The publisher sessions of a served log: open, query, end and expire them, on an event loop of the server.
 
-    open_session, session_of, epoch_behind    for who says HELLO
-    list_sessions, end_session                for who looks after them
-    session_begun, on_session                 what loops have to know of each other: who is fenced
-    expire_sessions_if_due                    now and then
+    open_session, session_of, epoch_behind    for a client that sends HELLO
+    list_sessions, end_session                for operators
+    session_begun, on_session                 between loops: fence older sessions of a client
+    expire_sessions_if_due                    called periodically
 
-A crash takes what was not durable. This module must not know connections, sockets or frames.
+A crash loses only what was not durable. This module must not know connections, sockets or frames.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ R = TypeVar("R")
 
 
 class ServedSessions(AsyncLog):
-    """The part of a served log that is about sessions."""
+    """The session methods of a served log."""
 
     _store: Store
     _loop: asyncio.AbstractEventLoop
-    #: The log as each loop has it, the one that commits first: none leaves before that one is closed.
+    #: The log on each event loop, the committing one first. No view is removed before that one is closed.
     loop_views: Sequence[ServedSessions]
 
     def __init__(
@@ -49,65 +49,65 @@ class ServedSessions(AsyncLog):
         networks: int = 0,
     ) -> None:
         super().__init__(path, settings, config, brokers=brokers, networks=networks)
-        #: Called on the loop when the older sessions of a client have ended.
+        #: Called on this loop with a client and an epoch: sessions of the client with an older epoch have ended.
         self.on_session: Callable[[ClientId, SessionEpoch], None] = _nothing
-        #: Who has a connection on this loop.
+        #: Returns the clients that have a connection on this loop.
         self.connected_clients: Callable[[], Iterable[ClientId]] = tuple
-        #: Clients of this loop whose sessions are being opened: nobody has them yet.
+        #: Clients whose sessions are being opened on this loop; no connection has them yet.
         self._opening: list[ClientId] = []
         self._expiry: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def ask(self, question: Callable[[Store], R]) -> R:
-        """Put a short question to the store while nothing changes."""
+        """Run a short read-only query on the store, under its lock."""
 
     @abstractmethod
     async def change(self, make: Callable[[Store], R]) -> R:
-        """Change the store, when everything that was handed in before is committed."""
+        """Change the store, after everything queued before is committed."""
 
     async def open_session(self, wanted: WantedSession) -> Opened:
-        """Open a session of a publisher, which ends those before it; durable when this returns."""
+        """Open a session of a publisher, which ends its older sessions. Durable when this returns."""
         client_id = wanted.client_id
         self._opening.append(client_id)
         try:
             return await self.change(lambda store: store.session_keeper.open(wanted))
         finally:
-            # In the next turn: the connection that asked for it has it by then.
+            # In the next iteration of the loop: by then the connection that requested the session has it.
             self._loop.call_soon(self._opening.remove, client_id)
 
     async def session_of(self, client_id: ClientId) -> ClientState | None:
-        """What is known of a publisher; None if nothing is."""
+        """Returns the state of a publisher; None if it is unknown."""
 
-        def look(store: Store) -> ClientState | None:
+        def query(store: Store) -> ClientState | None:
             window = store.sessions.window
             return window.state(client_id) if client_id in window else None
 
-        return await self.ask(look)
+        return await self.ask(query)
 
     async def epoch_behind(self, client_id: ClientId, session_epoch: SessionEpoch) -> SessionEpoch | None:
-        """The next epoch of a client that is not known, if it names one that a retired session may have had."""
+        """Returns the next epoch of an unknown client, if a retired session may have had the epoch it names."""
 
-        def look(store: Store) -> SessionEpoch | None:
+        def query(store: Store) -> SessionEpoch | None:
             sessions = store.sessions
             return SessionEpoch(sessions.epoch_floor + 1) if sessions.was_retired(client_id, session_epoch) else None
 
-        return await self.ask(look)
+        return await self.ask(query)
 
     def remembered(
         self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int
     ) -> KnownOutcome:
-        """What the store knows of a batch that came again, where the order does not know it any more."""
+        """Returns what the store remembers of a repeated batch that the sequencer no longer knows."""
         with self._opened().queue.state:
             return remembered(self._store.sessions, client_id, session_epoch, client_seq, block_crc, 0)
 
-    # --- who looks after them ------------------------------------------------------------------------------------
+    # --- for operators -------------------------------------------------------------------------------------------
 
     async def list_sessions(self, after: int, count: int) -> list[SessionInfo]:
-        """Sessions of clients above an id, by rising id, so many at most."""
+        """List at most `count` sessions of clients with ids above `after`, by ascending id."""
         return await self.ask(lambda store: store.sessions.infos(after, count))
 
     async def end_session(self, client_id: ClientId) -> SessionInfo:
-        """End and forget a session, and fence the connections that have it; what it was. Durable when this returns."""
+        """End and forget a session and fence its connections; returns its last state. Durable when this returns."""
 
         def end(store: Store) -> tuple[list[SessionInfo], SessionEpoch]:
             return store.sessions.infos(client_id - 1, 1), store.session_keeper.retire(client_id)
@@ -118,36 +118,36 @@ class ServedSessions(AsyncLog):
         return session
 
     async def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        """End and forget the session of a client, and fence its connections. Durable when this returns."""
         await self.end_session(ClientId(client_id))
 
     def session_begun(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
-        """A connection of this loop may publish for a session: older ones of its client must not, wherever they are."""
-        for door in self.loop_views:
-            if door is not self:
-                door._loop.call_soon_threadsafe(door.on_session, client_id, session_epoch)
+        """Fence older sessions of a client on all other loops, since a connection of this loop has a newer one."""
+        for view in self.loop_views:
+            if view is not self:
+                view._loop.call_soon_threadsafe(view.on_session, client_id, session_epoch)
 
     def _all_connected(self) -> list[ClientId]:
-        return [client_id for door in self.loop_views for client_id in (*door.connected_clients(), *door._opening)]
+        return [client_id for view in self.loop_views for client_id in (*view.connected_clients(), *view._opening)]
 
-    # --- time ----------------------------------------------------------------------------------------------------
+    # --- expiry --------------------------------------------------------------------------------------------------
 
     def expire_sessions_if_due(self) -> None:
-        """Have expired sessions retired beside everything else, if it is time to look for some."""
+        """Start a task that retires expired sessions, if a check is due."""
         if self._store.session_keeper.is_look_due and (self._expiry is None or self._expiry.done()):
             self._expiry = self._loop.create_task(self._expire())
 
     async def end_expiry(self) -> None:
-        """Wait until nothing of that is under way any more."""
+        """Wait for a running expiry task."""
         if self._expiry is not None:
             await self._expiry
 
     async def _expire(self) -> None:
-        # What goes wrong with it is found by whoever changes something next; on a full disk nobody has to expire.
+        # The next change reports the same error to its caller; on a full disk expiry can wait.
         with suppress(SeawallError, OSError):
             while await self.change(lambda store: store.session_keeper.expire()):
                 continue
 
 
 def _nothing(*_: object) -> None:
-    """Nobody has connections yet."""
+    """The default callback: no server is attached yet."""

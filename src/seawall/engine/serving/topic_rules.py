@@ -1,6 +1,7 @@
-"""What a batch has to know of its topic on arrival: its order and its ack level, by topic id, as arrays for a kernel.
+"""Order and ack level of every topic, by topic id, as arrays for the kernel that admits arriving batches.
 
-Hints that refuse early: the frontier decides. One thread uses it. This module must not know connections.
+The rules are hints that refuse bad batches early; the frontier makes the final decision. Use them from one thread. This
+module must not know connections.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from seawall.core.types import TopicId
 from seawall.kernels.admission.arriving import NO_TOPIC
 from seawall.topics.state import TopicState
 
-_FIRST_SIZE: Final = 64
+_INITIAL_SIZE: Final = 64
 
 
 class TopicRules:
@@ -23,13 +24,13 @@ class TopicRules:
     __slots__ = ("levels", "orders")
 
     def __init__(self, topics: Iterable[TopicState]) -> None:
-        self.orders = np.full(_FIRST_SIZE, NO_TOPIC, np.uint8)
-        self.levels = np.zeros(_FIRST_SIZE, np.uint8)
+        self.orders = np.full(_INITIAL_SIZE, NO_TOPIC, np.uint8)
+        self.levels = np.zeros(_INITIAL_SIZE, np.uint8)
         for topic in topics:
             self.learn(topic)
 
     def learn(self, topic: TopicState) -> None:
-        """A topic is there, or has other settings."""
+        """Add a topic, or update its settings."""
         size = len(self.orders)
         if topic.topic_id >= size:
             grown = max(2 * size, topic.topic_id + 1)
@@ -39,10 +40,10 @@ class TopicRules:
         self.levels[topic.topic_id] = int(topic.config.ack_level)
 
     def require(self, topic: TopicState) -> None:
-        """Learn of a topic that was found elsewhere, if it is new: whoever created it may be about to tell."""
+        """Add a topic if it is unknown: its creator may not have updated these rules yet."""
         if topic.topic_id >= len(self.orders) or self.orders[topic.topic_id] == NO_TOPIC:
             self.learn(topic)
 
     def forget(self, topic_id: TopicId) -> None:
-        """A topic is gone."""
+        """Remove a deleted topic."""
         self.orders[topic_id] = NO_TOPIC

@@ -155,7 +155,7 @@ class Lwp1Reading:
                 if read.read_size <= _INLINE_SIZE:
                     is_full = read.execute()
                 else:
-                    is_full = await self._log.aside(read.execute)
+                    is_full = await self._log.run_read(read.execute)
                 if is_full:
                     break
         finally:

@@ -327,7 +327,7 @@ class Lwp1Session:
         try:
             with memory.working.lease() as lease:
                 await lease.acquire(plain_size_max(len(payload)))
-                self._plain = await self._service.log.beside(partial(plain_payload, flags, payload))
+                self._plain = await self._service.log.run_check(partial(plain_payload, flags, payload))
             memory.waiting.hold(len(self._plain))
             self._counted_plain = len(self._plain)
         except ProtocolError as error:

@@ -94,7 +94,7 @@ class Fetching:
             async with self._read_slots:
                 size_max = await self._sendable_size(request.max_bytes)
                 with self._connection.memory.working.lease() as lease:
-                    news = self._log.news
+                    news = self._log.changes
                     found = await self._next(lease, request, start, size_max)
                     self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                     left = deadline - loop.time()

@@ -144,7 +144,7 @@ class Subscriptions:
             await self._begin(subscription, request_id)
             lingers = subscription.request.linger_us > 0
             while size_max := await self._may_send(subscription):
-                news = self._log.news
+                news = self._log.changes
                 pushed = await self._push_response(subscription, request_id, size_max, lingers=lingers)
                 lingers = subscription.request.linger_us > 0
                 if pushed is _Pushed.SHORT:

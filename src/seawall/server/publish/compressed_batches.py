@@ -87,7 +87,7 @@ class CompressedBatches:
             with nullcontext() if account is None else account.lease() as lease:
                 if lease is not None:
                     await lease.acquire(size)
-                producer.checked = await self._log.beside(partial(_verdicts, batches))
+                producer.checked = await self._log.run_check(partial(_verdicts, batches))
         finally:
             producer.is_checking = False
         producer.session.resume()

@@ -222,7 +222,7 @@ class Ingest:
         if producer.space > 0 and not self._is_blocked(producer):
             if self._log.ring.has_space(producer.owner, size):
                 return True
-            self._log.make_way()
+            self._log.release_held()
         self._waiting[producer] = None
         return False
 
@@ -306,7 +306,7 @@ class Ingest:
         if arrived.count:
             log.kick()
         if arrived.stop is Stop.FULL:
-            log.make_way()
+            log.release_held()
         return arrived.rows
 
     def _record(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:

@@ -32,7 +32,7 @@ async def warm_up(log: ServedLog, ranges: Sequence[FileSpan], release: Callable[
         for each in cold:
             bring_near(*each)
 
-    reading = asyncio.ensure_future(log.aside(read))
+    reading = asyncio.ensure_future(log.run_read(read))
     try:
         await asyncio.shield(reading)
     except asyncio.CancelledError:

@@ -186,12 +186,12 @@ async def _read(
 ) -> FetchResponse | Gap:
     """Execute a plan: a large one on a thread."""
     if sum(run.size for run in made.runs) > _READ_HERE_MAX:
-        return await log.aside(lambda: _filled(response, made, made.execute(), from_seq, flags, size_max))
+        return await log.run_read(lambda: _filled(response, made, made.execute(), from_seq, flags, size_max))
     items = made.execute()
     fill = partial(_filled, response, made, items, from_seq, flags, size_max)
     if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
         # A few stored bytes decompress to many.
-        return await log.aside(fill)
+        return await log.run_read(fill)
     return fill()
 
 

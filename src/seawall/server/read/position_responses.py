@@ -65,7 +65,7 @@ async def next_position_response(
         except asyncio.CancelledError:
             plan.release()
             raise
-        stop = await log.aside(partial(_fill, response, plan, flags, size_max))
+        stop = await log.run_read(partial(_fill, response, plan, flags, size_max))
         lease.resize(response.memory_size)
         if stop is not None and response.chunk_count:
             return response
