@@ -71,8 +71,8 @@ class EmbeddedLog(EmbeddedSessions):
         """`state` is the lock of the store's memory; None creates one that only threads can take."""
         super().__init__()
         self._store = store
-        #: Why every call is refused (closed, or a forked child); None while the log is usable.
-        self._refusal: str | None = None
+        #: The error of every call (closed, or a forked child); None while the log is usable.
+        self._refusal: tuple[type[SeawallError], str] | None = None
         #: Looks up a topic by name without taking the lock of the store.
         self.topic_named = store.topic_named
         self.queue = CommitQueue(store, state)
@@ -440,14 +440,14 @@ class EmbeddedLog(EmbeddedSessions):
         self.flush_thread.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
-                self._refusal = "this log is closed"
+                self._refusal = InvalidInputError, "this log is closed"
                 store.close()
         # Readers that wait for records wake up and raise.
         self._notify_readers()
 
     def disown(self) -> None:
         """Called in a forked child: files, locks and threads belong to the parent."""
-        self._refusal = "this log was opened by another process: a forked child must not use it"
+        self._refusal = UnsupportedError, "this log was opened by another process: a forked child must not use it"
         # This process has no thread that would commit a queued batch.
         self.queue.joinable.clear()
 
@@ -496,7 +496,8 @@ class EmbeddedLog(EmbeddedSessions):
 
     def _check_usable(self) -> None:
         if self._refusal is not None:
-            raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
+            kind, text = self._refusal
+            raise kind(text)
 
 
 def info_of(topic: TopicState) -> TopicInfo:
