@@ -228,15 +228,15 @@ def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> N
 
 def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> None:
     topic_id = resident.topics[PLAIN]
-    (room,) = (each for each in resident.orderer._applier._rooms._rooms.values() if each.topic.topic_id == topic_id)
-    records, size = room.records_left, room.bytes_left
+    reservation = resident.orderer._applier._reservations._by_topic[topic_id]
+    records, size = reservation.records_left, reservation.bytes_left
     for number in range(3):
         resident.send(CLIENTS[0], PLAIN, b"%d" % number, b"and more")
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
-    assert (room.records_left, room.bytes_left) == (records, size)
+    assert (reservation.records_left, reservation.bytes_left) == (records, size)
     resident.orderer.cycles_ended()
     taken = sum(BATCH_HEADER_SIZE + len(stored.block) for stored in resident.stored(PLAIN)[1:])
-    assert (room.records_left, room.bytes_left) == (records - 6, size - taken)
+    assert (reservation.records_left, reservation.bytes_left) == (records - 6, size - taken)
 
 
 def test_rows_that_find_no_space_are_applied_first(resident: Resident) -> None:
