@@ -65,9 +65,9 @@ class LogWriter:
         self._next_position = Position(0)
         self._timestamp_ns = TimestampNs(0)
         self.frontier = frontier
-        #: True if a sequencer assigns positions: then controls are staged without one,
+        #: True if a sequencer assigns the positions: then the store stages its controls without one.
         self.follows = False
-        #: except the next control, if it was granted a position of the order.
+        #: True if the next control takes a position of the order nevertheless.
         self.has_position_grant = False
 
     @property
