@@ -162,8 +162,8 @@ def reference_before_data(patch: pytest.MonkeyPatch) -> None:
     """Breaks INV-REFERENCE-AFTER-DATA: the log refers to a large batch that was written and not synced."""
 
     def execute(self: Commit) -> None:
-        for place in self.places:
-            write_all(place.file, place.buffers, place.at)
+        for write in self.segment_writes:
+            write_all(write.file, write.buffers, write.at)
         if self.epoch is not None:
             self.epoch.execute(durable=self.durable)
 
@@ -266,20 +266,20 @@ def _without_floors(control: Control) -> Control:
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
     """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
-    real, real_ahead = LogCleaner.drop_dead, LocalOrderer._stage_next
+    real, real_preceding = LogCleaner.drop_dead, LocalOrderer._stage_preceding
 
     def drop_dead(self: LogCleaner) -> int:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(ControlLog, "sync", _nothing)
             return real(self)
 
-    def stage_ahead(self: LocalOrderer, room: object, commit: Commit, now: int) -> None:
+    def stage_preceding(self: LocalOrderer, reservation: object, commit: Commit, now: int) -> None:
         before = commit.durable
-        real_ahead(self, room, commit, now)
+        real_preceding(self, reservation, commit, now)
         commit.durable = before
 
     patch.setattr(LogCleaner, "drop_dead", drop_dead)
-    patch.setattr(LocalOrderer, "_stage_next", stage_ahead)
+    patch.setattr(LocalOrderer, "_stage_preceding", stage_preceding)
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,10 @@ ARGUMENTS_MIN = 3
 
 #: Functions that hand the writes of a commit to a disk ring, a kernel on real descriptors, and do nothing else: what is
 #: written and where is decided by `Commit`, whose own writing is simulated.
-EXECUTORS = {"engine/commit/ring_driver.py RingDriver._place", "engine/commit/ring_driver.py RingDriver._write"}
+EXECUTORS = {
+    "engine/commit/ring_driver.py RingDriver._write_segment",
+    "engine/commit/ring_driver.py RingDriver._write_epoch",
+}
 
 #: Writes a file again whose name somebody has removed, which no crash does: `tests/hostile/test_hostile_damaged_files`.
 AFTER_DAMAGE = {"storage/segments/segment.py SegmentWriter._name_again"}

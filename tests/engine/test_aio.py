@@ -401,7 +401,7 @@ def test_what_is_behind_a_commit_falls_with_it(tmp_path: Path, monkeypatch: pyte
             if not done or driver is None:
                 return done
             is_behind = {
-                "in the ring": len(driver._flights) > 1,
+                "in the ring": len(driver._in_flight) > 1,
                 "not begun": driver._next is not None,
                 "gathered": bool(driver._gathering),
             }

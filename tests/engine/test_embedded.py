@@ -17,7 +17,8 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.commit.appends import Commit
-from seawall.engine.commit.delivery import Delivery, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import (
     ConfigError,
@@ -379,7 +380,7 @@ def test_a_forked_child_commits_nothing_of_its_parent(log: EmbeddedLog) -> None:
     log.publish("events", b"first")
     publisher = log.publisher("events")
     # Somebody commits: what is published meanwhile is under way until that is over.
-    log.queue._lead()
+    log.queue._wait_for_leadership()
     waiting = publisher.publish(b"under way")
     child = os.fork()
     if child == 0:

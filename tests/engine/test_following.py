@@ -554,7 +554,7 @@ def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
 
 def test_a_follower_is_made_by_its_store_which_takes_no_appends_then() -> None:
     pod = pod_with(Durability.FSYNC)
-    with pytest.raises(WrongStateError, match="follows an order"):
+    with pytest.raises(WrongStateError, match="applies the order"):
         pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
     assert pod.store.commit_one(TopicId(1), encode_block([Record(1, b"x")]), 1, Lock()) is None
     pod.batch(1, b"a")

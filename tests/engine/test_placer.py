@@ -314,7 +314,7 @@ def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monke
     assert values(log) == [b"first", b"second"]
     deleter = threading.Thread(target=log.delete_topic, args=("events",))
     deleter.start()
-    assert until(lambda: log.queue._is_led)
+    assert until(lambda: log.queue._has_leader)
     assert log.topics() == ["events"]
     left.set()
     placing.join()

@@ -15,8 +15,8 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import Commit
-from seawall.engine.commit.commit_queue import Ticket
 from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.tickets import Ticket
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
 from seawall.limits import KIB
@@ -102,8 +102,8 @@ def test_what_is_published_while_a_commit_is_written_shares_the_next(
     first = publisher.publish(b"first")
     assert gate.entered.wait(30)
     assert not first.done
-    assert "under way" in repr(first)
-    with pytest.raises(WrongStateError, match="under way"):
+    assert "in flight" in repr(first)
+    with pytest.raises(WrongStateError, match="in flight"):
         _ = first.seqs
     rest = [publisher.publish(b"%d" % number) for number in range(10)]
     gate.opened.set()
@@ -161,7 +161,7 @@ def test_a_delivery_that_nobody_cares_for_has_no_numbers(log: EmbeddedLog) -> No
 
 
 def test_an_interrupted_turn_stands_in_nobodys_way(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(turn: Ticket) -> None:
+    def interrupted(ticket: Ticket) -> None:
         raise KeyboardInterrupt
 
     with store_taken(log), monkeypatch.context() as patch:
@@ -181,7 +181,7 @@ def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
     publisher = log.publisher("events")
     with store_taken(log) as give_back:
 
-        def interrupted(turn: Ticket) -> None:
+        def interrupted(ticket: Ticket) -> None:
             publisher.publish(b"behind the turn")
             give_back()
             raise KeyboardInterrupt
@@ -344,7 +344,7 @@ def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
     commit = log.queue.begin(group)
     commit.execute()
     log.queue.finish(group)
-    log.queue.tell(group)
+    log.queue.deliver(group)
     log.queue.release_leadership()
     assert [each.result().first_seq for each in deliveries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [each.position - deliveries[0].position for each in deliveries] == [0, 1, 0, 2, 3, 4, 5, 6]

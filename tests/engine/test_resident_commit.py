@@ -228,9 +228,7 @@ def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> N
 
 def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> None:
     topic_id = resident.topics[PLAIN]
-    (reservation,) = (
-        each for each in resident.orderer._applier._reservations._by_topic.values() if each.topic.topic_id == topic_id
-    )
+    reservation = resident.orderer._applier._reservations._by_topic[topic_id]
     records, size = reservation.records_left, reservation.bytes_left
     for number in range(3):
         resident.send(CLIENTS[0], PLAIN, b"%d" % number, b"and more")

@@ -234,10 +234,10 @@ def test_no_client_uses_up_the_numbers_of_others(kind: str) -> None:
     assert next_seq == highest + WINDOW + 1
     if isinstance(world.store.orderer, SequencedOrderer):
         far = ClientSeq(next_seq + limits.SESSION_ABANDONED_MAX + 1)
-        with pytest.raises(LimitError, match="gives up batches"):
+        with pytest.raises(LimitError, match="abandons batches"):
             world.store.session_keeper.open(WantedSession(ClientId(1), far, abandons=True))
     else:
-        with pytest.raises(UnsupportedError, match="given up only where a sequencer orders"):
+        with pytest.raises(UnsupportedError, match="only a sequencer can abandon"):
             world.store.session_keeper.open(WantedSession(ClientId(1), next_seq, abandons=True))
     world.store.close()
 

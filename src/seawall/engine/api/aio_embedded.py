@@ -32,7 +32,8 @@ from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.api.subscriber import PositionStart
-from seawall.engine.commit.delivery import Delivery, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError, SeawallError, WrongStateError

@@ -15,7 +15,8 @@ from seawall.api.publisher_options import Compression, codec_of
 from seawall.api.transactions import OwnKeys
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
 from seawall.engine.api.log_transactions import AttemptBatches, EmbeddedTransactions
-from seawall.engine.commit.delivery import Delivery, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.io.process.own_process import random_bytes
 from seawall.topics.state import TopicState
 

@@ -33,7 +33,8 @@ from seawall.engine.api.read_results import Item, PositionItem, Publishable, enc
 from seawall.engine.api.subscriber import PositionStart, PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.delivery import Delivery, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.maintenance.flush_thread import FlushThread
 from seawall.engine.ordering.orderer import WantedSession

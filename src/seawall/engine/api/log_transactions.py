@@ -27,7 +27,8 @@ from seawall.core.transactions import (
 )
 from seawall.core.types import ClientId, ClientSeq
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.engine.commit.delivery import Delivery, Identity, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import Identity, PendingBatch
 from seawall.engine.store.store import Store
 from seawall.io.process.own_process import random_bytes
 from seawall.topics.state import TopicState

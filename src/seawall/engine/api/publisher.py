@@ -32,7 +32,8 @@ from seawall.api.publisher_options import PublisherOptions
 from seawall.core.latency import LatencyHistogram, LatencySummary
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.api.read_results import Publishable
-from seawall.engine.commit.delivery import Delivery, Identity, PendingBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import Identity, PendingBatch
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit

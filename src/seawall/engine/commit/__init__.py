@@ -1,4 +1,4 @@
-"""The write path: appends are queued, grouped, admitted, numbered, written to the log and synced.
+"""The write path: queue appends, group them, admit and number them, write them to the log, and sync.
 
-The order to read: `commit_queue`, `pending_batches`, `commit_cycle`, `log_writer`, `reservations`.
+Read in this order: `commit_queue`, `pending_batches`, `commit_cycle`, `log_writer`, `reservations`.
 """

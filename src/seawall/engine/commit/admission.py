@@ -1,9 +1,9 @@
-"""Which appends a topic takes: it is there and has space, their keys are new, and seqs lie below a durable ceiling.
+"""Admits appends: their topic exists and has space, their keys are new, and their seqs are below a durable ceiling.
 
-What is wrong with one append is its own error and leaves the others alone. Nothing is numbered here: whatever is
-refused has changed nothing, but for evictions that make space and ceilings that are raised, which are logged at once.
+An append that is refused gets an error of its own; the others are not affected. Nothing is numbered here, so a refused
+append changes nothing, except for evictions that make space and raised ceilings, which are logged immediately.
 
-A crash takes nothing of it. This module must not know who numbers appends, nor where they are staged.
+A crash loses nothing here. This module must not know how appends are numbered or staged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
 
 
 class Admission:
-    """Decides about the appends of one store."""
+    """Admits or refuses the appends of one store."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._catalog = parts.catalog
@@ -49,7 +49,7 @@ class Admission:
         self._ceiling_step = parts.settings.ceiling_step
 
     def screen(self, appends: Sequence[Append], commit: Commit, now: int) -> list[Append]:
-        """Those that others may number: their topics take them, and their keys are new. The rest have their answers."""
+        """The appends that may be numbered: admitted, with new keys. The others have their numbers or errors then."""
         appends = self.without_known_keys(appends, now)
         self.admit_all(appends, TimestampNs(now))
         return [
@@ -61,8 +61,8 @@ class Admission:
             )
         ]
 
-    def takes(self, topic: TopicState, need: Need, now_ns: TimestampNs) -> bool:
-        """Whether a topic takes so much more, as far as its caps are concerned."""
+    def has_space(self, topic: TopicState, need: Need, now_ns: TimestampNs) -> bool:
+        """True if the caps of a topic allow this much more."""
         try:
             self._cleaner.check_space(topic, need.records, need.plain_size, now_ns)
         except (CallerError, RetryableError):
@@ -70,14 +70,14 @@ class Admission:
         return True
 
     def admit_all(self, appends: Sequence[Append], now_ns: TimestampNs) -> list[list[Append]]:
-        """Appends by topic, of the topics that take them."""
+        """Group appends by topic, and admit each group: the groups that were admitted."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
-        return [group for group in by_topic.values() if self.prepare(group, partial(self._admit, group, now_ns))]
+        return [group for group in by_topic.values() if self.attempt(group, partial(self._admit, group, now_ns))]
 
-    def prepare(self, group: Sequence[Append], step: Callable[[], None]) -> bool:
-        """Take one step before numbers are given; false if it was refused, which is the error of the group alone."""
+    def attempt(self, group: Sequence[Append], step: Callable[[], None]) -> bool:
+        """Run a step that precedes numbering; False if it was refused, and then its error is that of the group."""
         try:
             step()
         except (CallerError, RetryableError) as error:
@@ -92,20 +92,20 @@ class Admission:
         return True
 
     def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
-        """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
+        """Check the caps of a topic, and make sure of enough seqs below a durable ceiling."""
         topic, need = self.topic(group[0].topic_id), need_of(group)
         self._cleaner.check_space(topic, need.records, need.plain_size, now_ns)
         self._raise_ceiling(topic, need.records)
 
     def topic(self, topic_id: TopicId) -> TopicState:
-        """The topic of an append; `NotFoundError` if it was deleted meanwhile."""
+        """The topic of an append; `NotFoundError` if it has been deleted."""
         topic = self._catalog.find(topic_id)
         if topic is None:
             raise NotFoundError(f"topic {topic_id} was deleted before its records were stored; publish anew")
         return topic
 
     def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
-        """Log a higher ceiling ahead of need: `wanted` seqs must lie below a durable one, and some more."""
+        """Log a higher ceiling before it is needed: `wanted` seqs and some more must be below a durable one."""
         left = self._frontier.seqs_left(topic.topic_id)
         if left - wanted < self._ceiling_step // 4:
             ceiling = Seq(topic.next_seq + left)
@@ -114,20 +114,20 @@ class Admission:
     # --- sessions and keys ----------------------------------------------------------------------------------------
 
     def without_ended_sessions(self, appends: Sequence[Append]) -> Sequence[Append]:
-        """Appends but those of sessions that are not there any more: these are refused."""
-        strays = [each for each in appends if each.has_session and each.client_id not in self._window]
-        for append in strays:
+        """The appends without those of ended sessions, which are refused."""
+        fenced = [each for each in appends if each.has_session and each.client_id not in self._window]
+        for append in fenced:
             append.error = _refusal(append, ErrorCode.FENCED)
-        return [append for append in appends if append.error is None] if strays else appends
+        return [append for append in appends if append.error is None] if fenced else appends
 
     def without_known_keys(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
-        """Appends but those whose keys are known: these have the numbers of the first, and need no room anywhere."""
+        """The appends without those of known keys, which get the numbers of the original and need no space."""
         if not any(append.flags & BatchFlags.KEYED for append in appends):
             return appends
         return [append for append in appends if not (append.flags & BatchFlags.KEYED and self._is_known(append, now))]
 
     def remember_key(self, append: Append, numbered: Numbered) -> None:
-        """Remember the key of an append that is stored."""
+        """Remember the key of a stored append."""
         topic = self.topic(append.topic_id)
         last_seq = Seq(numbered.base_seq + numbered.record_count - 1)
         keyed = KeyedAppend(numbered.base_seq, last_seq, numbered.timestamp_ns // _NS_PER_MS)
@@ -144,7 +144,11 @@ class Admission:
         return found is not None
 
     def is_repeated(self, append: Append, topic: TopicState, commit: Commit, now: int) -> bool:
-        """Whether an append of this commit has its key; then it has the numbers of that, or a full topic's error."""
+        """True if the append must not be stored, and has its answer.
+
+        Either an earlier append of this commit has the same key, and gives its numbers, or the topic has no space for
+        another key, and the append gets that error.
+        """
         key = key_of(append.client_id, append.client_seq)
         first = commit.keyed.get((topic.topic_id, key))
         if first is not None:
@@ -161,19 +165,19 @@ class Admission:
 
 
 def need_of(group: Sequence[Append]) -> Need:
-    """What appends of one topic take together."""
+    """What the appends of one topic need together."""
     records = sum(append.record_count for append in group)
     plain_size = sum(append.raw_length or len(append.block) for append in group)
     return Need(records, plain_size, sum(_BATCH_HEADER + len(append.block) for append in group))
 
 
-def is_admitted(append: Append, numbered: Numbered) -> bool:
-    """Whether a batch is new and stored; what the window says of any other goes to its publisher."""
+def record_outcome(append: Append, numbered: Numbered) -> bool:
+    """Set the numbers of an append, or its error; True if it is new and will be stored."""
     append.numbered = numbered
     if numbered.status is AckStatus.REJECTED:
         append.error = _refusal(append, numbered.reason)
     elif numbered.status is AckStatus.DUPLICATE and numbered.base_seq == 0:
-        # Stored before, and its numbers are not remembered any more: the publisher is told that, and nothing made up.
+        # A duplicate whose numbers are no longer remembered: report them as unknown.
         append.numbered = numbered._replace(position=Position(0))
     return numbered.status is AckStatus.OK
 
@@ -185,7 +189,7 @@ def refuse(appends: Sequence[Append], error: SeawallError) -> None:
 
 
 def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
-    """The numbers of an append whose key was seen before: its seqs and its time; the rest is not remembered."""
+    """The numbers of an append whose key is known: its seqs and its time; the rest is not remembered."""
     count = found.last_seq - found.first_seq + 1
     when = TimestampNs(found.at_ms * _NS_PER_MS)
     return Numbered(AckStatus.DUPLICATE, 0, Position(0), topic_id, found.first_seq, Offset(0), when, count, 0, 0)

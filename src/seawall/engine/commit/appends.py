@@ -1,4 +1,7 @@
-"""Appends on their way: what somebody wants stored, and the commit that stores it together with others.
+"""Appends, and the commit that stores several of them together.
+
+An `Append` is one batch to be stored; after its commit it has its numbers or its error. A `Commit` lists what has to be
+written before its appends take effect, and writes it.
 
 INV-REFERENCE-AFTER-DATA: the log refers to a batch in a segment only after the batch is durable there. `Commit` writes
 the segments first, durably, then the epoch.
@@ -24,34 +27,34 @@ from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 from seawall.wire.format.codes import AS_TOPIC, Codec
 
-#: A client without a session: top bit set, numbers that nobody compares.
+#: The client id of a batch without a session: the top bit is set, and its client seq means nothing.
 NO_SESSION: Final = ClientId(1 << 63)
 NO_CLIENT_SEQ: Final = ClientSeq(0)
 
-#: Blocks from this size on go to their places at once; with its header such a batch is a large one.
+#: Blocks of this size or more are written directly to their segment; the log has a reference only.
 LARGE_BLOCK_SIZE: Final = limits.LARGE_BATCH_SIZE - limits.BATCH_HEADER_SIZE
 
-#: Order and ack level of the topic, a plain block, as a header has them.
+#: The choices word of a batch header: order and ack level of the topic, an uncompressed block.
 AS_TOPIC_CHOICES: Final = AS_TOPIC | AS_TOPIC << 8
 
-#: Bytes of large batches that one call writes.
+#: Bytes of large batches that one system call writes.
 _PIECE_SIZE: Final = 2 * limits.MIB
 
-#: Bytes of the block of a reference to a large batch, and some to spare.
-_REFERENCE_ROOM: Final = 256
+#: An upper bound for the block of a reference to a large batch.
+_REFERENCE_SIZE_MAX: Final = 256
 
 
 def logged_size(block_length: int) -> int:
-    """Bytes that a batch with such a block takes in the log."""
-    return limits.BATCH_HEADER_SIZE + (block_length if block_length < LARGE_BLOCK_SIZE else _REFERENCE_ROOM)
+    """Bytes that a batch with a block of this length takes in the log."""
+    return limits.BATCH_HEADER_SIZE + (block_length if block_length < LARGE_BLOCK_SIZE else _REFERENCE_SIZE_MAX)
 
 
 @dataclass(slots=True)
 class Append:
-    """One batch to be stored in a topic; afterwards its numbers, or the error that kept it out.
+    """One batch to store in a topic; after its commit also its numbers, or its error.
 
-    A batch of a publisher's session has its client id, seq and epoch. One with an idempotency key has the key's digest
-    in their place (`topics.keys`), and `flags` say so.
+    A batch of a session has the client id, client seq and epoch of its publisher. A batch with an idempotency key has
+    the digest of the key in the same fields (`topics.keys`), and the flag KEYED.
     """
 
     topic_id: TopicId
@@ -62,14 +65,14 @@ class Append:
     session_epoch: int = 0
     flags: int = 0
     codec: Codec = Codec.NONE
-    #: Bytes of the plain block, where it is compressed.
+    #: Bytes of the block before compression; 0 if it is not compressed.
     raw_length: int = 0
     numbered: Numbered | None = None
     error: Exception | None = None
 
     @classmethod
     def of_batch(cls, batch: ReadableBuffer) -> Append:
-        """A batch as a writer has encoded it; its checksums were verified when it arrived."""
+        """The append of an encoded batch whose checksums were verified on arrival."""
         header = parse_batch_header(batch, source=BatchSource.STORED)
         return cls(
             header.topic_id,
@@ -85,11 +88,11 @@ class Append:
 
     @property
     def has_session(self) -> bool:
-        """Whether the client window has to see it."""
+        """True if the client window has to check it."""
         return not self.client_id >> 63
 
     def result(self) -> Numbered:
-        """Its numbers; raises what kept it out."""
+        """Its numbers; raises its error."""
         if self.error is not None:
             raise self.error
         if self.numbered is None:
@@ -97,7 +100,7 @@ class Append:
         return self.numbered
 
     def draft(self) -> Draft:
-        """What the frontier is told of it."""
+        """The header fields that the frontier needs to number it."""
         return Draft(
             self.record_count,
             self.topic_id,
@@ -111,24 +114,24 @@ class Append:
 
 @dataclass(slots=True)
 class SegmentWrite:
-    """Large batches that go to their places at once: `buffers` to position `at` of a segment's file."""
+    """A write of large batches directly to their segment: `buffers` to offset `at` of its file."""
 
     shared: SharedFile
     at: int
     size: int
     buffers: list[ReadableBuffer]
-    #: Whether nobody reads what was written a moment ago: then it need not stay in memory.
+    #: True to bypass the page cache: no reader is near the end of the topic.
     is_uncached: bool
 
     @property
     def file(self) -> File:
-        """The open file: its commit has it pinned."""
+        """The open file; the commit has pinned it."""
         return self.shared.file
 
     def pieces(self) -> list[tuple[int, list[ReadableBuffer]]]:
-        """What is written by one call each, and where: the disk has a piece to write while the next is copied.
+        """Split it into pieces of one call each, with their offsets: the disk writes one while the next is copied.
 
-        One piece is written durably; behind several of them there is a sync.
+        A single piece is written durably; several pieces are followed by one sync.
         """
         found: list[tuple[int, list[ReadableBuffer]]] = []
         at, size, piece = self.at, 0, list[ReadableBuffer]()
@@ -152,50 +155,50 @@ class SegmentWrite:
             self.file.sync()
 
 
-#: What takes effect once a commit is written, in the order of positions.
+#: What takes effect once a commit is written, in position order.
 Effect: TypeAlias = Append | tuple[Control, Position]
 
 
 class Commit:
     """Appends that are numbered and staged, and what has to be written before they take effect.
 
-    First the places, durably, then the epoch, durably if `durable`. The file of a place is pinned before its batch is
-    numbered: no descriptor is missing behind that.
+    The segment writes come first, always durable, then the epoch, durable if `durable`. The file of a segment write is
+    pinned before its batch is numbered, so no descriptor can be missing afterwards.
     """
 
     durable = False
     epoch: EpochWrite | None = None
-    #: Whether a commit cycle has staged it: nothing is among the effects; and the rows of its batches (`pending_rows`).
+    #: True if a commit cycle staged it: then it has no effects, and its batches are rows of `pending_rows`.
     is_cycle = False
     first_row = 0
     row_count = 0
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
-        self.places: list[SegmentWrite] = []
-        #: Files that places are written to: they keep their descriptors until the commit is written.
+        self.segment_writes: list[SegmentWrite] = []
+        #: The files of the segment writes: they keep their descriptors until the commit is written.
         self.pins = FilePins()
-        #: Topics with caps or ages that were appended to.
+        #: Appended topics that have caps or ages.
         self.limited: list[TopicState] = []
-        #: Appends with keys, so that a key counts within its own commit.
+        #: Appends with idempotency keys, to find a repeated key within the same commit.
         self.keyed: dict[tuple[TopicId, bytes], Append] = {}
 
     def execute(self) -> None:
         """Write all of it, on this thread."""
-        for place in self.places:
-            place.execute()
+        for write in self.segment_writes:
+            write.execute()
         if self.epoch is not None:
             self.epoch.execute(durable=self.durable)
 
     def add_segment_write(
         self, shared: SharedFile, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool
     ) -> None:
-        """Write a batch at its place, in a file that is pinned; places that follow one another are one write."""
+        """Add a write of a batch to a pinned segment file; adjacent writes become one."""
         size = sum(map(len, buffers))
-        last = self.places[-1] if self.places else None
+        last = self.segment_writes[-1] if self.segment_writes else None
         if last is not None and last.shared is shared and last.at + last.size == at:
             last.buffers.extend(buffers)
             last.size += size
         else:
             check(shared in self.pins, "INV-LOG-ROOM", shared.path)
-            self.places.append(SegmentWrite(shared, at, size, [*buffers], is_uncached))
+            self.segment_writes.append(SegmentWrite(shared, at, size, [*buffers], is_uncached))

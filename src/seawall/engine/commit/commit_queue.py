@@ -1,22 +1,25 @@
-"""Many publishers, one store: who commits, what goes into one commit, and who is told.
+"""The queue in front of a store: many publishers share one commit, one write and one sync (group commit).
 
-Bundles of records wait in one queue. Whoever finds nobody committing *leads*: it takes what the queue holds, commits it
-with one write and one sync, tells everybody, and hands the lead on. So a lone publisher commits its own records on its
-own thread and waits for nobody, and many share each sync. Records of several calls to one topic become one batch,
-unless they have an identity (session or key) of their own: they join the bundle that waits already.
+Pending batches wait in one queue. A thread that finds no leader becomes the *commit leader*: it takes what the queue
+holds, commits it with one write and one sync, notifies the waiters, and releases leadership. So a single publisher
+commits its own records on its own thread without waiting for another thread, and many publishers share each sync.
+Records of several calls to one topic are merged into the pending batch that is queued already, unless they have a
+session or a key.
 
-    queue     … Bundle, Bundle, Turn, Bundle            first in, first out
-    leader    a thread that waits, a driver (pump or event loop), or whoever has a turn: one at a time
+    queue     … PendingBatch, PendingBatch, Ticket, PendingBatch            first in, first out
+    leader    a waiting thread, a driver (worker thread or event loop), or the owner of a ticket: one at a time
 
-Everything that is not an append (`exclusive`) queues like an append and leads when its turn comes.
+A change that is not an append (`exclusive`) queues a ticket, and its thread acquires leadership when the ticket is
+first.
 
-Two locks, never held together for long, never over a write: `_mutex` for the queue and the deliveries, `state` for the
-store's memory. While a commit is written, readers go on.
+Two locks, never held together for long, and neither during a write: `_mutex` protects the queue and the pending
+batches, `state` the memory of the store. Readers continue while a commit is written.
 
 INV-ONE-LEADER: one thread at a time commits, and commits take effect in the order of their positions. Between `begin`
-and `finish` of a commit nobody else changes the store.
+and `finish` of a commit no other thread changes the store.
 
-What was queued first is committed first. While the queue is not empty somebody leads, or was woken to.
+Entries are committed in the order in which they were queued. While the queue is not empty there is a leader, or a
+thread was woken to become it. A crash loses what is queued; its deliveries were never decided.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ from typing import Final
 import numpy as np
 
 from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, Append, Commit
-from seawall.engine.commit.delivery import Delivery, PendingBatch
-from seawall.engine.commit.pending_batches import Group, error_of
-from seawall.engine.commit.tickets import HELP_AFTER_S, Ticket
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.commit.pending_batches import Group, PendingBatch, error_of
+from seawall.engine.commit.tickets import ASSIST_AFTER_S, Ticket
 from seawall.engine.store.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.process.clocks import OsClock
@@ -43,59 +46,60 @@ from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
 from seawall.wire.format.codes import AckLevel
 from seawall.wire.format.records import raw_head
 
-#: As a plain number: comparing with a member of an enumeration is slow.
+# Plain integers: comparing with a member of an enumeration is slow.
 _ORDERED: Final = int(AckLevel.ORDERED)
 _DURABLE: Final = int(AckLevel.DURABLE)
 
 
 class CommitQueue:
-    """The queue before one store."""
+    """The commit queue of one store."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
         self._store = store
         self._mutex = Lock()
         self.process = OwnProcess("log")
         self._queue: deque[PendingBatch | Ticket] = deque()
-        #: The last queued bundle of a topic, by its name, where more records may become part of its batch.
+        #: By topic name, the last queued pending batch, if more records may be merged into it.
         self.joinable: dict[str, PendingBatch] = {}
-        #: Records that are enough for one commit; what comes behind them goes into the next.
-        self.enough = BATCH_RECORDS_MAX
-        self._is_led = False
-        #: Called, by whoever commits or changes something, after something new can be read: also what came before it.
+        #: Records that fill one commit; the rest of the queue goes into the next one.
+        self.group_records_max = BATCH_RECORDS_MAX
+        self._has_leader = False
+        #: Called after a commit or a change, by the thread that made it: new records may be readable.
         self.listeners: list[Callable[[], None]] = []
-        #: Looks after a commit that is under way without a thread; set by whoever commits so.
-        self.help: Callable[[], None] | None = None
+        #: Finishes a commit that a disk ring has in flight, if its event loop is busy; set by the driver of that ring.
+        self.assist: Callable[[], None] | None = None
         #: Held while the store's memory is read or changed.
         self.state: MemoryLock = state or Lock()
-        #: What a kernel that leads looks at: whether somebody else wants to lead, or waits for news.
+        #: Flags for a kernel that leads: whether a thread wants leadership, and whether one waits for new records.
         self.signals = np.zeros(SIGNALS, np.int64)
         self._signals = self.signals.data
-        #: Ends the stay of a kernel that leads; None while none does.
+        #: Interrupts the kernel that leads; None while none does.
         self._interrupt: Callable[[], None] | None = None
-        #: Whether something is to be committed that nobody has queued, and who does that.
+        #: True if batches have arrived in the rings of the network: those are not queued here.
         self.has_arrivals: Callable[[], bool] | None = None
+        #: Has them committed.
         self.arrivals_driver: Callable[[], None] | None = None
-        #: What the leader commits of it.
+        #: The group that commits them: it has no appends of its own.
         self._arrivals = Group(())
-        #: Called, by whoever commits, when a group has its numbers.
+        #: Called by the leader when a group has its numbers.
         self.on_begun: Callable[[], None] | None = None
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
     def publish(self, pending_batch: PendingBatch) -> Delivery:
-        """Queue records and wait until they are decided; raises what went wrong.
+        """Queue records and wait until they are decided; raises their error.
 
-        Commits them, and what is queued with them, if nobody else does.
+        If there is no leader, this thread commits them together with what else is queued.
         """
         record_count, offset = pending_batch.record_count, 0
         with self._mutex:
-            is_alone = not self._is_led and not self._queue
+            is_alone = not self._has_leader and not self._queue
             if is_alone:
-                self._is_led = True
+                self._has_leader = True
             else:
                 pending_batch, offset = self._put(pending_batch)
-                waiter = pending_batch.block_thread()
-                self._wants_leadership()
+                waiter = pending_batch.add_waiter()
+                self._request_leadership()
         if is_alone:
             if (
                 pending_batch.counts is not None
@@ -103,7 +107,7 @@ class CommitQueue:
                 or not self._commit_one(pending_batch)
             ):
                 self._commit(Group((pending_batch,)))
-        elif waiter.acquire(timeout=HELP_AFTER_S) and pending_batch.is_done:
+        elif waiter.acquire(timeout=ASSIST_AFTER_S) and pending_batch.is_done:
             pending_batch.wake_one()
         else:
             self.wait(pending_batch, None, waiter)
@@ -112,32 +116,32 @@ class CommitQueue:
         return Delivery(self, pending_batch, offset, record_count)
 
     def offer(self, pending_batch: PendingBatch) -> Delivery:
-        """Queue records that their driver commits; does not wait."""
+        """Queue records for their driver to commit; does not wait."""
         record_count = pending_batch.record_count
         with self._mutex:
             pending_batch, offset = self._put(pending_batch)
-            is_led = self._is_led
-            self._wants_leadership()
-        if not is_led and pending_batch.driver is not None:
+            has_leader = self._has_leader
+            self._request_leadership()
+        if not has_leader and pending_batch.driver is not None:
             pending_batch.driver()
         return Delivery(self, pending_batch, offset, record_count)
 
     def put(self, pending_batches: Iterable[PendingBatch]) -> None:
-        """Queue bundles that are on their way already, as they are."""
+        """Queue pending batches that have deliveries already, without merging them."""
         with self._mutex:
             for pending_batch in pending_batches:
                 self._queue.append(pending_batch)
                 self.joinable[pending_batch.topic.name] = pending_batch
 
     def join(self, topic: str, value: bytes) -> Delivery | None:
-        """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it."""
+        """Add one record of plain bytes to a queued batch of its topic; None if none accepts it."""
         with self._mutex:
             pending_batch = self.joinable.get(topic)
             if pending_batch is None:
                 return None
             offset = pending_batch.record_count
             size = pending_batch.size + RECORD_HEADER_SIZE + len(value)
-            if offset >= self.enough or size >= LARGE_BLOCK_SIZE or pending_batch.ack != _DURABLE:
+            if offset >= self.group_records_max or size >= LARGE_BLOCK_SIZE or pending_batch.ack != _DURABLE:
                 return None
             pending_batch.pieces += (raw_head(len(value)), value)
             pending_batch.size = size
@@ -145,58 +149,58 @@ class CommitQueue:
         return Delivery(self, pending_batch, offset, 1)
 
     def _put(self, pending_batch: PendingBatch) -> tuple[PendingBatch, int]:
-        """Queue a bundle, or make it part of the one before it of its topic: the bundle, and where it begins there."""
+        """Queue a pending batch, or merge it into the last one of its topic: the queued batch, and the offset in it."""
         name = pending_batch.topic.name
         if not pending_batch.is_plain:
-            # What follows must not get into a batch before this one.
+            # Later records must not get into a batch before this one.
             self.joinable.pop(name, None)
         else:
-            before = self.joinable.get(name)
+            last = self.joinable.get(name)
             if (
-                before is not None
-                and before.topic is pending_batch.topic
-                and before.has_space(pending_batch.size, pending_batch.record_count, pending_batch.ack)
+                last is not None
+                and last.topic is pending_batch.topic
+                and last.accepts(pending_batch.size, pending_batch.record_count, pending_batch.ack)
             ):
-                offset = before.record_count
-                before.take(pending_batch)
-                return before, offset
+                offset = last.record_count
+                last.merge(pending_batch)
+                return last, offset
             self.joinable[name] = pending_batch
         self._queue.append(pending_batch)
         return pending_batch, 0
 
     def wait(self, pending_batch: PendingBatch, timeout_s: float | None, waiter: Lock | None = None) -> bool:
-        """Wait until a queued bundle is decided, committing where nobody else does; false if it takes too long.
+        """Wait until a queued batch is decided, and lead if there is no leader; False after the timeout.
 
-        `waiter` is the lock of this thread that has been waited for before, if there is one.
+        `waiter` is the lock that this thread has blocked on before, if any.
         """
         deadline_ns = None if timeout_s is None else OsClock().monotonic_ns() + int(timeout_s * 1e9)
         while True:
             with self._mutex:
                 if waiter is not None:
-                    pending_batch.leave(waiter)
+                    pending_batch.remove_waiter(waiter)
                 if pending_batch.is_done:
                     pending_batch.wake_one()
                     return True
                 leads = self._may_acquire_leadership()
-                waiter = None if leads else pending_batch.block_thread()
-                self._is_led |= leads
-                self._wants_leadership()
+                waiter = None if leads else pending_batch.add_waiter()
+                self._has_leader |= leads
+                self._request_leadership()
             if waiter is None:
-                self._commit(self._take())
+                self._commit(self._take_group())
                 continue
-            self._look_after()
-            wait_s = HELP_AFTER_S
+            self._assist_leader()
+            wait_s = ASSIST_AFTER_S
             if deadline_ns is not None:
                 wait_s = min(wait_s, (deadline_ns - OsClock().monotonic_ns()) / 1e9)
             if wait_s > 0:
                 waiter.acquire(timeout=wait_s)
                 continue
             with self._mutex:
-                pending_batch.leave(waiter)
+                pending_batch.remove_waiter(waiter)
                 return pending_batch.is_done
 
     def add_callback(self, pending_batch: PendingBatch, callback: Callable[[], object]) -> bool:
-        """Keep a callback of a bundle that is under way; false if it is decided."""
+        """Register a callback for when a batch is decided; False if it is decided already."""
         with self._mutex:
             if not pending_batch.is_done:
                 pending_batch.callbacks = [*(pending_batch.callbacks or ()), callback]
@@ -205,8 +209,8 @@ class CommitQueue:
 
     @contextmanager
     def exclusive(self) -> Iterator[Store]:
-        """The store, for changes that are no appends; what was queued before is committed first."""
-        self._lead()
+        """The store, for a change that is not an append; commits what was queued before it first."""
+        self._wait_for_leadership()
         try:
             with self._store.checkpoint_schedule.placing, self.state:
                 yield self._store
@@ -214,13 +218,13 @@ class CommitQueue:
             self.release_leadership()
             self.notify()
 
-    def commit_arrivals(self, commit: Callable[[], None], interrupt: Callable[[], None]) -> None:
-        """Lead while `commit` commits what has arrived, behind what is queued; then commit what else has.
+    def run_as_leader(self, commit: Callable[[], None], interrupt: Callable[[], None]) -> None:
+        """Acquire leadership, run `commit`, then commit what else has arrived, and release leadership.
 
-        Whoever wants to lead meanwhile calls `interrupt`.
+        A thread that wants leadership meanwhile calls `interrupt`.
         """
-        self._lead()
-        is_led = True
+        self._wait_for_leadership()
+        leads = True
         try:
             with self._mutex:
                 self._interrupt = interrupt
@@ -228,109 +232,139 @@ class CommitQueue:
             commit()
             with self._mutex:
                 self._interrupt = None
-            # What is not eligible for a cycle: who commits it otherwise would seldom find leadership free.
-            is_led = not self.release_leadership(keeps_for_arrivals=True)
-            if is_led:
-                self.commit_led()
+            # Arrivals that are not eligible for a cycle: their driver would seldom find leadership free.
+            leads = not self.release_leadership(keeps_for_arrivals=True)
+            if leads:
+                self.commit_arrivals()
         finally:
             self._interrupt = None
-            if is_led:
+            if leads:
                 self.release_leadership()
 
-    def commit_led(self) -> None:
-        """Commit what has arrived, for who leads. Errors are reported to everybody whom they concern."""
-        self._commit_led(self._arrivals)
+    def commit_arrivals(self) -> None:
+        """Commit what has arrived; the caller is the leader. Errors go to the publishers that they concern."""
+        self._commit_as_leader(self._arrivals)
 
     def expect_change(self) -> None:
-        """Have listeners called after the next commit, also if a kernel makes it: somebody is about to wait for it."""
+        """Call the listeners after the next commit, even one of a kernel: a caller is about to wait for it."""
         self._signals[LISTENING] = 1
 
     def notify(self) -> None:
-        """Something new can be read."""
+        """Call the listeners: new records may be readable."""
         self._signals[LISTENING] = 0
         for listener in self.listeners:
             listener()
 
-    def _wants_leadership(self) -> None:
-        """Have a kernel that leads come to an end soon."""
+    # --- leadership ----------------------------------------------------------------------------------------------
+
+    def acquire_leadership(self) -> Group | None:
+        """Acquire leadership for a driver: the group to commit, or None if nothing is queued or another leads."""
+        with self._mutex:
+            if not self._may_acquire_leadership():
+                if self._queue:
+                    self._request_leadership()
+                return None
+            self._has_leader = True
+        return self._take_group()
+
+    def acquire_for_arrivals(self) -> Group | None:
+        """Acquire leadership to commit arrivals; None if there are none, another leads, or the queue comes first."""
+        with self._mutex:
+            if self.has_arrivals is None or not self.has_arrivals():
+                return None
+            if self._has_leader or self._queue:
+                self._request_leadership()
+                return None
+            self._has_leader = True
+        return self._arrivals
+
+    def release_leadership(self, *, keeps_for_arrivals: bool = False) -> bool:
+        """Release leadership, and wake the first in the queue, or the driver of arrivals, to acquire it.
+
+        With `keeps_for_arrivals`, keeps leadership and returns False if the queue is empty and batches have arrived:
+        the leader commits those itself.
+        """
+        driver = None
+        with self._mutex:
+            if self._queue:
+                first = self._queue[0]
+                first.wake_one()
+                driver = first.driver
+            elif self.has_arrivals is not None and self.has_arrivals():
+                if keeps_for_arrivals:
+                    return False
+                driver = self.arrivals_driver
+            self._has_leader = False
+        if driver is not None:
+            driver()
+        return True
+
+    def _request_leadership(self) -> None:
+        """Interrupt a kernel that leads, so that it releases leadership soon."""
         if self._interrupt is not None and not self._signals[WANTED]:
             self._signals[WANTED] = 1
             self._interrupt()
 
-    def _lead(self) -> None:
-        """Acquire leadership, when what was queued before is committed."""
+    def _may_acquire_leadership(self) -> bool:
+        return not self._has_leader and bool(self._queue) and isinstance(self._queue[0], PendingBatch)
+
+    def _wait_for_leadership(self) -> None:
+        """Acquire leadership once everything that was queued before is committed."""
         with self._mutex:
-            if not self._is_led and not self._queue:
-                self._is_led = True
+            if not self._has_leader and not self._queue:
+                self._has_leader = True
                 return
-            turn = Ticket()
-            self._queue.append(turn)
-            self._wants_leadership()
-            # What comes later is committed later.
+            ticket = Ticket()
+            self._queue.append(ticket)
+            self._request_leadership()
+            # Records that are published later must not join a batch before the ticket.
             self.joinable.clear()
         try:
-            while not self._take_turn(turn):
-                self._look_after()
-                turn.wait()
+            while not self._redeem(ticket):
+                self._assist_leader()
+                ticket.wait()
         except BaseException:
-            self._give_turn_up(turn)
+            self._withdraw(ticket)
             raise
 
-    def _take_turn(self, turn: Ticket) -> bool:
-        """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""
+    def _redeem(self, ticket: Ticket) -> bool:
+        """Acquire leadership if the ticket is first in the queue; else make sure that there is a leader."""
         with self._mutex:
-            if self._is_led:
+            if self._has_leader:
                 return False
-            self._is_led = True
-            if self._queue[0] is turn:
+            self._has_leader = True
+            if self._queue[0] is ticket:
                 self._queue.popleft()
-                turn.is_taken = True
+                ticket.is_taken = True
                 return True
-            is_bundle = isinstance(self._queue[0], PendingBatch)
-        if is_bundle:
-            self._commit(self._take())
+            is_batch = isinstance(self._queue[0], PendingBatch)
+        if is_batch:
+            self._commit(self._take_group())
         else:
             self.release_leadership()
         return False
 
-    def _give_turn_up(self, turn: Ticket) -> None:
-        """A thread that was interrupted must not stand in the way of the others."""
+    def _withdraw(self, ticket: Ticket) -> None:
+        """Remove the ticket of an interrupted thread, so that it does not block the queue."""
         with self._mutex:
-            if turn in self._queue:
-                self._queue.remove(turn)
-            is_idle = turn.is_taken or not self._is_led
-        if is_idle:
+            if ticket in self._queue:
+                self._queue.remove(ticket)
+            must_release = ticket.is_taken or not self._has_leader
+        if must_release:
             self.release_leadership()
 
-    # --- leading -------------------------------------------------------------------------------------------------
+    def _assist_leader(self) -> None:
+        if self.assist is not None:
+            self.assist()
 
-    def acquire_leadership(self) -> Group | None:
-        """What a driver has to commit now; None if there is nothing, or somebody else leads."""
-        with self._mutex:
-            if not self._may_acquire_leadership():
-                if self._queue:
-                    self._wants_leadership()
-                return None
-            self._is_led = True
-        return self._take()
+    # --- what a leader does --------------------------------------------------------------------------------------
 
-    def take_arrivals(self) -> Group | None:
-        """The lead, for what nobody has queued; None if there is nothing of that, or others come first."""
-        with self._mutex:
-            if self.has_arrivals is None or not self.has_arrivals():
-                return None
-            if self._is_led or self._queue:
-                self._wants_leadership()
-                return None
-            self._is_led = True
-        return self._arrivals
-
-    def take_more(self) -> Group | None:
-        """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
-        return self._take() if self._queue and isinstance(self._queue[0], PendingBatch) else None
+    def next_group(self) -> Group | None:
+        """The next group of a driver that leads already; None if the queue is empty or a ticket comes first."""
+        return self._take_group() if self._queue and isinstance(self._queue[0], PendingBatch) else None
 
     def begin_next(self, group: Group) -> None:
-        """`begin` while the leader's commit before this one is under way, if that can be."""
+        """`begin` while the leader's previous commit is in flight, if the store can do that."""
         try:
             with self.state:
                 commit = self._store.begin_next(group.appends)
@@ -341,7 +375,7 @@ class CommitQueue:
             self._begun(group, commit)
 
     def begin(self, group: Group) -> Commit:
-        """Number a group; the commit that its leader has to write."""
+        """Number a group: the commit that the leader has to write."""
         try:
             with self.state:
                 commit = self._store.begin(group.appends)
@@ -360,7 +394,7 @@ class CommitQueue:
                 self._settle(pending_batch, appends, error_of(appends))
 
     def finish(self, group: Group) -> bool:
-        """The commit of a group is written, and takes effect; whether `tidy_up` is due before `tell`."""
+        """Let the written commit of a group take effect; True if `tidy_up` is due before `deliver`."""
         assert group.commit is not None
         try:
             with self.state:
@@ -370,7 +404,7 @@ class CommitQueue:
             raise
 
     def tidy_up(self, group: Group) -> None:
-        """Evictions and a checkpoint that are due behind the commit of a group: may take as long as a disk does."""
+        """Run the evictions and the checkpoint that are due after the commit of a group; may be as slow as the disk."""
         assert group.commit is not None
         try:
             with self.state:
@@ -379,41 +413,21 @@ class CommitQueue:
             self._give_up(group, error)
             raise
 
-    def tell(self, group: Group) -> None:
-        """Tell everybody what became of a group."""
+    def deliver(self, group: Group) -> None:
+        """Decide every pending batch of a finished group, and notify its waiters."""
         for pending_batch, appends in group.parts:
             error = error_of(appends)
             if not pending_batch.is_done:
                 self._settle(pending_batch, appends, error)
             if pending_batch.ends is not None:
-                pending_batch.end(error)
+                pending_batch.notify_commit_end(error)
         self.notify()
 
     def fail(self, group: Group, error: BaseException) -> None:
-        """Writing the commit of a group failed."""
+        """Report that writing the commit of a group failed."""
         with self.state:
             self._store.fail(error)
         self._give_up(group, error)
-
-    def release_leadership(self, *, keeps_for_arrivals: bool = False) -> bool:
-        """Release leadership, and wake whoever is first in the queue to acquire it, or commits what has arrived.
-
-        False, and nothing is released, if nobody waits, something has arrived, and the leader commits that itself.
-        """
-        driver = None
-        with self._mutex:
-            if self._queue:
-                first = self._queue[0]
-                first.wake_one()
-                driver = first.driver
-            elif self.has_arrivals is not None and self.has_arrivals():
-                if keeps_for_arrivals:
-                    return False
-                driver = self.arrivals_driver
-            self._is_led = False
-        if driver is not None:
-            driver()
-        return True
 
     @property
     def record_count(self) -> int:
@@ -421,24 +435,21 @@ class CommitQueue:
         return sum(entry.record_count for entry in self._queue if isinstance(entry, PendingBatch))
 
     def pending_batches_of(self, driver: Callable[[], None]) -> list[PendingBatch]:
-        """Records that are queued for a driver."""
+        """The queued batches of a driver."""
         return [entry for entry in self._queue if isinstance(entry, PendingBatch) and entry.driver == driver]
 
     def lead_all(self) -> None:
-        """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""
+        """Commit on this thread, group by group, until the queue is empty or another thread leads; for drivers."""
         while (group := self.acquire_leadership()) is not None:
             self._commit(group)
 
-    def _may_acquire_leadership(self) -> bool:
-        return not self._is_led and bool(self._queue) and isinstance(self._queue[0], PendingBatch)
-
     def _commit(self, group: Group) -> None:
         try:
-            self._commit_led(group)
+            self._commit_as_leader(group)
         finally:
             self.release_leadership()
 
-    def _commit_led(self, group: Group) -> None:
+    def _commit_as_leader(self, group: Group) -> None:
         try:
             commit = self.begin(group)
             try:
@@ -448,13 +459,13 @@ class CommitQueue:
                 raise
             if self.finish(group):
                 self.tidy_up(group)
-            self.tell(group)
+            self.deliver(group)
         except (SeawallError, OSError):
-            # Everybody in the group was told, this thread's own delivery too.
+            # Every delivery of the group has the error, this thread's own included.
             pass
 
     def _commit_one(self, pending_batch: PendingBatch) -> bool:
-        """Commit a bundle of one block that nobody else has seen, by one call; false if it has to be done by steps."""
+        """Commit one block that was never queued, by a single call; False if it needs the general path."""
         store = self._store
         try:
             numbered = store.commit_one(
@@ -476,19 +487,13 @@ class CommitQueue:
         self.release_leadership()
         return True
 
-    def _look_after(self) -> None:
-        if self.help is not None:
-            self.help()
-
-    # --- groups --------------------------------------------------------------------------------------------------
-
-    def _take(self) -> Group:
-        """Bundles from the front of the queue, as much as one commit holds."""
+    def _take_group(self) -> Group:
+        """Remove pending batches from the front of the queue, as many as one commit holds."""
         taken: list[PendingBatch] = []
         size = count = 0
         with self._mutex:
             queue, size_max = self._queue, self._store.commit_size_max
-            while queue and isinstance(first := queue[0], PendingBatch) and count < self.enough:
+            while queue and isinstance(first := queue[0], PendingBatch) and count < self.group_records_max:
                 size += first.logged_size
                 if taken and size > size_max:
                     break
@@ -500,13 +505,13 @@ class CommitQueue:
         return Group(taken)
 
     def _settle(self, pending_batch: PendingBatch, appends: Sequence[Append], error: Exception | None) -> None:
-        """Decide a bundle by what became of its appends, and tell whoever waits."""
+        """Decide a pending batch by the outcome of its appends, and notify its waiters."""
         with self._mutex:
             pending_batch.settle(appends[0].numbered, appends[-1].numbered, error)
-        pending_batch.announce()
+        pending_batch.notify_waiters()
 
     def _give_up(self, group: Group, error: BaseException) -> None:
-        """Nobody knows what became of a group: everybody in it is told so."""
+        """Fail every undecided batch of a group; the outcome is unknown if the commit was interrupted."""
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
         for pending_batch, _ in group.parts:
@@ -515,5 +520,5 @@ class CommitQueue:
                 if not is_done:
                     pending_batch.settle(None, None, error)
             if not is_done:
-                pending_batch.announce()
-            pending_batch.end(error)
+                pending_batch.notify_waiters()
+            pending_batch.notify_commit_end(error)

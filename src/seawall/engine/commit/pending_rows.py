@@ -1,8 +1,8 @@
-"""Rows of batches that are in the log and not applied yet: catalog and index get many of them at once.
+"""Batches that commit cycles have logged and that catalog and index do not have yet, as rows.
 
-Commit cycles leave the rows of their batches here (`commit_cycle`); whoever looks at the catalog, or changes anything,
-has them applied first. A crash loses the rows, and replay finds them again in the log. This module must not know who
-commits.
+Commit cycles (`commit_cycle`) add a row for each batch. The rows are applied many at a time, before a reader looks at
+the catalog and before any change. A crash loses the rows; replay reads the same batches from the log. This module must
+not know how batches are committed.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from seawall.topics.catalog import TopicCatalog
 
 _ROWS_MAX: Final = 4 * limits.RECEIVED_BATCHES_MAX
 
-#: Places in `PENDING_NUMBERS`.
-_COUNT, _NEXT, _UNDER_WAY = range(3)
+#: The words of `PENDING_NUMBERS`.
+_COUNT, _NEXT, _IN_FLIGHT = range(3)
 
 
 class PendingRows:
-    """The rows of one store that catalog and index have to apply."""
+    """The pending rows of one store."""
 
     __slots__ = ("_catalog", "_logs", "_numbers", "numbers", "rows")
 
     def __init__(self, catalog: TopicCatalog, logs: TopicLogs) -> None:
         self._catalog = catalog
         self._logs = logs
-        #: Rows of batches in the log; behind them those of commits that are under way.
+        #: Rows of logged batches, followed by those of commits in flight.
         self.rows: WalRows = np.zeros(_ROWS_MAX, WAL_ROW)
-        #: How many there are, as kernels count them that commit.
+        #: Their counts, shared with the kernels that commit.
         self.numbers = np.zeros(1, PENDING_NUMBERS)
         self._numbers = self.numbers.view(np.int64).data
 
     @property
     def rows_left(self) -> int:
-        """How many more batches can be pending."""
+        """How many more rows fit."""
         return _ROWS_MAX - self._numbers[_NEXT]
 
     @property
     def has_commit(self) -> bool:
-        """Whether a commit cycle is under way."""
-        return self._numbers[_UNDER_WAY] != 0
+        """True if a commit cycle is in flight."""
+        return self._numbers[_IN_FLIGHT] != 0
 
     def take(self) -> WalRows:
-        """The rows that have to be applied now; valid as long as the store's memory is held."""
+        """Remove the rows of finished commits: valid as long as the caller holds the store's memory."""
         numbers = self._numbers
         count, numbers[_COUNT] = numbers[_COUNT], 0
-        if not numbers[_UNDER_WAY]:
+        if not numbers[_IN_FLIGHT]:
             numbers[_NEXT] = 0
         return self.rows[:count]
 
     def apply(self) -> None:
-        """Apply every row whose commit is finished: from then on readers see its batch."""
+        """Apply the rows of all finished commits: readers see their batches from now on."""
         pending = self.take()
         if not pending.size:
             return
         for topic, rows in self._catalog.apply_run(pending):
-            filling = self._logs.of(topic).filling[-1]
-            segment, before = filling.segment, len(filling.segment.index)
+            active = self._logs.of(topic).filling[-1]
+            segment, before = active.segment, len(active.segment.index)
             segment.place(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
-            filling.waiting.extend(before, rows["at"])
+            active.waiting.extend(before, rows["at"])

@@ -1,6 +1,7 @@
-"""Reservations: where the batches of a topic go, so that most appends need not look at segment and ceiling again.
+"""Reservations: space that a topic has reserved in its active segment, so that most appends need no further check.
 
-They are valid until something changes that they were made from: segments, ceilings or settings. A crash takes them.
+A reservation is valid until what it was made from changes: segments, ceilings or settings. A crash loses reservations;
+they exist in memory only.
 """
 
 from __future__ import annotations
@@ -15,40 +16,44 @@ from seawall.storage.control.codec import SegmentRoll
 from seawall.storage.control.documents import FloorRaise
 from seawall.topics.state import TopicState
 
-#: What may come to a topic, since somebody has read its end, before large batches of it pass the page cache by.
+#: Unread bytes at the end of a topic after which its large batches bypass the page cache.
 _UNREAD_CACHED_SIZE: Final = GIB
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Where the batches of one topic go, and how much more may go there before somebody has to look again."""
+    """Space for the next batches of one topic: its active segment, and how much more fits there."""
 
     topic: TopicState
     filling: ActiveSegment
-    #: To be logged before the first batch.
+    #: Controls to log before the first batch: the roll to this segment, and evictions.
     ahead: list[SegmentRoll | FloorRaise]
+    #: True if the topic has caps or ages: then every commit makes a new reservation.
     is_limited: bool
+    #: True if the batches go to segment files, False for topics of class `ephemeral`.
     is_kept: bool
+    #: True for class `fsync`: commits are synced before they are acknowledged.
     is_durable: bool
+    #: True for classes `disk` and `fsync`: commits are written before they are acknowledged.
     is_written: bool
     records_left: int
     bytes_left: int
-    until_ns: int
-    #: Whether a commit cycle may stage small batches: they need nothing but numbers, and nobody watches the lane.
+    valid_until_ns: int
+    #: True if a commit cycle may stage small batches: they need nothing but numbers, and the lane has no observers.
     allows_cycles: bool = False
 
     @property
     def is_uncached(self) -> bool:
-        """Whether nobody is expected to read soon what is written here: so much has come since somebody did."""
+        """True after 1 GiB of unread appends: bypass the page cache."""
         return self.filling.unread >= _UNREAD_CACHED_SIZE
 
-    def holds(self, records: int, size: int, now: int) -> bool:
-        """Whether so much more may go there now."""
-        return records <= self.records_left and size <= self.bytes_left and now < self.until_ns
+    def fits(self, records: int, size: int, now: int) -> bool:
+        """True if batches with this many records and bytes fit, and the reservation has not expired."""
+        return records <= self.records_left and size <= self.bytes_left and now < self.valid_until_ns
 
     def take(self, records: int, size: int, now: int) -> bool:
-        """Count a batch in; false if it does not fit, and then somebody has to look."""
-        if not self.holds(records, size, now):
+        """Deduct records and bytes; False if they do not fit, and then a new reservation is needed."""
+        if not self.fits(records, size, now):
             return False
         self.records_left -= records
         self.bytes_left -= size
@@ -56,16 +61,16 @@ class Reservation:
 
 
 class Reservations:
-    """The reservations of the appends that a store numbers itself, by topic."""
+    """The current reservations of a local orderer, by topic, and when all of them become invalid."""
 
-    __slots__ = ("by_topic", "forgotten")
+    __slots__ = ("by_topic", "generation")
 
     def __init__(self) -> None:
         self.by_topic: dict[TopicId, Reservation] = {}
-        #: How often they were forgotten: whoever keeps reservations of its own compares.
-        self.forgotten = 0
+        #: Incremented by `forget`: owners of other reservations compare it to see whether theirs are still valid.
+        self.generation = 0
 
     def forget(self) -> None:
-        """Forget all of them: something has changed that they were made from."""
+        """Drop all reservations: something that they were made from has changed."""
         self.by_topic.clear()
-        self.forgotten += 1
+        self.generation += 1

@@ -1,10 +1,10 @@
-"""Where the next batches of a topic go: a segment with room for them, begun where there is none or the last is full.
+"""Reserves space for the next batches of a topic: in its active segment, in a new one if that is full, and in the log.
 
-Room is made before anything is promised or staged: a full disk is found here, and then everything is as it was. What
-has to be in the log before the first batch (a roll, an eviction) comes with the room.
+Space is reserved before anything is numbered or staged. A full disk is detected here, and then nothing has changed.
+Controls that have to be logged before the first batch (a roll, an eviction) are part of the reservation.
 
-What a room has counted in finds its segment position, and space in the log.
-This module must not know who appends, nor how seqs are given.
+Batches that fit a reservation always get a segment position and space in the log.
+This module must not know the callers that append, nor how seqs are assigned.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from seawall.storage.segments.limits import SegmentLimits
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 
-#: Bytes of control batches that may stand in an epoch beside the batches of a topic.
+#: The most bytes of control batches that an epoch may have for each topic.
 CONTROL_ROOM: Final = 1_024
 
-#: Segments, at the least, over which a topic in memory spreads what it may hold.
+#: An ephemeral topic spreads its byte limit over at least this many segments.
 _SEGMENTS_IN_MEMORY: Final = 8
 
 _NS_PER_MS: Final = 1_000_000
@@ -38,7 +38,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class Need(NamedTuple):
-    """What batches of one topic take together: records, bytes of their plain blocks, bytes of the batches."""
+    """What the batches of one topic need together: records, uncompressed bytes of the blocks, bytes of the batches."""
 
     records: int
     plain_size: int
@@ -46,7 +46,7 @@ class Need(NamedTuple):
 
 
 class Reserver:
-    """Rooms of one store."""
+    """Makes the reservations of one store."""
 
     def __init__(
         self,
@@ -61,36 +61,36 @@ class Reserver:
         self._checkpoint_schedule = checkpoint_schedule
 
     def make(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Reservation:
-        """Room for batches of a topic, counted in, and for `logged` bytes in the log.
+        """Reserve space for batches of a topic, deducted already, and for `logged` bytes in the log.
 
-        Where there is none a segment that was begun for them is taken back: no roll in the log tells of it.
+        If there is no space, a segment that was begun for them is rolled back: the log has no roll to it yet.
         """
         raised = self._cleaner.evict_ahead(topic, need.records, need.plain_size, now_ns)
         log = self._log_of(topic)
         before = log.writing
         bounds = self._bounds(topic)
-        begins = before is None or log.needs_roll(bounds, now_ns)
-        if begins:
+        starts_segment = before is None or log.needs_roll(bounds, now_ns)
+        if starts_segment:
             log.begin(topic.next_seq, now_ns)
-        filling = log.filling[-1]
+        active = log.filling[-1]
         try:
-            filling.segment.reserve(need.size)
+            active.segment.reserve(need.size)
             self._writer.reserve(logged, now_ns)
         except (CallerError, RetryableError) as error:
-            if begins:
+            if starts_segment:
                 log.take_back()
             if isinstance(error, DiskFullError):
                 self._checkpoint_schedule.found_no_space(self._writer.log_end)
             raise
         if not log.is_kept:
-            # No checkpoint has to bring anything to its place, and memory is given back by the segment.
+            # Nothing to flush: its batches are in memory, which is freed segment by segment.
             log.seal_rolled()
-        elif begins and before is not None:
+        elif starts_segment and before is not None:
             self._checkpoint_schedule.rolled(before.filled)
-        ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
-        if begins and before is not None and log.is_kept:
-            ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
-        index, segment = filling.segment.index, filling.segment
+        preceding: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
+        if starts_segment and before is not None and log.is_kept:
+            preceding.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
+        index, segment = active.segment.index, active.segment
         is_limited = self._cleaner.is_limited(topic)
         records = bounds.records - index.record_count if bounds.records else _UNBOUNDED
         free = segment.reserved - segment.end
@@ -100,28 +100,28 @@ class Reserver:
         began_ns = index.first_timestamp_ns if len(index) else now_ns
         return Reservation(
             topic,
-            filling,
-            ahead,
+            active,
+            preceding,
             is_limited=is_limited,
             is_kept=log.is_kept,
             is_durable=topic.config.durability is Durability.FSYNC,
             is_written=is_written,
-            # What a limited topic has to evict is asked before every commit.
+            # Evictions of a limited topic are decided anew before every commit.
             records_left=0 if is_limited else records - need.records,
             bytes_left=free - need.size,
-            until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
-            allows_cycles=is_written and not ahead and not self._writer.is_observed,
+            valid_until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
+            allows_cycles=is_written and not preceding and not self._writer.is_observed,
         )
 
     def _bounds(self, topic: TopicState) -> SegmentLimits:
         config, size = topic.config, topic.config.segment_max_bytes
         if config.durability is Durability.EPHEMERAL:
-            # Its memory is given back segment by segment: they are small beside what it may hold.
+            # Its memory is freed segment by segment, so segments are small compared with its limit.
             part = max(SEGMENT_RESERVE_SIZE_MIN, self._cleaner.bytes_max(topic) // _SEGMENTS_IN_MEMORY)
             size = min(size or part, part)
         return SegmentLimits(config.segment_max_records, size, config.segment_max_age_ms)
 
     def take_back(self, reservation: Reservation) -> None:
-        """Undo `make` of a room in which nothing was placed, where a roll still has to tell of its segment."""
+        """Undo `make` of an unused reservation: remove the segment that it began, if the log has no roll to it yet."""
         if any(isinstance(control, SegmentRoll) for control in reservation.ahead):
             self._log_of(reservation.topic).take_back()

@@ -1,17 +1,18 @@
-"""Commits by a kernel that stays: the publish thread leads, and one call receives, commits and answers again and again.
+"""Commits by a resident kernel: while the publish thread leads, one call receives, commits and answers in a loop.
 
-    lead ──▶ run_cycles ──▶ something is lacking ──▶ Python provides it ──▶ run_cycles …    ──▶ account, release
+    acquire leadership ──▶ run_cycles ──▶ it lacks something ──▶ Python provides it ──▶ run_cycles …
+                                      ──▶ settle grants, release leadership
 
-Python prepares ahead: what cycles may take of reservations is granted, and the log's file is lent. It applies behind:
-rows of stored batches when somebody looks, reservations when the kernel has ended. In between no Python runs, unless
-the kernel says what it lacks (`kernels.network.publish_cycle`).
+Before the kernel runs, Python grants it reservations and lends it the log file. After it has returned, Python deducts
+what it used; the rows of its batches are applied when a reader needs them. In between no Python runs, except to provide
+what the kernel reports as lacking (`kernels.network.publish_cycle`).
 
-Whoever wants to lead interrupts the kernel, and the next who waits leads as ever. Readers do not wait for it: they
-share `state` with it, a lock that kernels take, too.
+A thread that wants leadership interrupts the kernel, and the next waiter becomes the commit leader as usual. Readers do
+not wait for the kernel to end: they share with it the lock `state`, which kernels can take.
 
-The kernel runs only while its thread leads, so nobody else changes the store.
+The kernel runs only while its thread is the commit leader, so no other thread changes the store.
 
-A crash takes what was not acked. This module must not know connections, sockets or frames.
+A crash loses what was not acknowledged. This module must not know connections, sockets or frames.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from seawall.io.process.shared_lock import SharedLock
 from seawall.kernels.log.cycle_records import LACKS_GRANTS, LACKS_ROWS, NOT_ELIGIBLE
 from seawall.kernels.network import publish_cycle as kernels
 
-#: The log needs nothing before this address.
+#: A log address that is never reached: no flush or checkpoint is due.
 _NOTHING_DUE: Final = (1 << 63) - 1
 
 
 class ResidentCommit:
-    """The kernel of one publish thread."""
+    """Runs the resident kernel of one publish thread."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class ResidentCommit:
         publishers: npt.NDArray[np.void],
         interrupt: Callable[[], None],
     ) -> None:
-        """`publishers` are the arguments of the kernel that are about connections; `interrupt` ends its waiting."""
+        """`publishers` has the kernel arguments that concern connections; `interrupt` wakes the kernel if it waits."""
         assert isinstance(queue.state, SharedLock), "opened for the network"
         self._queue = queue
         self._store = store
@@ -56,9 +57,9 @@ class ResidentCommit:
         self._cycle = orderer.cycle
         self._publishers = publishers
         self._interrupt = interrupt
-        #: Where the kernel puts batches.
+        #: The receive buffer of the kernel.
         self.received: Final = orderer.cycle.received
-        #: Signalled when something new can be read and somebody waits for that: then `notify` has to be called.
+        #: Signalled when new records are readable and a reader waits for them: call `notify` then.
         self.news: Final = Event(block=False)
         publishers["news"] = self.news.signal_fd
         publishers["lock_at"] = queue.state.words.ctypes.data
@@ -67,18 +68,17 @@ class ResidentCommit:
         self.unanswered = 0
 
     def commit(self, count: int) -> None:
-        """Commit the first rows of `received`, answer them, and go on with what comes, until something else is to be
-        done.
+        """Commit and answer the first `count` rows of `received`, and continue with what arrives, as the commit leader.
 
-        Rows that are `unanswered` then were committed otherwise, if they are staged; the others have to be published to
-        the ring of an event loop. A failure is reported to everybody who publishes; of rows that are staged nobody
-        knows then whether they are stored.
+        Returns when there is no more to do, or another thread wants leadership. Of the rows that are `unanswered` then,
+        those marked as staged were committed by the general path; publish the others to the ring of an event loop. A
+        failure is reported to all publishers; the outcome of staged rows is unknown then.
         """
         self.unanswered = count
-        self._queue.commit_arrivals(self._run, self._interrupt)
+        self._queue.run_as_leader(self._run, self._interrupt)
 
     def _run(self) -> None:
-        """Run the kernel until there is nothing more for it to do."""
+        """Run the kernel until it has nothing more to do; the caller is the commit leader."""
         cycle, queue = self._cycle, self._queue
         reason = NOT_ELIGIBLE
         if not self._store.guard.is_failed and self._orderer.is_at_rest:
@@ -89,18 +89,18 @@ class ResidentCommit:
             with queue.state:
                 self._orderer.cycles_ended()
         if reason == NOT_ELIGIBLE:
-            self._commit_otherwise()
+            self._commit_by_queue()
         elif self._store.is_tidy_up_due:
             with suppress(SeawallError, OSError), queue.state:
                 self._store.tidy_up()
 
     def notify(self) -> None:
-        """Have everybody look who waits for news."""
+        """Call the listeners of the queue: new records may be readable."""
         self.news.clear()
         self._queue.notify()
 
     def _run_kernel(self) -> int:
-        """Run the kernel once: the reason for which it has ended."""
+        """Run the kernel once: the reason why it returned."""
         cycle, publishers = self._cycle, self._publishers
         file = cycle.lend()
         assert isinstance(file, OsFile), "only real files are served"
@@ -117,7 +117,7 @@ class ResidentCommit:
         return reason
 
     def _provide(self, reason: int) -> bool:
-        """Provide what the kernel lacks; whether it may go on."""
+        """Provide what the kernel lacks; True if it can continue."""
         if reason == LACKS_GRANTS:
             with self._queue.state:
                 self._cycle.grant()
@@ -128,10 +128,10 @@ class ResidentCommit:
             return False
         return True
 
-    def _commit_otherwise(self) -> None:
-        """Commit rows by the steps that others use."""
+    def _commit_by_queue(self) -> None:
+        """Commit the unanswered rows by the general path."""
         self.received.count = self.unanswered
         try:
-            self._queue.commit_led()
+            self._queue.commit_arrivals()
         finally:
             self.received.count = 0

@@ -1,20 +1,20 @@
-"""Turns: a thread that wants the store for itself waits for one, in the queue of those who publish."""
+"""Tickets: the queue entries of threads that need exclusive access to the store."""
 
 from __future__ import annotations
 
 import threading
 from typing import ClassVar, Final
 
-#: A thread that waits for another's commit looks after this long whether it is stuck behind an idle driver.
-HELP_AFTER_S: Final = 0.05
+#: A thread that waits for another leader checks this often whether it has to finish that leader's commit itself.
+ASSIST_AFTER_S: Final = 0.05
 
 
 class Ticket:
-    """A thread that wants the store for itself."""
+    """A thread that waits in the commit queue for exclusive access to the store."""
 
     __slots__ = ("_woken", "is_taken")
 
-    #: Whoever waits for a turn commits what is before it.
+    #: No driver: the waiting thread itself commits the entries before its ticket.
     driver: ClassVar[None] = None
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class Ticket:
         self.is_taken = False
 
     def wait(self) -> None:
-        """Sleep until woken, or for a while."""
-        self._woken.wait(HELP_AFTER_S)
+        """Block until woken, or until it is time to assist."""
+        self._woken.wait(ASSIST_AFTER_S)
         self._woken.clear()
 
     def wake_one(self) -> None:
-        """Let it look again."""
+        """Wake the thread to check the queue again."""
         self._woken.set()

@@ -1,4 +1,8 @@
-"""A thread that commits what nobody waits for: so a publisher encodes the next records while the last are written."""
+"""A background thread that runs one job whenever it is woken.
+
+The embedded log commits on it what no thread waits for, so a publisher encodes its next records while the last ones
+are written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable
 
 
 class WorkerThread:
-    """Calls `work` on a thread of its own whenever it was woken. The thread starts with the first wake."""
+    """Calls `work` on its own thread after each `wake`. The thread starts with the first wake."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -17,15 +21,15 @@ class WorkerThread:
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Have the work done soon; wakes that come together are one."""
+        """Run the work soon; several wakes before it runs count as one."""
         self._woken.set()
         with self._start:
             if (self._thread is None or not self._thread.is_alive()) and not self._is_stopping:
-                self._thread = threading.Thread(target=self._run, name="seawall-pump", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="seawall-worker", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
-        """Do what is left and end the thread; what is woken later is never done."""
+        """Run the work once more and end the thread; later wakes do nothing."""
         with self._start:
             self._is_stopping = True
         self._woken.set()

@@ -1,1 +1,1 @@
-"""Who assigns positions: the local orderer of one process, or brokers and a sequencer over shared memory."""
+"""Assigns positions to batches: in one process by itself, or by brokers and a sequencer over shared memory."""

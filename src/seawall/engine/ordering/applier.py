@@ -1,31 +1,33 @@
-"""A store that follows an order which others made: committed entries become batches of its log and of its segments.
+"""Applies the order of a sequencer to a store: committed entries become batches of its log and its segments.
 
-The sequencer of a pod orders batches in the fabric (GOI and side array), and numbers them from this store's own
-frontier. The follower, the replica beside it, brings them to the disk exactly as they are there. One `follow`:
+The sequencer of a pod orders batches in the fabric (GOI and side array), and numbers them from the frontier of this
+store. The applier is the replica beside it: it writes the batches to disk exactly as the fabric has them. One `follow`:
 
-    begin    1. look    which entries fit one commit: admitted batches, small or apart, and those without records
-             2. room    for every topic among them, in its segment and in the log; a full disk is found here
-             3. stage   small batches and controls by one kernel call a run (`kernels.ordering.applying`); large ones,
-             and those
-                        of class `ephemeral`, by one a run and topic, with the blocks as they lie in the BLog
-    (written by whoever waits: large batches at their places, then the epoch, synced once at the most)
-    finish   4. publish catalog, index and sessions learn of it: as after a replay of what was written
+    begin    1. scan     which entries fit one commit: admitted batches, small or direct, and entries without records
+             2. reserve  space for every topic among them, in its segment and in the log; a full disk is detected here
+             3. stage    one kernel call for each run of small batches and controls (`kernels.ordering.applying`), and
+                         one for each run of direct batches of a topic, with the blocks as they are in the BLog. Direct
+                         batches are written straight to their segment: large ones, and those of class `ephemeral`
+    (the leader writes large batches to their segments, then the epoch, with one sync at most)
+    finish   4. publish  catalog, index and sessions are updated, with the same result as a replay of what was written
 
 INV-FOLLOW-DENSE: each committed entry of the order becomes one batch of the log: its own bytes, at its position. It is
-an append, a reference, a NOP or a SKIP. Entries that are CONTROL are not followed: their owner follows up to them, then
-makes the change `at` them.
+an append, a reference, a NOP or a SKIP. CONTROL entries are not applied here: their owner applies everything before
+them, then makes the change `at` their position.
 
-What the store logs by itself takes no position. Replay demands that positions in an epoch are dense, never go back, and
-that a batch below what a snapshot has does nothing; it demands nothing of how many control batches stand between two
-positions. So rolls, ceilings, evictions and terms are asides (`storage.control.batches`): each carries the position of
-the entry that comes next and leaves it to that. The sessions of the store know what is followed, and no more, so a
-snapshot never calls a batch stored that the log does not have. The windows of those who order may be ahead.
+What the store logs by itself takes no position. Replay requires that the positions in an epoch are dense and never go
+back, and that a batch below the position of a snapshot has no effect; it does not restrict how many control batches are
+between two positions. So rolls, ceilings, evictions and terms are unpositioned control batches
+(`storage.control.batches`): each carries the position of the next entry, and does not use it up. The sessions of the
+store know exactly what is applied, so a snapshot never reports a batch as stored that the log does not have. The
+windows of the sequencer may know more.
 
-Disk full: nothing is followed, the error says so, and the same entries may be tried again; they stay in the GOI. A
-crash loses what was not synced: those entries are followed again where the fabric outlived it, and else lost as any
-append of their class is. Seqs are handed out below durable ceilings, which `ensure_ceilings` raises ahead of need.
+If the disk is full, nothing is applied, the error reports it, and the same entries can be tried again: they stay in the
+GOI. A crash loses what was not synced: those entries are applied again if the fabric survived, and otherwise lost like
+any append of their class. Seqs are assigned below durable ceilings, which `ensure_ceilings` raises before they are
+reached.
 
-One owner at a time, the same as the store's. This module must not know the fabric's layout, brokers or replicas.
+One owner at a time, the owner of the store. This module must not know the layout of the fabric, brokers or replicas.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from seawall.engine.commit.reservations import Reservation
 from seawall.engine.commit.reserver import Need
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.applier_reservations import ApplierReservations
-from seawall.engine.ordering.entry_scan import ENTRIES_MAX, EntryScan, Records, Share, look_at
+from seawall.engine.ordering.entry_scan import ENTRIES_MAX, EntryScan, Records, TopicTotals, scan_entries
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.replay import remember_keys
 from seawall.errors import CallerError, FatalError, InvalidInputError, RetryableError
@@ -66,13 +68,13 @@ from seawall.wire.format.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 
-#: What stands at the position of a change that was not made.
+#: The control at the position of a change that was not made.
 _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What one call has followed: `count` entries, so that everything below `next_position` has come as far as its
+    """The result of one call: it applied `count` entries, and all entries below `next_position` are as durable as their
     class promises: `fsync` synced, `disk` written, `memory` and `ephemeral` in the memory of this process."""
 
     count: int
@@ -80,20 +82,21 @@ class Applied:
 
 
 class ApplyCommit(Commit):
-    """Entries that are staged, and what has to be written before they take effect."""
+    """Staged entries, and what has to be written before they take effect."""
 
-    def __init__(self, look: EntryScan) -> None:
+    def __init__(self, scan: EntryScan) -> None:
         super().__init__()
-        self.look = look
-        #: Rows of all that takes effect, in order.
+        self.scan = scan
+        #: The rows of its batches, in position order.
         self.rows: list[WalRows] = []
-        self.asides: list[tuple[UnpositionedControl, Position]] = []
-        #: NOPs that decide and SKIPs, by their position.
+        #: Unpositioned controls, with the positions that they carry.
+        self.unpositioned: list[tuple[UnpositionedControl, Position]] = []
+        #: SKIPs, and NOPs that decide a client seq, by position.
         self.marks: dict[Position, OrderNop | OrderSkip] = {}
 
 
 class Applier:
-    """Applies the order to one store, from where its frontier is now; the store gives no position any more."""
+    """Applies the order to one store, from its current frontier on; the store itself assigns no positions any more."""
 
     def __init__(self, parts: StoreParts, maintenance: Maintenance, *, goi_entries: int, blog_size: int) -> None:
         if goi_entries < 1 or goi_entries & (goi_entries - 1) or blog_size < _HEADER:
@@ -104,24 +107,24 @@ class Applier:
         self._maintenance = maintenance
         self._guard = parts.guard
         self._clock = parts.machine.clock
-        #: Bytes that one commit may take in the log.
+        #: The most bytes that one commit takes in the log.
         self.commit_size_max = parts.settings.commit_size_max
         self._mask = goi_entries - 1
         self._blog_size = blog_size
-        #: The newest term of any entry that may come.
+        #: The newest term that entries may have.
         self.term = parts.term
         self._reservations = ApplierReservations(parts.reservations, parts.writer, parts.maker)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
-        #: `next_position` as an array of one number, and the time of the last entry, which kernels that commit change.
+        #: `next_position` as an array of one number, because the kernels of commit cycles change it.
         self.reached = np.array([parts.writer.frontier.next_position], np.int64)
         self._reached = self.reached.data
         parts.writer.follows = True
 
     @property
     def next_position(self) -> Position:
-        """The entry that comes next. The order of a pod may begin anywhere behind what the log has."""
+        """The position of the next entry. The order of a pod may begin anywhere after the end of the log."""
         return Position(self._reached[0])
 
     @next_position.setter
@@ -130,16 +133,16 @@ class Applier:
 
     @property
     def progress(self) -> npt.NDArray[np.int64]:
-        """What `kernels.ordering.applying` keeps from one run to the next: the time of the last entry among it."""
+        """State that `kernels.ordering.applying` keeps between runs, such as the time of the last entry."""
         return self._progress
 
     # --- entries -------------------------------------------------------------------------------------------------
 
     def follow(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Applied:
-        """Bring committed entries to the log: as many as one commit holds, at the most `count`.
+        """Apply committed entries: as many as one commit holds, at most `count`.
 
-        `entries` and `sides` are the whole rings, `blogs` is all BLogs one after the other. Raises `DiskFullError`
-        where there is no room: nothing is followed then, and it may be tried again.
+        `entries` and `sides` are the whole rings, `blogs` is all BLogs, concatenated. Raises `DiskFullError` if there
+        is no space; then nothing is applied, and the call can be repeated.
         """
         commit = self.begin(entries, sides, first_position, count, blogs)
         if commit is None:
@@ -152,22 +155,22 @@ class Applier:
     def begin(
         self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes
     ) -> ApplyCommit | None:
-        """Stage entries; None if there are none. The commit has to be carried out, then finished."""
+        """Stage entries; None if there are none. Write the commit next, then finish it."""
         self._check_run(first_position, count, entries, sides)
         if not count:
             return None
         self._parts.controls.begin_change()
-        self._reservations.drop_old()
+        self._reservations.drop_invalid()
         with self._guard.preparing():
             now = self._clock.wall_ns()
             order = (entries, sides, self._mask, first_position, count)
-            look = look_at(self._parts.catalog, *order, self.commit_size_max)
+            scan = scan_entries(self._parts.catalog, *order, self.commit_size_max)
             needs = [
-                (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
-                for share in look.shares
+                (totals.topic, Need(totals.records, self._plain_size(scan, totals, blogs), totals.size))
+                for totals in scan.totals
             ]
-            commit = ApplyCommit(look)
-            reservations = self._reservations.make(needs, look.logged_from(0), now, commit.pins)
+            commit = ApplyCommit(scan)
+            reservations = self._reservations.make(needs, scan.logged_from(0), now, commit.pins)
         with self._guard.changing():
             return self._stage(commit, reservations, entries, sides, blogs, now)
 
@@ -181,22 +184,22 @@ class Applier:
             raise
 
     def finish(self, commit: ApplyCommit) -> Applied:
-        """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
-        parts, next_position = self._parts, Position(commit.look.first + commit.look.count)
+        """Let the entries of a written commit take effect. Evictions and a checkpoint may be due afterwards."""
+        parts, next_position = self._parts, Position(commit.scan.first + commit.scan.count)
         commit.pins.unpin_all()
         with self._guard.changing():
             if commit.epoch is not None:
                 parts.writer.finish_flush(commit.epoch, durable=commit.durable)
-            for aside, position in commit.asides:
-                self._apply_aside(aside, position)
+            for control, position in commit.unpositioned:
+                self._apply_unpositioned(control, position)
             self._publish(commit, next_position)
         self.next_position = next_position
-        return Applied(commit.look.count, next_position)
+        return Applied(commit.scan.count, next_position)
 
-    def _apply_aside(self, aside: UnpositionedControl, position: Position) -> None:
-        """What was logged ahead of batches takes effect."""
-        self._parts.catalog.apply(aside, position)
-        for part in (each for each in aside.parts if isinstance(each, FloorRaise)):
+    def _apply_unpositioned(self, control: UnpositionedControl, position: Position) -> None:
+        """Let a control that was logged before batches take effect."""
+        self._parts.catalog.apply(control, position)
+        for part in (each for each in control.parts if isinstance(each, FloorRaise)):
             self._parts.cleaner.evicted(part)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
@@ -207,29 +210,29 @@ class Applier:
         due = self.next_position
         check(first_position == due, "INV-FOLLOW-DENSE", f"entries from {first_position} on, the next one is {due}")
 
-    # --- rooms ---------------------------------------------------------------------------------------------------
+    # --- reservations --------------------------------------------------------------------------------------------
 
     def reserve(self, needs: Sequence[tuple[TopicState, Need]], logged: int) -> None:
-        """Make sure of room for batches that are to be ordered, and for `logged` bytes of them in the log.
+        """Reserve space for batches that will be ordered next, and for `logged` bytes in the log.
 
-        Raises `DiskFullError` where there is none. Follow what was ordered, then call `let_go`, before anything else.
+        Raises `DiskFullError` if there is none. Apply what was ordered, then call `release`, before anything else.
         """
         self._parts.controls.begin_change()
-        self._reservations.drop_old()
+        self._reservations.drop_invalid()
         with self._guard.preparing():
             self._reservations.prepare(needs, logged, self._clock.wall_ns())
 
     @property
-    def is_even(self) -> bool:
-        """Whether nothing is staged that is not written, and the log has come as far as the order that is followed."""
+    def is_caught_up(self) -> bool:
+        """True if nothing is staged, and the log has every entry that was applied."""
         writer = self._parts.writer
         return not writer.staged and self.next_position == writer.next_position
 
     def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Reservation | None:
-        """The reservation for small batches that are the next entries, and for `logged` bytes in the log; made if there
-        is none. None where something has to be logged before such batches, and where there is no space.
+        """The reservation of a topic for small batches as the next entries, and for `logged` bytes in the log.
 
-        Only while it `is_even`.
+        Makes one if needed. None if a control has to be logged before the batches, or if there is no space. Call it
+        only while it `is_caught_up`.
         """
         found = self._reservations.reservation_for(topic_id, size, count, logged, now)
         if found is not None:
@@ -243,15 +246,15 @@ class Applier:
             return None
         return self._reservations.reservation_for(topic_id, size, count, logged, now)
 
-    def let_go(self) -> None:
-        """Give up room and descriptors that were reserved for batches which were not ordered after all."""
-        self._reservations.let_go()
+    def release(self) -> None:
+        """Release what was reserved for batches that were not ordered after all."""
+        self._reservations.release()
 
-    def _plain_size(self, look: EntryScan, share: Share, blogs: Bytes) -> int:
-        """How long the plain blocks of a topic are, which matters where it has caps; elsewhere about that."""
-        if not self._parts.cleaner.is_limited(share.topic):
-            return share.size
-        chosen = look.entries[look.is_admitted & (look.entries["topic_id"] == share.topic.topic_id)]
+    def _plain_size(self, scan: EntryScan, totals: TopicTotals, blogs: Bytes) -> int:
+        """Uncompressed bytes of the blocks of a topic: exact if the topic has caps, else approximate."""
+        if not self._parts.cleaner.is_limited(totals.topic):
+            return totals.size
+        chosen = scan.entries[scan.is_admitted & (scan.entries["topic_id"] == totals.topic.topic_id)]
         at = chosen["broker"].astype(np.int64) * self._blog_size
         at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + RAW_LENGTH_AT
         return int(blogs[at[:, None] + np.arange(4)].view("<u4").sum(dtype=np.int64))
@@ -267,32 +270,32 @@ class Applier:
         blogs: Bytes,
         now: int,
     ) -> ApplyCommit:
-        """Stage everything, in order, and give every batch its place."""
-        writer, look = self._parts.writer, commit.look
-        if look.first != writer.next_position:
+        """Stage all entries, in order, and allocate the segment offset of every batch."""
+        writer, scan = self._parts.writer, commit.scan
+        if scan.first != writer.next_position:
             writer.flush(durable=False)
-        self._stage_next(reservations, commit, look.first, now)
+        self._stage_preceding(reservations, commit, scan.first, now)
         by_topic_id = {reservation.topic.topic_id: reservation for reservation in reservations}
         taken = 0
-        while taken < look.count:
-            stage = self._stage_apart if look.is_apart[taken] else self._stage_run
+        while taken < scan.count:
+            stage = self._stage_direct if scan.is_direct[taken] else self._stage_run
             taken += stage(commit, by_topic_id, taken, entries, sides, blogs)
-        has_controls = not look.is_admitted.all()
-        # Readers and publishers are told of marks: they must not come undone.
+        has_controls = not scan.is_admitted.all()
+        # Readers and publishers may see marks: no crash may undo them.
         commit.durable |= any(reservation.is_durable for reservation in reservations) or bool(commit.marks)
         if commit.durable or has_controls or any(reservation.is_written for reservation in reservations):
             commit.epoch = writer.begin_flush()
         return commit
 
-    def _stage_next(self, reservations: list[Reservation], commit: ApplyCommit, first: Position, now: int) -> None:
-        """What has to be in the log before the first batches of rooms."""
+    def _stage_preceding(self, reservations: list[Reservation], commit: ApplyCommit, first: Position, now: int) -> None:
+        """Stage the controls that have to be in the log before the first batches of the reservations."""
         for reservation in reservations:
             if reservation.ahead:
-                aside = UnpositionedControl(tuple(reservation.ahead))
-                commit.asides.append((aside, self._parts.writer.stage_control(aside, now, at=first)))
-                # What readers were told to be gone must not come back with a crash, in no class.
+                control = UnpositionedControl(tuple(reservation.ahead))
+                commit.unpositioned.append((control, self._parts.writer.stage_control(control, now, at=first)))
+                # Readers may see an eviction: no crash may undo it, whatever the durability class.
                 commit.durable |= reservation.is_kept and any(
-                    isinstance(control, FloorRaise) for control in reservation.ahead
+                    isinstance(part, FloorRaise) for part in reservation.ahead
                 )
                 reservation.ahead = []
                 reservation.allows_cycles = reservation.is_written and not self._parts.writer.is_observed
@@ -308,17 +311,17 @@ class Applier:
         sides: Records,
         blogs: Bytes,
     ) -> int:
-        """Entries up to the next that goes apart, by one call; how many."""
-        look, writer, progress = commit.look, self._parts.writer, self._progress
-        first = Position(look.first + taken)
-        (lane, start), address = writer.space_for_run(look.logged_from(taken))
+        """Stage the entries up to the next direct one, by one kernel call; how many."""
+        scan, writer, progress = commit.scan, self._parts.writer, self._progress
+        first = Position(scan.first + taken)
+        (lane, start), address = writer.space_for_run(scan.logged_from(taken))
         code = kernels.apply_run(
             entries.view(np.uint8),
             sides.view(np.uint8),
             self._mask,
             first,
-            look.count - taken,
-            look.is_apart[taken:],
+            scan.count - taken,
+            scan.is_direct[taken:],
             blogs,
             self._blog_size,
             lane,
@@ -333,8 +336,8 @@ class Applier:
         count, size, filled, time_ns = progress.tolist()
         if count:
             writer.stage_run(size, count, first, TimestampNs(time_ns))
-            # Most commits are one run, whose rows are read before another begins.
-            rows = self._rows[:filled].copy() if look.is_apart.any() else self._rows[:filled]
+            # Most commits are one run, whose rows are used before the array is: no copy then.
+            rows = self._rows[:filled].copy() if scan.is_direct.any() else self._rows[:filled]
             for index in np.flatnonzero(rows["command"]).tolist():
                 at, length, position, command = rows[["at", "size", "position", "command"]][index].tolist()
                 block = lane[start + at - address :][_HEADER:length]
@@ -342,10 +345,10 @@ class Applier:
                 assert isinstance(mark, (OrderNop, OrderSkip))
                 commit.marks[position] = mark
             commit.rows.append(rows)
-            _place(rows[rows["command"] == 0] if commit.marks else rows, reservations)
+            _allocate(rows[rows["command"] == 0] if commit.marks else rows, reservations)
         return count
 
-    def _stage_apart(
+    def _stage_direct(
         self,
         commit: ApplyCommit,
         reservations: dict[TopicId, Reservation],
@@ -354,11 +357,11 @@ class Applier:
         sides: Records,
         blogs: Bytes,
     ) -> int:
-        """Batches of one topic that go to their places at once, with the blocks as they lie in the BLog; how many."""
-        look, writer, progress = commit.look, self._parts.writer, self._progress
-        first, count = Position(look.first + taken), look.apart_from(taken)
-        sizes = look.entries["size"][taken : taken + count].astype(np.int64)
-        reservation = reservations[TopicId(int(look.entries["topic_id"][taken]))]
+        """Stage batches of one topic that are written directly to its segment, with blocks from the BLog; how many."""
+        scan, writer, progress = commit.scan, self._parts.writer, self._progress
+        first, count = Position(scan.first + taken), scan.direct_from(taken)
+        sizes = scan.entries["size"][taken : taken + count].astype(np.int64)
+        reservation = reservations[TopicId(int(scan.entries["topic_id"][taken]))]
         segment = reservation.filling.segment
         at = segment.place(int(sizes.sum()))
         headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
@@ -390,7 +393,7 @@ class Applier:
         if reservation.is_kept:
             commit.add_segment_write(segment.shared, at, buffers, is_uncached=reservation.is_uncached)
         else:
-            # Memory needs nobody to write it; readers see it when it is published.
+            # Written to memory right here; readers see it when the commit finishes.
             segment.write_at(at, buffers)
         writer.stage_run(
             int(progress[kernels.PROGRESS_BYTES]), count, first, TimestampNs(int(progress[kernels.PROGRESS_TIME]))
@@ -403,7 +406,7 @@ class Applier:
     # --- publishing ----------------------------------------------------------------------------------------------
 
     def _publish(self, commit: ApplyCommit, next_position: Position) -> None:
-        """Let everything take effect, in order; sessions learn of it here."""
+        """Let the batches and marks of a commit take effect, in order, on sessions and catalog."""
         catalog, sessions = self._parts.catalog, self._parts.sessions
         rows = np.concatenate(commit.rows) if len(commit.rows) > 1 else commit.rows[0]
         start = 0
@@ -422,13 +425,14 @@ class Applier:
         for topic, run in catalog.apply_ordered_run(appended, next_position):
             remember_keys(topic, run)
 
-    # --- beside the entries --------------------------------------------------------------------------------------
+    # --- CONTROL entries, terms and ceilings ---------------------------------------------------------------------
 
     @contextmanager
     def at(self, position: Position) -> Iterator[None]:
-        """A stretch in which the first change of the store has a position: that of a CONTROL entry.
+        """A context in which the first change of the store takes the position of a CONTROL entry.
 
-        Everything before it is followed, and the frontier has come to it. If nothing is changed there, a NOP says so.
+        Everything before it must be applied, and the frontier must have reached it. If nothing is changed, a NOP takes
+        the position.
         """
         self._parts.controls.begin_change()
         writer = self._parts.writer
@@ -436,41 +440,41 @@ class Applier:
         check(is_due, "INV-FOLLOW-DENSE", f"a CONTROL at {position}, the next entry is {self.next_position}")
         if position != writer.next_position:
             writer.flush(durable=False)
-        writer.is_granted = True
+        writer.has_position_grant = True
         try:
             yield
-            if writer.is_granted:
+            if writer.has_position_grant:
                 self._parts.controls.commit(_NOTHING_CHANGED)
         finally:
-            writer.is_granted = False
+            writer.has_position_grant = False
             self.next_position = max(position, writer.next_position)
 
     def begin_term(self, term: Term) -> None:
-        """Entries of a newer term may come; the log knows of it first, so that no later start takes it again."""
+        """Allow entries of a newer term. The term is logged first, so that no later start uses it again."""
         self._parts.controls.commit(TermStart(term, self.term, self.next_position))
         self.term = term
 
     def ensure_ceilings(self) -> int:
-        """Raise every ceiling that is near, durably; how many. Where the frontier needs one, it was too late."""
+        """Durably raise every ceiling that is nearly reached; how many. Call it before seqs run out."""
         needs = self._parts.writer.frontier.needs_ceiling()
         if needs:
             self._parts.controls.commit_many([Ceiling(need.topic_id, need.wanted, need.ceiling) for need in needs])
         return len(needs)
 
 
-def _place(rows: WalRows, reservations: dict[TopicId, Reservation]) -> None:
-    """Give batches that wait in the log their places."""
+def _allocate(rows: WalRows, reservations: dict[TopicId, Reservation]) -> None:
+    """Allocate segment offsets for batches that are only in the log so far (unflushed)."""
     for run in by_topic(rows) if len(rows) else ():
-        filling = reservations[TopicId(int(run["topic_id"][0]))].filling
-        index = filling.segment.index
+        active = reservations[TopicId(int(run["topic_id"][0]))].filling
+        index = active.segment.index
         before = len(index)
-        filling.segment.place(int(run["size"].sum(dtype=np.int64)))
+        active.segment.place(int(run["size"].sum(dtype=np.int64)))
         index.extend(entries_of(run, index.end))
-        filling.waiting.extend(before, run["at"])
+        active.waiting.extend(before, run["at"])
 
 
 def _bad_entry(position: Position) -> FatalError:
     return FatalError(
-        f"the entry at position {position} is not whole, or its BLog does not hold its batch (INV-FOLLOW-DENSE): "
-        "what the fabric holds cannot be trusted; stop, and recover from the log"
+        f"the entry at position {position} is incomplete, or its BLog does not hold its batch (INV-FOLLOW-DENSE): "
+        "the fabric cannot be trusted; stop, and recover from the log"
     )

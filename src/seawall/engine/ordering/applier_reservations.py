@@ -1,9 +1,9 @@
-"""The rooms of a store that follows: made when entries are followed, or ahead of that for what is to be ordered.
+"""The reservations of an applier: for the entries that it applies, and for batches that will be ordered next.
 
-A room that was made ahead may have begun a segment that nothing in the log tells of: it keeps that to be told with its
-first batch, and is taken back where none comes: replay would give other segment positions.
+A reservation may have begun a segment to which the log has no roll yet. It keeps the roll, to be logged before its
+first batch. If no batch comes, the segment is rolled back: otherwise replay would give other segment positions.
 
-One owner, the follower. This module must not know entries, nor how they are staged.
+Has one owner, the applier. This module must not know entries, nor how they are staged.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from seawall.topics.state import TopicState
 
 
 class ApplierReservations:
-    """The rooms that are valid, by topic."""
+    """The valid reservations of an applier, by topic."""
 
-    def __init__(self, reservations: Reservations, writer: LogWriter, maker: Reserver) -> None:
+    def __init__(self, reservations: Reservations, writer: LogWriter, reserver: Reserver) -> None:
         self._reservations = reservations
         self._writer = writer
-        self._maker = maker
+        self._reserver = reserver
         self._by_topic: dict[TopicId, Reservation] = {}
-        #: Files that large batches go to which are to be ordered: nothing may be missing when they are followed.
+        #: Segment files of large batches that will be ordered: their descriptors must be open when they are applied.
         self._pins = FilePins()
-        self._forgotten = reservations.forgotten
+        self._generation = reservations.generation
 
-    def drop_old(self) -> None:
-        """Rooms count only as long as nobody has changed what they were made from, nor appended otherwise."""
-        if self._forgotten != self._reservations.forgotten:
+    def drop_invalid(self) -> None:
+        """Drop the reservations if what they were made from has changed, and invalidate those of other appends."""
+        if self._generation != self._reservations.generation:
             self._drop()
         self._reservations.forget()
-        self._forgotten = self._reservations.forgotten
+        self._generation = self._reservations.generation
 
     def make(
         self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int, pins: FilePins | None = None
     ) -> list[Reservation]:
-        """A room for what each topic needs, counted in, and for `logged` bytes in the log; where one finds none, all
-        are as they were. Files that large batches may go to are among the `pins`, or open until `let_go`."""
+        """Reserve what each topic needs, deducted already, and `logged` bytes in the log; all or nothing.
+
+        Pins the segment files of large batches in `pins`, or until `release`.
+        """
         logged += HEADROOM + len(needs) * CONTROL_ROOM
         self._writer.reserve(logged, TimestampNs(now))
         reservations: list[Reservation] = []
@@ -52,43 +54,40 @@ class ApplierReservations:
             for topic, need in needs:
                 reservation = self._by_topic.get(topic.topic_id)
                 if reservation is None or not reservation.take(need.records, need.size, now):
-                    # Nobody has been told yet of a segment that was begun before.
+                    # The log has no roll yet to a segment that was begun before.
                     rolls = (
                         []
                         if reservation is None
                         else [each for each in reservation.ahead if isinstance(each, SegmentRoll)]
                     )
-                    reservation = self._maker.make(topic, need, logged, TimestampNs(now))
+                    reservation = self._reserver.make(topic, need, logged, TimestampNs(now))
                     reservation.ahead += rolls
                     self._by_topic[topic.topic_id] = reservation
                 if reservation.is_kept and need.size >= LARGE_BATCH_SIZE:
                     (self._pins if pins is None else pins).pin(reservation.filling.segment.shared)
                 reservations.append(reservation)
         except BaseException:
-            # What the others have counted in is not coming.
+            # The other reservations were deducted for batches that will not come.
             self._drop()
             raise
         return reservations
 
     def prepare(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> None:
-        """`make` for batches that are counted in when they come."""
+        """`make` without the deduction: batches are deducted when they are applied."""
         for (_, need), reservation in zip(needs, self.make(needs, logged, now), strict=True):
             if not reservation.is_limited:
                 reservation.records_left += need.records
                 reservation.bytes_left += need.size
 
     def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Reservation | None:
-        """The reservation of a topic for small batches that need nothing but their numbers, and for `logged` bytes in
-        the log; None if one has to be made."""
+        """The reservation that a commit cycle may use for a topic and `logged` bytes; None if one has to be made."""
         reservation = self._by_topic.get(topic_id)
-        if reservation is None or not reservation.allows_cycles or self._forgotten != self._reservations.forgotten:
+        if reservation is None or not reservation.allows_cycles or self._generation != self._reservations.generation:
             return None
-        return (
-            reservation if reservation.holds(count, size, now) and self._writer.has_space(HEADROOM + logged) else None
-        )
+        return reservation if reservation.fits(count, size, now) and self._writer.has_space(HEADROOM + logged) else None
 
-    def let_go(self) -> None:
-        """Take back segments that were begun for batches which did not come, and give descriptors back."""
+    def release(self) -> None:
+        """Roll back segments that were begun for batches that did not come, and unpin all files."""
         self._pins.unpin_all()
         if any(reservation.ahead for reservation in self._by_topic.values()):
             self._drop()
@@ -96,5 +95,5 @@ class ApplierReservations:
     def _drop(self) -> None:
         self._pins.unpin_all()
         for reservation in self._by_topic.values():
-            self._maker.take_back(reservation)
+            self._reserver.take_back(reservation)
         self._by_topic.clear()

@@ -1,11 +1,11 @@
-"""What the network has put into rings of its own, and what room it takes in the store.
+"""Batches that connections have published to the rings of the network, and the space that they need in the store.
 
-Connections publish straight into these rings, and whoever commits next orders what is there. Room is made before that:
-what the disk has none for is refused by the frontier, as any batch of a full topic, and takes a position without
-records.
+Connections publish straight to these rings, and the next commit orders what is there. Space is reserved before that: a
+batch that the disk has no space for is refused by the frontier, like any batch of a full topic, and takes a position
+without records.
 
-The rings belong to the thread of the connections; here they are only looked at, by what is in the fabric. This module
-must not know connections, nor how anything is ordered.
+The rings belong to the threads of the connections; this module only reads their state in the fabric. It must not know
+connections, nor how batches are ordered.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Indexes: TypeAlias = npt.NDArray[np.intp]
 
 
 class Arrivals:
-    """The rings of the network, and how far each was collected."""
+    """The rings of the network, and how far the sequencer has collected each."""
 
     def __init__(self, fabric: FabricArrays, count: int, collected: Words) -> None:
-        """`collected` has how far each ring was collected, as `kernels.ordering.collecting` lays it out."""
+        """For the last `count` rings; `collected` has the cursors of all rings (`kernels.ordering.collecting`)."""
         brokers = len(fabric.pbr)
         self._fabric = fabric
         self._words = collected
         self._tails = fabric.tail_all_words
         self.rings = [BrokerRing(fabric, broker) for broker in range(brokers - count, brokers)]
-        #: The pending batches of each, which say what an answer is about.
+        #: The pending batches of each ring, to find the batch of an answer.
         self.pending = [fabric.pbr[ring.broker] for ring in self.rings]
 
     def has_any(self) -> bool:
-        """Whether something was published that nobody has collected."""
+        """True if a batch was published that the sequencer has not collected."""
         return any(self._collected(ring.broker) < self._claimed(ring.broker) for ring in self.rings)
 
     def needs(self, topic_of: Callable[[TopicId], TopicState | None]) -> tuple[list[tuple[TopicState, Need]], int]:
-        """What has arrived takes of each topic that is there, and bytes in the log."""
+        """What the arrivals need: for each existing topic, and in bytes of the log."""
         found: list[tuple[TopicState, Need]] = []
         logged = 0
         for broker in (ring.broker for ring in self.rings):
@@ -76,7 +76,7 @@ class Arrivals:
 
 
 def _by_topic(topic_ids: npt.NDArray[np.uint32]) -> Iterator[tuple[int, slice | Indexes]]:
-    """Each topic with the places of its slots."""
+    """Each topic with the indexes of its slots."""
     if (topic_ids == topic_ids[0]).all():
         yield int(topic_ids[0]), slice(None)
         return

@@ -1,17 +1,17 @@
-"""Batches of many connections into the ring of one broker, and its answers back to them.
+"""Publishes the batches of many connections to the ring of one broker, and sends the answers back.
 
-    receive   what has come is verified where it lies and published, all whole batches by one call
-    answer    what can be said about them, one ACK frame for each connection and turn
+    receive   verifies received batches in place, and publishes all complete ones by one call
+    answer    sends the available answers, one ACK frame for each connection and step
 
-No Python runs for a batch. A connection whose batches have no room in the ring is not read from until they have: the
-sender feels it. Each publishes for one session, which is open.
+No Python code runs for a single batch. A connection whose batches do not fit the ring is not read from until they do,
+which slows its sender down (backpressure). Each connection publishes for one open session.
 
-Nothing is published whose checksums are not verified. What an ACK calls decided up to a client seq has been answered by
-this or an earlier one.
+A batch is published only after its checksums were verified. An ACK reports client seqs as decided only if it, or an
+earlier one, answers all of them.
 
-What a crash does: what was received and not published is gone, and so are answers not sent; the sender sends again. A
-connection that breaks the protocol or ends is dropped; answers to it are nobody's. One thread. It must not know which
-process it runs in, nor how bytes travel.
+A crash loses batches that were received and not published, and answers that were not sent; the sender sends again. A
+connection that ends or breaks the protocol is dropped, and its answers are discarded. One thread. This module must not
+know which process it runs in, nor how bytes are transported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from seawall.kernels.codec import frames
 from seawall.wire.format.ack_rows import encode_ack_rows
 from seawall.wire.format.codes import ErrorCode, Kind
 
-#: What a connection may have received and not published: room for the batch that is arriving and one more.
+#: Bytes that a connection may have received and not published: the batch that is arriving and one more.
 BUFFER_SIZE: Final = 4 * limits.MIB
-#: The largest block of a batch that this room holds.
+#: The largest block that fits this buffer as a batch.
 BLOCK_MAX: Final = BUFFER_SIZE - limits.BATCH_HEADER_SIZE
-#: Receives of one connection in a turn: the others have theirs, too.
+#: The most receive calls for one connection in a step, so that the others are served, too.
 RECEIVES_MAX: Final = 16
-#: Frames that one look at a buffer finds.
+#: The most frames that one call splits.
 FRAMES_MAX: Final = 1_024
 
 
@@ -47,25 +47,25 @@ class WaitableStream(Stream, Protocol):
     """A connection that can be waited on."""
 
     def fileno(self) -> int:
-        """What to wait on."""
+        """The descriptor to wait on."""
         ...
 
 
-class Watches(Protocol):
-    """The bell of a role that bytes wake, too."""
+class StreamWakeup(Protocol):
+    """The wake-up event of a role, which streams can trigger, too."""
 
     def watch(self, descriptor: int, /, *, bytes_come: bool = True, has_space: bool = False) -> None:
-        """Wake when bytes arrive here, or when there is room to send."""
+        """Wake when bytes arrive here, or when there is space to send."""
         ...
 
     def unwatch(self, descriptor: int, /) -> None:
-        """Wake for neither."""
+        """Stop watching it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Whose batches a connection brings: its session, what was decided before, and the defaults of its topic."""
+    """The publisher behind a connection: its session, the seqs decided before, and the defaults of its topic."""
 
     session_epoch: SessionEpoch
     decided_through: ClientSeq
@@ -76,7 +76,10 @@ class Publisher:
 
 @dataclass(slots=True)
 class Connection:
-    """One publisher's connection. Bytes from `start` on are not published, below `verified` they are whole batches."""
+    """The connection of one publisher.
+
+    Its buffer has verified batches from `start` to `verified`, and unverified bytes from there to `end`.
+    """
 
     stream: WaitableStream
     owner: int
@@ -85,35 +88,36 @@ class Connection:
     start: int = 0
     verified: int = 0
     end: int = 0
-    #: Bytes of the batch that is arriving, as far as that is known.
+    #: Size of the batch that is arriving, as far as it is known.
     needed: int = 0
+    #: Every client seq up to here is answered.
     through: int = 0
-    #: Seqs that are answered, beyond the first that is not.
+    #: Answered seqs above the first unanswered one.
     early: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     outbox: bytearray = field(default_factory=bytearray)
-    #: What its owner is woken for: bytes that come, room to send.
+    #: What wakes the role: bytes to receive, space to send.
     watched: tuple[bool, bool] = (True, False)
 
     def __post_init__(self) -> None:
         self.through = int(self.publisher.decided_through)
 
     def is_blocked(self) -> bool:
-        """Whether whole batches wait for room in the ring."""
+        """True if verified batches wait for space in the ring."""
         return self.verified > self.start
 
 
 class BrokerConnections:
     """The connections of one broker."""
 
-    __slots__ = ("_connections", "_has_made_way", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns", "_wakeup")
+    __slots__ = ("_connections", "_has_unblocked", "_owners", "_pbr", "_ring", "_rows", "_state", "_steps", "_wakeup")
 
-    def __init__(self, ring: BrokerRing, pbr: Records, wakeup: Watches) -> None:
-        """`pbr` is the broker's ring of pending batches, which says what an answer is about."""
+    def __init__(self, ring: BrokerRing, pbr: Records, wakeup: StreamWakeup) -> None:
+        """`pbr` is the broker's ring of pending batches, which has the batch of each answer."""
         self._wakeup: Final = wakeup
         self._owners = 0
-        self._turns = 0
-        #: Whether a connection has gone that others waited behind.
-        self._has_made_way = False
+        self._steps = 0
+        #: True if a dropped connection was first in line for the ring, and others waited after it.
+        self._has_unblocked = False
         self._ring: Final = ring
         self._pbr: Final = pbr
         self._connections: Final[dict[int, Connection]] = {}
@@ -124,30 +128,30 @@ class BrokerConnections:
         return len(self._connections)
 
     def add(self, stream: WaitableStream, publisher: Publisher) -> None:
-        """Take a connection whose session is open."""
+        """Add a connection whose session is open."""
         self._owners += 1
         self._connections[self._owners] = Connection(stream, self._owners, publisher)
         self._wakeup.watch(stream.fileno())
 
     def receive(self) -> int:
-        """Publish what has come; how many batches."""
+        """Receive and publish; how many batches."""
         waiting = list(self._connections.values())
-        # Another one is first in each turn, or whoever is first would have all the room that comes free.
-        self._turns += 1
-        first = self._turns % max(1, len(waiting))
+        # Start with another connection each time, so that one cannot take all space that becomes free.
+        self._steps += 1
+        first = self._steps % max(1, len(waiting))
         count = sum(self._receive(each) for each in waiting[first:] + waiting[:first])
-        while self._has_made_way:
-            self._has_made_way = False
+        while self._has_unblocked:
+            self._has_unblocked = False
             count += sum(self._receive(each) for each in list(self._connections.values()) if each.is_blocked())
         return count
 
     @property
     def is_blocked(self) -> bool:
-        """Whether whole batches of any connection wait for room in the ring."""
+        """True if verified batches of any connection wait for space in the ring."""
         return any(each.is_blocked() for each in self._connections.values())
 
     def answer(self) -> int:
-        """Send what can be said; how many batches were answered."""
+        """Send the available answers; how many batches were answered."""
         count = 0
         while (answers := self._ring.answers()).size:
             count += answers.size
@@ -181,14 +185,14 @@ class BrokerConnections:
         return count
 
     def _watch(self, connection: Connection) -> None:
-        """Be woken for what matters: bytes that nobody takes must not keep us awake."""
+        """Update what wakes this role: bytes that it would not receive now must not keep it awake."""
         wanted = (not connection.is_blocked(), bool(connection.outbox))
         if wanted != connection.watched:
             connection.watched = wanted
             self._wakeup.watch(connection.stream.fileno(), bytes_come=wanted[0], has_space=wanted[1])
 
     def _make_space(self, connection: Connection) -> None:
-        """Bring the beginning of a batch that is still arriving to the front, if the rest would not fit behind it."""
+        """Move a partly received batch to the front of the buffer if its rest would not fit after it."""
         rest = connection.end - connection.start
         wanted = max(connection.needed, limits.RECEIVE_SIZE)
         if connection.start and (not rest or connection.start + wanted > BUFFER_SIZE):
@@ -197,7 +201,7 @@ class BrokerConnections:
             connection.start, connection.verified, connection.end = 0, 0, rest
 
     def _verify(self, connection: Connection) -> None:
-        """Find the batches that are whole and sound."""
+        """Verify the complete batches in the buffer; `ProtocolError` if one is invalid."""
         code = frames.SPLIT_FULL
         while code == frames.SPLIT_FULL:
             code = frames.split_frames(
@@ -222,7 +226,7 @@ class BrokerConnections:
         return done.count
 
     def _queue(self, connection: Connection, answers: Records) -> None:
-        """Put an ACK frame behind what is still to be sent."""
+        """Append an ACK frame to the outbox."""
         publisher = connection.publisher
         rows = ack_rows(answers, self._pbr)
         connection.outbox += encode_ack_rows(
@@ -234,7 +238,7 @@ class BrokerConnections:
         )
 
     def _flush(self, connection: Connection) -> bool:
-        """Send what can be sent; false if the connection is gone."""
+        """Send from the outbox; False if the connection is gone."""
         try:
             while connection.outbox and (taken := connection.stream.send(connection.outbox)):
                 del connection.outbox[:taken]
@@ -245,14 +249,14 @@ class BrokerConnections:
 
     def _drop(self, connection: Connection) -> None:
         if self._connections.pop(connection.owner, None) is not None:
-            self._has_made_way |= self._ring.leave(connection.owner)
+            self._has_unblocked |= self._ring.leave(connection.owner)
             if connection.stream.fileno() >= 0:
                 self._wakeup.unwatch(connection.stream.fileno())
             connection.stream.close()
 
 
 def _decided_through(connection: Connection, seqs: npt.NDArray[np.uint64]) -> int:
-    """The client seq up to which everything is answered, now that these are."""
+    """The client seq up to which all are answered, including `seqs`."""
     early = np.union1d(connection.early, seqs[seqs > connection.through])
     expected = connection.through + 1 + np.arange(early.size, dtype=np.uint64)
     run = int(np.argmin(early == expected)) if early.size and not (early == expected).all() else early.size

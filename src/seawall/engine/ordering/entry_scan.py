@@ -1,7 +1,7 @@
-"""Which entries of an order one commit can take, and what they are: looked at by arrays, before anything is staged.
+"""Selects the entries of the order that one commit applies, and classifies them, before anything is staged.
 
-A commit ends before a CONTROL entry, and where its batches would not fit the log together. This module must not know
-files, nor what becomes of the entries.
+A commit ends before a CONTROL entry, and before its batches need more log space than a commit may take. Works on whole
+arrays. This module must not know files, nor how the entries are staged.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from seawall.wire.format.codes import AckStatus
 
 Records = npt.NDArray[np.void]
 
-#: Entries of one commit, at the most: 0.8 MiB of rows.
+#: The most entries of one commit: 0.8 MiB of rows.
 ENTRIES_MAX: Final = 8_192
 
 _NO_RECORDS: Final = kernels.FLAG_NOP | kernels.FLAG_SKIP
-#: Bytes in the log of an entry without records, at the most; and of one that goes apart.
+#: The most log bytes of an entry without records, and of a batch that is written directly to its segment.
 _CONTROL_SIZE: Final = max(kernels.NOP_SIZE, kernels.SKIP_SIZE)
-_APART_SIZE: Final = logged_size(limits.LARGE_BATCH_SIZE)
+_DIRECT_SIZE: Final = logged_size(limits.LARGE_BATCH_SIZE)
 
 
-class Share(NamedTuple):
-    """What the admitted batches of one topic take: records, and bytes of the batches."""
+class TopicTotals(NamedTuple):
+    """Records and bytes of the admitted batches of one topic."""
 
     topic: TopicState
     records: int
@@ -44,73 +44,73 @@ class Share(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EntryScan:
-    """The entries of one commit, as they are looked at before anything is staged."""
+    """The entries of one commit."""
 
     first: Position
     count: int
-    #: Which are admitted batches, and which of those go apart.
+    #: Which entries are admitted batches, and which of those are written directly to their segment.
     is_admitted: npt.NDArray[np.bool_]
-    is_apart: Bytes
+    is_direct: Bytes
     entries: Records  #: copies, in order
     sides: Records
-    sizes: npt.NDArray[np.int64]  #: bytes in the log, of each entry and all before it
-    shares: list[Share]  #: of every topic with admitted batches
+    sizes: npt.NDArray[np.int64]  #: bytes in the log, cumulative
+    totals: list[TopicTotals]  #: of every topic with admitted batches
 
     def logged_from(self, taken: int) -> int:
-        """Bytes that the entries from one on take in the log."""
+        """Bytes in the log of the entries from index `taken` on."""
         return int(self.sizes[-1] - (self.sizes[taken - 1] if taken else 0))
 
-    def apart_from(self, taken: int) -> int:
-        """How many entries from one that goes apart on do so too, and are of its topic."""
+    def direct_from(self, taken: int) -> int:
+        """Length of the run of direct entries of one topic that starts at index `taken`."""
         topic_ids = self.entries["topic_id"][taken:]
-        others = np.flatnonzero((self.is_apart[taken:] == 0) | (topic_ids != topic_ids[0]))
+        others = np.flatnonzero((self.is_direct[taken:] == 0) | (topic_ids != topic_ids[0]))
         return int(others[0]) if others.size else topic_ids.size
 
 
-def look_at(
+def scan_entries(
     catalog: TopicCatalog, entries: Records, sides: Records, mask: int, first: Position, count: int, size_max: int
 ) -> EntryScan:
-    """As many entries from position `first` on as one commit of `size_max` bytes takes, at least one."""
-    places = (first + np.arange(min(count, ENTRIES_MAX))) & mask
-    found, beside = entries.take(places), sides.take(places)
+    """The entries from position `first` on that fit one commit of `size_max` bytes, at least one."""
+    slots = (first + np.arange(min(count, ENTRIES_MAX))) & mask
+    found, beside = entries.take(slots), sides.take(slots)
     controls = np.flatnonzero(found["flags"] & kernels.FLAG_CONTROL)
     if controls.size:
         found, beside = found[: controls[0]], beside[: controls[0]]
         if not controls[0]:
-            raise InvalidInputError(f"the entry at {first} is a CONTROL: make its change `at` it, then follow on")
+            raise InvalidInputError(f"the entry at {first} is a CONTROL: make its change `at` it, then continue")
     is_admitted = ((found["flags"] & _NO_RECORDS) == 0) & (beside["status"] == int(AckStatus.OK))
     topics = {topic_id: _topic(catalog, topic_id) for topic_id in _distinct(found["topic_id"][is_admitted])}
     volatile = [topic_id for topic_id, topic in topics.items() if topic.config.durability is Durability.EPHEMERAL]
     sizes = found["size"].astype(np.int64)
     is_large = sizes >= limits.LARGE_BATCH_SIZE
-    is_apart = is_admitted & ((is_large | np.isin(found["topic_id"], volatile)) if volatile else is_large)
-    logged = np.where(is_apart, _APART_SIZE, np.where(is_admitted, sizes, _CONTROL_SIZE)).cumsum()
+    is_direct = is_admitted & ((is_large | np.isin(found["topic_id"], volatile)) if volatile else is_large)
+    logged = np.where(is_direct, _DIRECT_SIZE, np.where(is_admitted, sizes, _CONTROL_SIZE)).cumsum()
     taken = max(1, int(np.searchsorted(logged, size_max, "right")))
     found, beside, is_admitted = found[:taken], beside[:taken], is_admitted[:taken]
     return EntryScan(
         first,
         found.size,
         is_admitted,
-        is_apart[:taken].astype(np.uint8),
+        is_direct[:taken].astype(np.uint8),
         found,
         beside,
         logged[:taken],
-        _shares(topics, found, is_admitted),
+        _totals(topics, found, is_admitted),
     )
 
 
-def _shares(topics: dict[int, TopicState], entries: Records, is_admitted: npt.NDArray[np.bool_]) -> list[Share]:
-    """What each topic has among the entries."""
+def _totals(topics: dict[int, TopicState], entries: Records, is_admitted: npt.NDArray[np.bool_]) -> list[TopicTotals]:
+    """The totals of each topic that has admitted batches among the entries."""
     counts = np.where(is_admitted, entries["record_count"], 0)
     sizes = np.where(is_admitted, entries["size"], 0)
     if len(topics) == 1:
         (topic,) = topics.values()
-        return [Share(topic, int(counts.sum(dtype=np.int64)), int(sizes.sum(dtype=np.int64)))]
-    topic_ids, places = np.unique(entries["topic_id"], return_inverse=True)
-    # Sums of 64 bits with a fraction: exact far beyond what one commit holds.
-    records, total = np.bincount(places, counts).tolist(), np.bincount(places, sizes).tolist()
+        return [TopicTotals(topic, int(counts.sum(dtype=np.int64)), int(sizes.sum(dtype=np.int64)))]
+    topic_ids, groups = np.unique(entries["topic_id"], return_inverse=True)
+    # `bincount` adds up 64-bit floats: exact far beyond what one commit holds.
+    records, total = np.bincount(groups, counts).tolist(), np.bincount(groups, sizes).tolist()
     found = zip(topic_ids.tolist(), records, total, strict=True)
-    return [Share(topics[topic_id], int(count), int(size)) for topic_id, count, size in found if size]
+    return [TopicTotals(topics[topic_id], int(count), int(size)) for topic_id, count, size in found if size]
 
 
 def _topic(catalog: TopicCatalog, topic_id: int) -> TopicState:

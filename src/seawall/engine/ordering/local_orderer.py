@@ -1,22 +1,22 @@
-"""The orderer of a store that numbers its own appends: reservations, numbers, one epoch, and then they are published.
+"""The orderer of a store without a sequencer: it numbers the appends of its own process.
 
-Small batches that need nothing but numbers are a commit cycle (`commit_cycle`). Where something is lacking, and for
-large, keyed and in-memory batches, one commit is made by steps:
+Small batches that need nothing but numbers are committed by a cycle of kernels (`commit_cycle`). Large, keyed and
+in-memory batches, and batches without a reservation, take the general path:
 
-    begin    1. reserve  space in segments, lane and log: a full disk is found before a number is given
-             2. number   the frontier stamps position, seq, offset and time, in the order of the appends
-             3. place    each batch gets the next file position of its topic's segment
-             4. stage    small batches into the lane as they are, references to large ones
-    (written by whoever waits: large batches at their places, then the epoch)
-    finish   5. publish  catalog and index are updated: readers may see it, the callers are answered
+    begin    1. reserve   space in segments, lane and log: a full disk is detected before any batch is numbered
+             2. number    the frontier stamps position, seq, offset and time, in the order of the appends
+             3. allocate  each batch gets the next offset of its topic's active segment
+             4. stage     small batches go to the lane as they are, large ones as a reference
+    (the leader writes large batches to their segments, then the epoch)
+    finish   5. publish   catalog and index are updated: readers see the batches, and the callers get their answers
 
-A change that is no append is made at once: nothing is ordered that is not stored.
+A change that is not an append is made immediately, because every ordered batch is already stored.
 
-Once a batch has its numbers nothing but a failing disk can keep it out of the log. The log refers to a large batch only
-after the batch is durable in its segment. Commits are finished in the order in which they were begun; one is under way
-at a time, and at most one more ahead of its end.
+Once a batch has its numbers, only a failing disk can keep it out of the log. The log refers to a large batch only after
+the batch is durable in its segment. Commits finish in the order in which they began; one is in flight at a time, and at
+most one more has begun.
 
-A crash takes what was not written. This module must not know who waits.
+A crash loses what was not written. This module must not know the waiters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 from seawall import limits
 from seawall.core.types import ClientId, Seq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.commit.admission import Admission, is_admitted, need_of, refuse
+from seawall.engine.commit.admission import Admission, need_of, record_outcome, refuse
 from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.commit.reservations import Reservation
@@ -52,7 +52,7 @@ _BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
 
 
 class LocalOrderer:
-    """Numbers the appends of one store."""
+    """Numbers and stages the appends of one store."""
 
     def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
         self._catalog = parts.catalog
@@ -60,7 +60,7 @@ class LocalOrderer:
         self._cleaner = parts.cleaner
         self._window = parts.sessions.window
         self._clock = parts.machine.clock
-        self._maker = parts.maker
+        self._reserver = parts.maker
         self._ceiling_step = parts.settings.ceiling_step
         self._reservations = parts.reservations.by_topic
         self._pending = parts.pending
@@ -69,19 +69,19 @@ class LocalOrderer:
         self._cycle = CommitCycle(parts, self._reservation_for)
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Number and stage what can be stored; the others have their error."""
+        """Number and stage the appends that can be stored; the others get their errors."""
         if self._writer.follows:
-            refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
+            refuse(appends, WrongStateError("this store applies the order of a sequencer: publish through its brokers"))
             return Commit()
         now = self._clock.wall_ns()
         appends = self._admission.without_ended_sessions(appends)
         if not self._writer.staged:
-            cycle = self._cycle.begin_appends(appends, now)
-            if cycle is not None:
-                return cycle
-        self._cycle.account()
+            staged = self._cycle.begin_appends(appends, now)
+            if staged is not None:
+                return staged
+        self._cycle.settle_grants()
         appends = self._without_known_batches(self._admission.without_known_keys(appends, now), now)
-        if not self._fits(appends, now):
+        if not self._take_reserved(appends, now):
             self._pending.apply()
             self._make_reservations(appends, TimestampNs(now))
         self._pending.apply()
@@ -92,7 +92,7 @@ class LocalOrderer:
             if append.error is None:
                 reservation = self._reservations[append.topic_id]
                 if reservation.ahead or reservation.is_limited:
-                    self._stage_next(reservation, commit, now)
+                    self._stage_preceding(reservation, commit, now)
                 self._number(append, reservation, commit, now)
                 commit.durable |= reservation.is_durable
                 is_written |= reservation.is_written
@@ -101,16 +101,19 @@ class LocalOrderer:
         return commit
 
     def _pin_segments(self, appends: Sequence[Append], commit: Commit) -> None:
-        """Have the files open that large batches go to; those that find no descriptor are refused."""
+        """Open and pin the segment files of large batches; refuses a batch if no descriptor is free."""
         for append in appends:
             if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
                 reservation = self._reservations[append.topic_id]
                 if reservation.is_kept:
-                    self._admission.prepare((append,), partial(commit.pins.pin, reservation.filling.segment.shared))
+                    self._admission.attempt((append,), partial(commit.pins.pin, reservation.filling.segment.shared))
 
     def begin_next(self, appends: Sequence[Append]) -> Commit | None:
-        """`begin` before the commit under way is finished; None if that cannot be: only a cycle can be ahead, and only
-        of another. What belongs to sessions is not: whether it is known depends on the commit under way."""
+        """`begin` before the commit in flight is finished; None if that is impossible.
+
+        Both commits must be cycles. Appends of a session have to wait: whether they are duplicates depends on the
+        commit in flight.
+        """
         if self._maintenance.is_tidy_up_due or not self._pending.has_commit or self._writer.staged:
             return None
         if any(append.client_id != NO_SESSION for append in appends):
@@ -120,7 +123,7 @@ class LocalOrderer:
     def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
-        """Commit one plain block on this thread; None if it needs more than its numbers."""
+        """Commit one plain block on this thread; None if it needs the general path."""
         if self._writer.staged or self._writer.follows:
             return None
         append = Append(topic_id, block, record_count)
@@ -134,7 +137,7 @@ class LocalOrderer:
         return append.numbered
 
     def finish(self, commit: Commit) -> None:
-        """Publish a commit that is written."""
+        """Let a written commit take effect: readers see its batches."""
         if commit.is_cycle:
             self._cycle.finish(commit)
             return
@@ -152,54 +155,58 @@ class LocalOrderer:
                 if isinstance(effect[0], FloorRaise):
                     self._cleaner.evicted(effect[0])
 
-    # --- changes that are no appends -----------------------------------------------------------------------------
+    # --- changes that are not appends ----------------------------------------------------------------------------
 
-    def change(self, make: Callable[[], R], _topic_id: TopicId | None = None) -> R:
-        """Make a change at once."""
-        return make()
+    def change(self, apply_change: Callable[[], R], _topic_id: TopicId | None = None) -> R:
+        """Make a change immediately."""
+        return apply_change()
 
-    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
-        """Open a session at once. No batch is held back here, so there are no gaps to wait for, or to give up."""
+    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+        """Open a session immediately. No batch is ever held here, so there are no gaps to wait for or to abandon."""
         if wanted.abandons:
-            raise UnsupportedError("batches are given up only where a sequencer orders them; open the log with brokers")
-        return make()
+            raise UnsupportedError("only a sequencer can abandon batches; open the log with brokers")
+        return log_session()
 
-    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
-        """Retire sessions at once: nothing of them is under way."""
-        make(client_ids)
+    def retire(
+        self, client_ids: Sequence[ClientId], log_retired: Callable[[Sequence[ClientId]], None]
+    ) -> Sequence[ClientId]:
+        """Retire sessions immediately: none has a batch in flight."""
+        log_retired(client_ids)
         return client_ids
 
     def tail(self, _topic_id: TopicId, _from_seq: Seq, _size_max: int) -> list[StoredBatch]:
-        """Nothing: what is numbered here and not stored is shown to nobody."""
+        """Empty: batches are readable only once they are stored."""
         return []
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
     # --- reservations --------------------------------------------------------------------------------------------
 
     def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Reservation | None:
-        """The reservation of a topic that a cycle may use; None if one has to be made."""
+        """The reservation that a cycle may use for a topic; None if a new one is needed."""
         reservation = self._reservations.get(topic_id)
-        if reservation is None or not reservation.allows_cycles or not reservation.holds(count, size, now):
+        if reservation is None or not reservation.allows_cycles or not reservation.fits(count, size, now):
             return None
         return reservation if self._writer.has_space(HEADROOM + logged) else None
 
     def _without_known_batches(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
-        """Appends but those that the window of their session knows or refuses: these are answered, and nothing is
-        evicted for them."""
+        """The appends without those that the window of their session knows or refuses.
+
+        These get their answers here, so that nothing is evicted for them.
+        """
         for append in appends:
             if append.has_session and not self._is_new(append):
-                numbered, _ = self._writer.number_apart(append.draft(), append.block, now, self._window)
-                is_admitted(append, numbered)
+                numbered, _ = self._writer.number_direct(append.draft(), append.block, now, self._window)
+                record_outcome(append, numbered)
         return [append for append in appends if append.numbered is None]
 
     def _is_new(self, append: Append) -> bool:
         epoch, crc = SessionEpoch(append.session_epoch), checksum(append.block)
         return self._window.check(append.client_id, epoch, append.client_seq, crc).code is WindowCode.NEW
 
-    def _fits(self, appends: Sequence[Append], now: int) -> bool:
-        """Whether all appends fit the rooms there are; then they are counted against them."""
+    def _take_reserved(self, appends: Sequence[Append], now: int) -> bool:
+        """Deduct all appends from the current reservations; False if one does not fit."""
         logged = HEADROOM
         for append in appends:
             length = len(append.block)
@@ -210,32 +217,32 @@ class LocalOrderer:
         return self._writer.has_space(logged)
 
     def _make_reservations(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
-        """For each topic the segment that takes its batches, with room for them there and in the log."""
-        # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
-        ready = self._admission.admit_all(appends, now_ns)
+        """Reserve space for the batches of each topic, in its segment and in the log; refuses those without space."""
+        # First what may log controls, which invalidates reservations: raised ceilings and evictions.
+        admitted = self._admission.admit_all(appends, now_ns)
         logged = HEADROOM
-        for group in ready:
+        for group in admitted:
             needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
-            if self._admission.prepare(group, partial(self._make_space, group, logged + needed, now_ns)):
+            if self._admission.attempt(group, partial(self._reserve, group, logged + needed, now_ns)):
                 logged += needed
 
-    def _make_space(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
-        """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
+    def _reserve(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
+        """Reserve space for the batches of one topic: in its segment, in the log, and below its ceiling."""
         topic = self._admission.topic(group[0].topic_id)
-        reservation = self._maker.make(topic, need_of(group), logged, now_ns)
+        reservation = self._reserver.make(topic, need_of(group), logged, now_ns)
         seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
         reservation.records_left = min(
             reservation.records_left, seqs_left - sum(append.record_count for append in group)
         )
         self._reservations[topic.topic_id] = reservation
 
-    # --- numbers and places --------------------------------------------------------------------------------------
+    # --- numbering and staging -----------------------------------------------------------------------------------
 
-    def _stage_next(self, reservation: Reservation, commit: Commit, now: int) -> None:
-        """What has to be in the log before the first batch of a room."""
+    def _stage_preceding(self, reservation: Reservation, commit: Commit, now: int) -> None:
+        """Stage the controls that have to be in the log before the first batch of a reservation."""
         for control in reservation.ahead:
             commit.effects.append((control, self._writer.stage_control(control, now)))
-            # What readers were told to be gone must not come back with a crash, in no class.
+            # Readers may see an eviction: no crash may undo it, whatever the durability class.
             commit.durable |= reservation.is_kept and isinstance(control, FloorRaise)
         reservation.ahead = []
         reservation.allows_cycles = reservation.is_written and not self._writer.is_observed
@@ -243,20 +250,20 @@ class LocalOrderer:
             commit.limited.append(reservation.topic)
 
     def _number(self, append: Append, reservation: Reservation, commit: Commit, now: int) -> None:
-        """Give one batch its numbers and its place, and stage it."""
+        """Number one batch, allocate its segment offset, and stage it."""
         if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, reservation.topic, commit, now):
             return
-        filling, segment, draft = reservation.filling, reservation.filling.segment, append.draft()
+        active, segment, draft = reservation.filling, reservation.filling.segment, append.draft()
         window = self._window if append.has_session else None
         if reservation.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
-            if not is_admitted(append, numbered):
+            if not record_outcome(append, numbered):
                 return
             at = segment.place(numbered.size)
-            filling.waiting.add(len(segment.index), address)
+            active.waiting.add(len(segment.index), address)
         else:
-            numbered, header = self._writer.number_apart(draft, append.block, now, window)
-            if not is_admitted(append, numbered):
+            numbered, header = self._writer.number_direct(draft, append.block, now, window)
+            if not record_outcome(append, numbered):
                 return
             at = segment.place(numbered.size)
             if reservation.is_kept:
@@ -265,7 +272,7 @@ class LocalOrderer:
                 )
                 self._writer.stage_reference(header, segment.first_seq, at)
             else:
-                # Memory needs nobody to write it; readers see it when it is published.
+                # Written to memory right here; readers see it when the commit finishes.
                 segment.write_at(at, [header, append.block])
                 self._writer.stage_reference(header, Seq(0), 0)
         segment.index.append(

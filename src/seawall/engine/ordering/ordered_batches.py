@@ -1,8 +1,8 @@
-"""Batches that are ordered and have not come to the log yet, as they will be there.
+"""Reads batches that are ordered and not in the log yet, with the same bytes that they will have there.
 
-An entry of the order says where in a BLog its batch lies, and its side entry which numbers it has: together they are
-the stamped batch (`docs/fabric.md`). Nothing is changed in the fabric. What is read here is in no file: a crash may
-take it. Whoever asks sees to it that nothing is ordered or followed meanwhile.
+An entry of the order has the location of its batch in a BLog, and its side entry has the numbers: together they give
+the stamped batch (`docs/fabric.md`). The fabric is not changed. These batches are in no file yet, so a crash may lose
+them. The caller makes sure that nothing is ordered or applied meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_BATCH = kernels.FLAG_NOP | kernels.FLAG_SKIP | kernels.FLAG_CONTROL
 
 
 def stamped_header(position: Position, entry: np.void, side: np.void, source: int, blogs: Bytes, term: Term) -> bytes:
-    """The header of the batch that lies at `source` of the BLogs, with the numbers that it was given."""
+    """The header of the batch at offset `source` of the BLogs, stamped with its numbers."""
     header = bytearray(blogs[source : source + BATCH_HEADER_SIZE].tobytes())
     stamp(
         header,
@@ -47,12 +47,12 @@ def ordered_batches(
     from_seq: Seq,
     size_max: int,
 ) -> list[StoredBatch]:
-    """Copies of the batches of a topic at some positions, from a seq on: what `size_max` bytes hold, at least one.
+    """Copies of the batches of a topic at `positions`, from a seq on: at least one, at most `size_max` bytes.
 
-    `entries` and `sides` are the whole rings, `blogs` is all BLogs one after the other.
+    `entries` and `sides` are the whole rings, `blogs` is all BLogs, concatenated.
     """
-    places = np.arange(positions.start, positions.stop) & (len(entries) - 1)
-    found, beside = entries.take(places), sides.take(places)
+    slots = np.arange(positions.start, positions.stop) & (len(entries) - 1)
+    found, beside = entries.take(slots), sides.take(slots)
     is_wanted = (found["flags"] & _NO_BATCH == 0) & (beside["status"] == int(AckStatus.OK))
     is_wanted &= (found["topic_id"] == topic_id) & (beside["base_seq"] + found["record_count"] > np.uint64(from_seq))
     batches: list[StoredBatch] = []

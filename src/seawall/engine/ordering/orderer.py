@@ -1,10 +1,10 @@
-"""Who gives positions to what a store writes: a store has one orderer, and knows no more of it than this.
+"""The interface of an orderer, which assigns positions to everything that a store writes. Each store has one.
 
-    local_orderer        the store numbers its own appends, and makes changes at once
+    local_orderer        numbers the appends of its own process, and makes changes immediately
     sequenced_orderer    brokers and a sequencer make the order, for this process and for connections
 
-A change that is no append is made at a position of the same order. What a store logs by itself (ceilings, rolls,
-evictions, terms) takes none where a sequencer orders (`following`).
+A change that is not an append takes a position in the same order. What a store logs by itself (ceilings, rolls,
+evictions, terms) takes no position if a sequencer orders (`applier`).
 """
 
 from __future__ import annotations
@@ -24,56 +24,61 @@ from seawall.sequencer.frontier import Numbered
 
 R = TypeVar("R")
 
-#: The epoch of a session, and the first client seq that is not decided.
+#: The epoch of an opened session, and its first undecided client seq.
 Opened: TypeAlias = tuple[SessionEpoch, ClientSeq]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedSession:
-    """The next session of a publisher."""
+    """A request to open the next session of a publisher."""
 
     client_id: ClientId
     start_seq: ClientSeq
-    #: Whether the client id was drawn for it just now.
+    #: True if the client id was drawn for this session.
     is_drawn: bool = False
-    #: After so long what is missing between its batches is given up, of order 5; 0 waits as long as the settings say.
+    #: Order 5: how long to wait for a missing batch before it is skipped; 0 for the time in the settings.
     gap_ns: int = 0
-    #: Whether everything undecided below `start_seq` is given up at once.
+    #: True to abandon everything undecided below `start_seq` immediately.
     abandons: bool = False
 
 
 class Orderer(Protocol):
-    """Gives positions to the appends and changes of one store. One owner at a time, the same as the store's."""
+    """Assigns positions to the appends and changes of one store. Has one owner at a time, the owner of the store."""
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Number and stage appends; each has its numbers or its error. Without any, what has arrived by itself."""
+        """Number and stage appends; each gets its numbers or its error. Without appends, stages what has arrived."""
 
     def begin_next(self, appends: Sequence[Append]) -> Commit | None:
-        """`begin` while one commit is under way; None if that cannot be."""
+        """`begin` while one commit is in flight; None if that is impossible."""
 
     def commit_one(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
-        """Commit one plain block on this thread; None if it needs more than its numbers."""
+        """Commit one plain block on this thread; None if it needs the general path."""
 
     def finish(self, commit: Commit) -> None:
-        """Publish a commit that is written: readers see it, and every append of it is decided."""
+        """Let a written commit take effect: readers see it, and all its appends are decided."""
 
-    def change(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
-        """Make a change, of a topic or of no one, at its position: what was ordered before it is stored by then."""
+    def change(self, apply_change: Callable[[], R], topic_id: TopicId | None = None) -> R:
+        """Make a change at a position of its own; everything ordered before it is stored by then.
 
-    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
-        """Open a session at its position, by `make`: what comes behind it of an older one is refused."""
+        `topic_id` is the topic that it concerns, if it concerns one.
+        """
 
-    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
-        """Retire sessions at a position, by `make`; those of which nothing was under way."""
+    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+        """Open a session at a position, by `log_session`; later batches of an older session are refused."""
+
+    def retire(
+        self, client_ids: Sequence[ClientId], log_retired: Callable[[Sequence[ClientId]], None]
+    ) -> Sequence[ClientId]:
+        """Retire, by `log_retired`, the sessions that have no batch in flight, at one position; the retired ones."""
 
     def tail(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
-        """What is ordered of a topic and not stored yet, from a seq on."""
+        """Batches of a topic that are ordered and not stored yet, from a seq on."""
 
     def close(self) -> None:
-        """Let go of what belongs to the order, before the store is closed."""
+        """Release the resources of the order, before the store is closed."""
 
 
-#: Makes the orderer of a store that is being opened.
+#: Creates the orderer of a store that is being opened.
 OrdererFactory: TypeAlias = Callable[[StoreParts, Maintenance], Orderer]

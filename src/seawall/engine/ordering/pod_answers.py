@@ -1,16 +1,18 @@
-"""Answers about batches: as rows of an ACK, and those that the order alone cannot give, of what came again or just now.
+"""Answers to publishers: result rings as rows of an ACK, and outcomes that the result ring does not have.
 
-This module must not know who asks, nor how anything is ordered.
+Those are the outcome of a batch that was sent again, and the answer to a batch of order 0 on its arrival. This module
+must not know connections, nor how batches are ordered.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, TimestampNs
 from seawall.engine.commit.appends import Append
+from seawall.engine.store.sessions import Sessions
 from seawall.fabric.records import Records
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.client_window import WindowCode
@@ -18,14 +20,11 @@ from seawall.sequencer.frontier import Numbered
 from seawall.wire.format.ack_rows import ACK_ROW, Rows
 from seawall.wire.format.codes import AckStatus, ErrorCode
 
-if TYPE_CHECKING:
-    from seawall.engine.store.sessions import Sessions
-
 
 def ack_rows(answers: Records, pending: Records) -> Rows:
-    """Answers of a ring as entries of an ACK; `pending` is the ring, which knows what each is about.
+    """Answers of a ring as entries of an ACK; `pending` is the ring, which has topic and record count of each batch.
 
-    To be called in the turn in which the answers were taken: a slot is not claimed again before that is over.
+    Call it before the next answers are taken: until then no slot of these is claimed again.
     """
     rows = np.zeros(answers.size, ACK_ROW)
     for name in ("client_seq", "base_seq", "position", "timestamp_ns", "status", "reason"):
@@ -39,7 +38,7 @@ def ack_rows(answers: Records, pending: Records) -> Rows:
 
 
 class KnownOutcome(NamedTuple):
-    """What can be said of a batch that came again."""
+    """The known outcome of a batch that was sent again."""
 
     status: int
     reason: int
@@ -51,7 +50,7 @@ class KnownOutcome(NamedTuple):
 def remembered(
     sessions: Sessions, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int, position: int
 ) -> KnownOutcome:
-    """What the store knows of a batch that was stored before, where its worker had no more than its row."""
+    """What the store knows about a batch that was sent again, if the worker of its client has only its row."""
     verdict = sessions.window.check(client_id, SessionEpoch(session_epoch), client_seq, block_crc)
     if verdict.code is WindowCode.MISMATCH:
         return KnownOutcome(AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0)
@@ -61,8 +60,8 @@ def remembered(
     return KnownOutcome(AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns)
 
 
-def arrived(append: Append) -> Numbered:
-    """What is known of a batch of order 0 when it is in its ring."""
+def accepted_on_arrival(append: Append) -> Numbered:
+    """The answer to a batch of order 0 once it is in its ring: accepted, without numbers."""
     size = BATCH_HEADER_SIZE + len(append.block)
     numbers = (Position(0), append.topic_id, Seq(0), Offset(0), TimestampNs(0))
     return Numbered(AckStatus.OK, 0, *numbers, append.record_count, append.raw_length or len(append.block), size)

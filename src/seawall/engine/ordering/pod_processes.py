@@ -1,16 +1,14 @@
-"""The roles of a pod as processes over one fabric: what each does in a turn, and how they wake each other.
+"""The roles of a pod as processes over one fabric: one step of each role, and how the roles wake each other.
 
     writers ─▶ stream ─▶ broker process ─▶ ring ─▶ sequencer process ─▶ result ring ─▶ broker process ─▶ stream ─▶ ACK
-                              rings the bell of ─────▶            ◀───── rings the bells of
+                              wakes ─────▶                       ◀───── wakes
 
-A parent makes the fabric and every role, single-threaded and warm, then forks (`io.process.role_process`); a role loops
-over its `step` and lies down when there is nothing to do (`io.process.wakeups`). The same steps may be given to
-threads.
+A parent creates the fabric and every role, single-threaded and with warm kernels, then forks
+(`io.process.role_process`). A role calls its `step` in a loop, and blocks when there is nothing to do
+(`io.process.wakeups`). The same steps can run on threads. A role that has work for another wakes it afterwards.
 
-Whoever gives another role work rings its bell afterwards.
-
-What a crash does: a broker that ends leaves its ring, and another takes it over (`broker.ring`); a sequencer that ends
-is started again from the fabric (`sequencer.recovery`). It must not know how a process is made or a bell is rung.
+A broker that crashes leaves its ring, and another takes it over (`broker.ring`). A sequencer that crashes is started
+again from the fabric (`sequencer.recovery`). This module must not know how processes are created or woken.
 """
 
 from __future__ import annotations
@@ -19,22 +17,22 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from seawall.broker.ring import BrokerRing
-from seawall.engine.ordering.broker_connections import BrokerConnections, Publisher, WaitableStream, Watches
+from seawall.engine.ordering.broker_connections import BrokerConnections, Publisher, StreamWakeup, WaitableStream
 from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer
 
 
-class Rings(Protocol):
-    """The bell of another role."""
+class RoleWakeup(Protocol):
+    """Wakes another role."""
 
     def ring(self) -> None:
-        """There is work for it."""
+        """Wake the role: it has work."""
         ...
 
 
 class SequencerRole:
-    """Orders and commits, takes what replicas have made durable, and wakes brokers."""
+    """Orders and commits batches, advances the durable position of the replicas, and wakes brokers."""
 
     __slots__ = ("_brokers", "_clock", "_members", "_min_replicas", "_sequencer")
 
@@ -45,7 +43,7 @@ class SequencerRole:
         *,
         members: Iterable[int],
         min_replicas: int,
-        brokers: Sequence[Rings],
+        brokers: Sequence[RoleWakeup],
     ) -> None:
         self._sequencer: Final = sequencer
         self._clock: Final = clock
@@ -54,7 +52,7 @@ class SequencerRole:
         self._brokers: Final = tuple(brokers)
 
     def step(self) -> int:
-        """One turn; how much was done."""
+        """One step; the amount of work done."""
         sequencer = self._sequencer
         before = sequencer.frontier.durable
         done = sequencer.step(Moment(self._clock.monotonic_ns(), self._clock.wall_ns()))
@@ -70,24 +68,24 @@ class BrokerRole:
 
     __slots__ = ("_connections", "_sequencer")
 
-    def __init__(self, fabric: FabricArrays, broker: int, *, wakeup: Watches, sequencer: Rings) -> None:
-        """`bell` is its own."""
+    def __init__(self, fabric: FabricArrays, broker: int, *, wakeup: StreamWakeup, sequencer: RoleWakeup) -> None:
+        """`wakeup` is that of this role."""
         self._sequencer: Final = sequencer
         self._connections: Final = BrokerConnections(BrokerRing(fabric, broker), fabric.pbr[broker], wakeup)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """How many connections are open."""
         return len(self._connections)
 
     def connect(self, stream: WaitableStream, publisher: Publisher) -> None:
-        """Take a connection; in the process that steps this role, or before it is forked."""
+        """Add a connection; call it in the process that steps this role, or before the fork."""
         self._connections.add(stream, publisher)
 
     def step(self) -> int:
-        """One turn; how many batches were published and answered."""
+        """One step; how many batches were published and answered."""
         published = self._connections.receive()
         if published or self._connections.is_blocked:
-            # Of what it holds back it gives back what is in the way, once it is stepped.
+            # Also if the ring is full: a step of the sequencer hands back held batches that block it.
             self._sequencer.ring()
         return published + self._connections.answer()

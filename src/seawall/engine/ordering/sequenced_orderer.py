@@ -1,27 +1,28 @@
-"""The orderer of a store whose batches are ordered by brokers and a sequencer in the same process: a pod.
+"""The orderer of a store with brokers and a sequencer in the same process: a pod.
 
-    appends ─▶ rings of brokers ─▶ sequencer ─▶ order ─▶ follower ─▶ log and segments of the store
+    appends ─▶ rings of brokers ─▶ sequencer ─▶ order ─▶ applier ─▶ log and segments of the store
                                                       ◀─ numbers, from the result rings
 
-One commit of the store is one cycle of the pod: what the appends of a group bring is published to the brokers, ordered,
-and staged as it was ordered; whoever leads writes it; then it is durable, and slots are free again. A change that is
-no append takes a position in the same order: everything before it is followed, and then the store makes it.
+One commit of the store is one cycle of the pod: the appends of a group are published to the brokers, ordered, and
+staged in that order; the commit leader writes them; then they are durable, and their slots are free again. A change
+that is not an append takes a position in the same order: everything before it is applied, then the store makes it.
 
-Batches of a session go through the broker of their client, others through that of their topic: so the batches of one
-publisher keep the order in which they were given, whatever the order of the topic.
+Batches of a session go through the broker of their client, others through the broker of their topic. So the batches of
+one publisher keep the order in which it published them, whatever the order setting of the topic.
 
-Beside the brokers there may be rings of the network (`arrivals`), into which connections publish: every commit orders
-what is there, and there are commits for that alone. Their answers are taken by whoever published. What such a commit
-does not hold waits for the next, and so does what a full disk keeps out although room was made for it (`is_stuck`).
+Besides the rings of the brokers there may be rings of the network (`arrivals`), to which connections publish. Every
+commit orders what is there, and a commit may be made for that alone. The connections take their answers themselves.
+What does not fit such a commit waits for the next, and so does what the disk has no space for although space was
+reserved (`is_stuck`).
 
-Outside of a commit everything that is ordered is in the store, or `is_behind` says that it is not. Every append of a
-group is decided when its commit is finished. Of order 5 only the next batch of a client is published, so nothing is
-held: one that is ahead of its turn, because those before it were refused or never given, is refused, and its number is
-free.
+Outside of a commit everything that is ordered is in the store, unless `is_behind`. Every append of a group is decided
+when its commit is finished. With order 5 only the next batch of a client is published, so no batch is ever held: one
+that is out of turn, because an earlier one was refused or never published, is refused, and its client seq can be used
+again.
 
-The fabric of such a pod is made when the store opens, and goes when it closes; one that a killed process left is
-removed. What was ordered in there and is not in the log is lost with its process, and reported as a gap, as without
-brokers. This module must not know threads, or who waits.
+The fabric of the pod is created when the store opens and removed when it closes; one that a killed process left behind
+is removed. Batches that were ordered there and are not in the log are lost with the process, and reported as a gap, the
+same as without brokers. This module must not know threads or waiters.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy as np
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.commit.admission import Admission, is_admitted, need_of
+from seawall.engine.commit.admission import Admission, need_of, record_outcome
 from seawall.engine.commit.appends import Append, Commit, logged_size
 from seawall.engine.commit.commit_cycle import CommitCycle, SequencerArrays
 from seawall.engine.maintenance.maintenance import Maintenance
@@ -45,7 +46,7 @@ from seawall.engine.ordering.client_gates import ClientGates
 from seawall.engine.ordering.client_rows import StoredClientRows
 from seawall.engine.ordering.ordered_batches import ordered_batches
 from seawall.engine.ordering.orderer import Opened, WantedSession
-from seawall.engine.ordering.pod_answers import arrived, remembered
+from seawall.engine.ordering.pod_answers import accepted_on_arrival, remembered
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -73,15 +74,15 @@ from seawall.wire.format.frames import checksum
 
 R = TypeVar("R")
 
-#: The one replica, which counts alone.
+#: The only replica: its progress alone decides what is durable.
 _REPLICA: Final = 0
 _FOR_EVER: Final = (1 << 63) - 1
-#: Steps without any work in which workers may come to rest for a checkpoint; more do not help.
+#: Idle steps that workers get to come to rest for a checkpoint; more do not help.
 _IDLE_STEPS: Final = 8
 
 
 class SequencedOrderer:
-    """The brokers and the sequencer of a store that follows them."""
+    """Runs the brokers and the sequencer of one store, and applies their order to it."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class SequencedOrderer:
         settings: SequencerSettings | None = None,
         networks: int = 0,
     ) -> None:
-        """Make the fabric, and begin to order. Its last `networks` rings are for connections to publish to."""
+        """Create the fabric and start the sequencer. Connections publish to its last `networks` rings."""
         parts.controls.begin_change()
         self._parts = parts
         self._guard = parts.guard
@@ -107,37 +108,37 @@ class SequencedOrderer:
         blog_size = len(arrays.blog_all_bytes) // len(arrays.pbr)
         self._applier = Applier(parts, maintenance, goi_entries=len(arrays.goi), blog_size=blog_size)
         self._rows = StoredClientRows(sessions)
-        #: For the sequencer: rows of clients that no worker has.
+        #: For the sequencer: load and save the rows of clients that no worker has.
         self.load, self.save = self._rows.load, self._rows.save
-        #: What is to be done at the position of the next CONTROL entry.
+        #: The change to make at the position of the next CONTROL entry.
         self._change: Callable[[], None] | None = None
-        #: Appends whose answers are still to come, by the number they were published with.
-        self._asked: dict[int, Append] = {}
-        self._asked_total = 0
-        #: Appends that have the key of another one of their group, which decides what becomes of them.
+        #: Unanswered appends by the number that they were published with.
+        self._unanswered: dict[int, Append] = {}
+        self._published_total = 0
+        #: Pairs of an append and a later one of the group with the same key, which gets the same outcome.
         self._repeats: list[tuple[Append, Append]] = []
-        self._turns = ClientGates(sessions)
-        #: Topics with caps or ages that entries were followed of, since somebody looked after them.
+        self._gates = ClientGates(sessions)
+        #: Topics with caps or ages that were appended to since the last `tidy_up`.
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(arrays, frontier, self, parts.term, settings)
         self.brokers = [BrokerRing(arrays, broker) for broker in range(len(arrays.pbr) - networks)]
         self.arrivals = Arrivals(arrays, networks, self.sequencer.collected)
-        #: Whether what is ordered found no room: it is tried again by the next commit.
+        #: True if the disk has no space for what is ordered: the next commit tries again.
         self.is_stuck = False
-        #: Commits of what arrives, without the sequencer.
+        #: Commits arrivals without a step of the sequencer.
         self.cycle = CommitCycle(parts, self._applier.reservation_for, self._shared_with_cycles())
 
     def close(self) -> None:
-        """Remove the fabric: by its name, under the lock of the directory. The mapping goes with its last array."""
+        """Remove the fabric by name, under the lock of the directory. Its memory is unmapped with the last array."""
         self._fabric.remove()
         forget_fabric(self._parts.machine.files, self._parts.directory.path)
 
     # --- appends -------------------------------------------------------------------------------------------------
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Have appends ordered, and stage them; each has its numbers or its error. Without any, what has arrived.
+        """Order appends and stage them; each gets its numbers or its error. Without appends, stage what has arrived.
 
-        One commit at a time. What has arrived is staged by one kernel call, as far as it is that simple.
+        One commit at a time. Eligible arrivals are staged by one kernel call (`commit_cycle`).
         """
         if not appends and self.is_at_rest:
             commit = self.cycle.begin()
@@ -145,10 +146,10 @@ class SequencedOrderer:
                 return commit
         self._parts.pending.apply()
         commit = Commit()
-        self._turns.clear()
+        self._gates.clear()
         now = self._clock.wall_ns()
-        appends_with_room, refusing = self._with_space(self._admission.screen(appends, commit, now), now)
-        for append in appends_with_room:
+        admitted, full_topics = self._reserve(self._admission.screen(appends, commit, now), now)
+        for append in admitted:
             self._publish(append)
         self._repeats = [
             (first, append)
@@ -156,22 +157,22 @@ class SequencedOrderer:
             if append.flags & BatchFlags.KEYED and append.error is None and append.numbered is None
             if (first := commit.keyed[append.topic_id, key_of(append.client_id, append.client_seq)]) is not append
         ]
-        self._order_refusing(refusing)
+        self._order_refusing(full_topics)
         self._take_answers()
         commit = self._stage_some() or commit
-        self._applier.let_go()
+        self._applier.release()
         commit.limited += self._limited
         self._limited = []
         return commit
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a cycle may begin: one worker orders, nothing is staged, and the order is not being checkpointed."""
+        """True if a cycle may begin: one worker, nothing staged, and no checkpoint of the order in progress."""
         sequencer = self.sequencer
-        return sequencer.only_worker is not None and not sequencer.is_quiescing and self._applier.is_even
+        return sequencer.only_worker is not None and not sequencer.is_quiescing and self._applier.is_caught_up
 
     def _shared_with_cycles(self) -> SequencerArrays | None:
-        """What cycles need of the sequencer; None with several workers, where something else might come before one."""
+        """The arrays of the sequencer that cycles need; None with several workers: others could order first."""
         worker, fabric = self.sequencer.only_worker, self._arrays
         if worker is None:
             return None
@@ -190,23 +191,23 @@ class SequencedOrderer:
         )
 
     def cycles_ended(self) -> None:
-        """Cycles are written: the store has everything that is ordered."""
-        self.cycle.account()
+        """Bring the sequencer up to date after written cycles: the store has everything that is ordered."""
+        self.cycle.settle_grants()
         self.sequencer.frontier.passed_by(Position(self._applier.next_position - 1))
         self._rows.forget()
 
     def begin_next(self, _appends: Sequence[Append]) -> Commit | None:
-        """Nothing begins before the commit under way is finished."""
+        """None: no commit begins before the one in flight is finished."""
         return None
 
     def commit_one(
         self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: MemoryLock
     ) -> Numbered | None:
-        """Everything goes through the order."""
+        """None: every batch goes through the sequencer or a cycle."""
         return None
 
     def finish(self, commit: Commit) -> None:
-        """The commit is written: what is in it takes effect, and its slots are free."""
+        """Let a written commit take effect, and free its slots."""
         if isinstance(commit, ApplyCommit):
             self._applier.finish(commit)
             self._advance()
@@ -215,37 +216,42 @@ class SequencedOrderer:
             self.cycles_ended()
             if self.cycle.has_slots:
                 self.sequencer.frontier.advance_completion()
-        if self._asked or self._repeats:
+        if self._unanswered or self._repeats:
             self._take_answers()
-        if self._asked:
-            lost = next(iter(self._asked.values()))
+        if self._unanswered:
+            lost = next(iter(self._unanswered.values()))
             raise FatalError(
                 f"batch {lost.client_seq} of client {lost.client_id:016x} was not decided (INV-DELIVERY-ONCE): "
                 "close the log and open it again"
             )
         self._repeats = []
 
-    def _with_space(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
-        """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""
+    def _reserve(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
+        """Reserve space for appends and arrivals, before they are ordered.
+
+        Returns the appends, none if there is no space for all of them, and the topics that refuse their arrivals.
+        """
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
         needs = [(self._admission.topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
         logged = sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends)
-        arrived, arrived_logged = self.arrivals.needs(self._parts.catalog.find)
-        taken = [(topic, need) for topic, need in arrived if self._admission.takes(topic, need, TimestampNs(now))]
+        arriving, arriving_logged = self.arrivals.needs(self._parts.catalog.find)
+        accepted = [
+            (topic, need) for topic, need in arriving if self._admission.has_space(topic, need, TimestampNs(now))
+        ]
         try:
-            if appends or arrived:
-                # What has arrived may take several commits: the first has to have room, the others look for theirs.
-                self._applier.reserve(needs + taken, logged + min(arrived_logged, self._applier.commit_size_max))
+            if appends or arriving:
+                # Arrivals may take several commits: reserve log space for the first; later ones reserve their own.
+                self._applier.reserve(needs + accepted, logged + min(arriving_logged, self._applier.commit_size_max))
         except (CallerError, RetryableError) as error:
             for append in appends:
                 append.error = error
-            return [], [topic for topic, _ in arrived]
-        return appends, [topic for topic, need in arrived if (topic, need) not in taken]
+            return [], [topic for topic, _ in arriving]
+        return appends, [topic for topic, need in arriving if (topic, need) not in accepted]
 
     def _order_refusing(self, topics: Sequence[TopicState]) -> None:
-        """Order what there is, and refuse what is for some topics: they have no room for it."""
+        """Order everything there is, and refuse the batches of topics that have no space."""
         for topic in topics:
             self._frontier.set_full(topic.topic_id, True)
         try:
@@ -257,19 +263,19 @@ class SequencedOrderer:
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
         order = self._admission.topic(append.topic_id).config.order
-        if append.has_session and order is Order.CLIENT and not self._turns.check(append):
+        if append.has_session and order is Order.CLIENT and not self._gates.check(append):
             return
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
         size = BATCH_HEADER_SIZE + len(append.block)
         try:
             index = broker.reserve(size, _FOR_EVER)
             while index is None:
-                self._make_way()
+                self._free_slots()
                 index = broker.reserve(size, _FOR_EVER)
         except LimitError as error:
             append.error = error
             return
-        self._turns.published(append)
+        self._gates.published(append)
         header = batch_header(
             append.block,
             topic_id=append.topic_id,
@@ -282,16 +288,16 @@ class SequencedOrderer:
             raw_length=append.raw_length or None,
             flags=append.flags,
         )
-        reservation = broker.reserved_bytes(index)
-        reservation[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
-        reservation[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
-        # Order 0 is answered on arrival, and numbers come with durability only: both are wanted here.
+        target = broker.reserved_bytes(index)
+        target[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
+        target[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
+        # Order 0 is acknowledged on arrival, and gets its numbers once it is durable; this needs both.
         level = AckLevel.DURABLE if order is Order.NONE else AckLevel.ORDERED
-        self._asked[self._asked_total] = append
-        broker.publish_reserved(index, self._asked_total, TopicDefaults(int(order), level))
-        self._asked_total += 1
+        self._unanswered[self._published_total] = append
+        broker.publish_reserved(index, self._published_total, TopicDefaults(int(order), level))
+        self._published_total += 1
         if order is Order.NONE:
-            append.numbered = arrived(append)
+            append.numbered = accepted_on_arrival(append)
 
     def _take_answers(self) -> None:
         for broker in self.brokers:
@@ -317,7 +323,7 @@ class SequencedOrderer:
         status: int,
         _level: int,
     ) -> None:
-        append = self._asked.pop(number)
+        append = self._unanswered.pop(number)
         if status == AckStatus.DUPLICATE:
             position = original
             if not base_seq:
@@ -335,46 +341,46 @@ class SequencedOrderer:
             append.raw_length or len(append.block),
             BATCH_HEADER_SIZE + len(append.block),
         )
-        is_admitted(append, numbered)
+        record_outcome(append, numbered)
 
-    # --- changes that are no appends -----------------------------------------------------------------------------
+    # --- changes that are not appends ----------------------------------------------------------------------------
 
-    def change(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
+    def change(self, apply_change: Callable[[], R], topic_id: TopicId | None = None) -> R:
         """Order a change, and make it at its position: everything ordered before it is in the store by then."""
         self._guard.require_usable()
-        return self._change_at(partial(self.sequencer.order_control, topic_id), make)
+        return self._change_at(partial(self.sequencer.order_control, topic_id), apply_change)
 
-    def _change_at(self, order: Callable[[], Position | None], make: Callable[[], R]) -> R:
-        made: list[R] = []
-        failed: list[Exception] = []
+    def _change_at(self, order: Callable[[], Position | None], apply_change: Callable[[], R]) -> R:
+        results: list[R] = []
+        errors: list[Exception] = []
 
         def execute() -> None:
-            # Whatever goes wrong in it, the order goes on behind this position.
+            # Even if it fails, the order continues after this position.
             try:
-                made.append(make())
+                results.append(apply_change())
             except (SeawallError, OSError) as error:
-                failed.append(error)
+                errors.append(error)
 
-        def is_ordered() -> bool:
-            # Not before: an order that stands still must not leave a change behind.
+        def try_order() -> bool:
+            # Set only once it is ordered: a stalled order must not leave a change behind.
             self._change = execute if order() is not None else None
             return self._change is not None
 
-        self._insist(is_ordered)
-        if failed:
-            raise failed[0]
-        return made[0]
+        self._order_until(try_order)
+        if errors:
+            raise errors[0]
+        return results[0]
 
-    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
-        """Order the opening of a session: what comes behind it of an older one is refused.
+    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+        """Order the opening of a session; later batches of an older session are refused.
 
-        If it abandons, everything undecided below its start is given up by SKIPs behind that position.
+        If it abandons, SKIPs after that position abandon everything undecided below its start.
         """
         client_id, start_seq = wanted.client_id, wanted.start_seq
         epoch, next_seq, _ = self._sessions.open(client_id, start_seq, is_drawn=wanted.is_drawn)
         if wanted.abandons and start_seq - next_seq > SESSION_ABANDONED_MAX:
             raise LimitError(
-                f"client {client_id:016x} gives up batches {next_seq} to {start_seq - 1}: at most "
+                f"client {client_id:016x} abandons batches {next_seq} to {start_seq - 1}: at most "
                 f"{SESSION_ABANDONED_MAX} at once; publish under another client id"
             )
 
@@ -382,14 +388,16 @@ class SequencedOrderer:
             opening = self.sequencer.open_session(client_id, epoch, next_seq, after_gap_ns=wanted.gap_ns)
             return None if opening is None else opening.position
 
-        opened = self._change_at(order, make)
+        opened = self._change_at(order, log_session)
         if wanted.abandons and opened[1] < start_seq:
-            self._insist(lambda: self.sequencer.abandon(client_id, start_seq))
+            self._order_until(lambda: self.sequencer.abandon(client_id, start_seq))
             return opened[0], start_seq
         return opened
 
-    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
-        """Order the end of sessions, and `make` it at its position; those of which nothing was under way."""
+    def retire(
+        self, client_ids: Sequence[ClientId], log_retired: Callable[[Sequence[ClientId]], None]
+    ) -> Sequence[ClientId]:
+        """Order the retirement of the sessions that have no batch in flight, and log it; the retired ones."""
         self._guard.require_usable()
         self._order()
         self._apply_all()
@@ -402,18 +410,18 @@ class SequencedOrderer:
 
         if retired:
             try:
-                self._change_at(order, lambda: make(retired))
+                self._change_at(order, lambda: log_retired(retired))
             finally:
                 self._rows.retired = frozenset()
         return retired
 
     # --- the order -----------------------------------------------------------------------------------------------
 
-    def _insist(self, order: Callable[[], bool]) -> None:
-        """Have something ordered, however full the order is, and bring everything up to it to the store."""
-        while not order():
+    def _order_until(self, try_order: Callable[[], bool]) -> None:
+        """Repeat `try_order` until it succeeds, freeing space in the order, and apply everything up to it."""
+        while not try_order():
             if not self._order():
-                raise FatalError("the order stands still: close the log and open it again")
+                raise FatalError("the order makes no progress: close the log and open it again")
             self._apply_all()
         self._order()
         self._apply_all()
@@ -421,7 +429,7 @@ class SequencedOrderer:
         self._advance()
 
     def _order(self) -> int:
-        """Step the sequencer until it has nothing to do; how much it did."""
+        """Step the sequencer until it is idle; the amount of work it did."""
         done = idle = 0
         while idle < _IDLE_STEPS:
             work = self.sequencer.step(Moment(self._clock.monotonic_ns(), self._clock.wall_ns()))
@@ -431,32 +439,32 @@ class SequencedOrderer:
                 break
         return done
 
-    def _make_way(self) -> None:
-        """A ring is full: bring what is in it to the store."""
+    def _free_slots(self) -> None:
+        """Free the slots of a full ring: order and apply what is in it."""
         if not self._order() and not self._apply_all():
-            raise FatalError("the rings of the brokers are full and nothing moves: close the log and open it again")
+            raise FatalError("the rings of the brokers are full and make no progress: close the log and open it again")
         self._apply_all()
         self._take_answers()
 
     def _stage_some(self) -> ApplyCommit | None:
-        """Stage what is ordered. Where appends wait, what one commit does not hold is brought to the store here."""
-        if not self._asked:
+        """Stage what is ordered. If appends wait for it, everything but the last commit is written here."""
+        if not self._unanswered:
             self.is_stuck = False
             try:
                 return self._begin_apply()
             except (CallerError, RetryableError):
-                # Found only now because it was held back when room was made, or because that has gone since.
+                # Not detected earlier: it was held when space was reserved, or the space is gone since.
                 self.is_stuck = True
                 return None
         while True:
             commit = self._begin_apply()
-            if commit is None or commit.look.first + commit.look.count == self.sequencer.frontier.committed:
+            if commit is None or commit.scan.first + commit.scan.count == self.sequencer.frontier.committed:
                 return commit
             self._execute(commit)
 
     @property
     def is_behind(self) -> bool:
-        """Whether another commit has something to do that nobody has appended."""
+        """True if another commit, without appends, would have something to do."""
         if self.is_stuck:
             return False
         if self._applier.next_position < self.sequencer.frontier.committed or self.arrivals.has_any():
@@ -465,14 +473,14 @@ class SequencedOrderer:
 
     @property
     def held(self) -> int:
-        """Batches that wait for an earlier one of their client: time may decide what becomes of them."""
+        """Batches that are held for a missing earlier one of their client; a timeout may decide them."""
         return sum(worker.held for worker in self.sequencer.workers)
 
     def _apply_all(self) -> int:
-        """Bring all that is ordered to the store; how many entries."""
+        """Apply everything that is ordered; how many entries."""
         done = 0
         while (commit := self._begin_apply()) is not None:
-            done += commit.look.count
+            done += commit.scan.count
             self._execute(commit)
         return done
 
@@ -489,7 +497,7 @@ class SequencedOrderer:
         self._advance()
 
     def _advance(self) -> None:
-        """Everything that was followed is as durable as its class promises."""
+        """Report to the sequencer that everything applied is as durable as its class promises."""
         vector = self._arrays.replica_words[_REPLICA]
         store_release_u64(vector, records.REPLICA_DURABLE, self._applier.next_position)
         self.sequencer.advance_durable((_REPLICA,), 1)
@@ -497,7 +505,7 @@ class SequencedOrderer:
             self._rows.forget()
 
     def tail(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
-        """Copies of what is ordered and not in the store yet: the commit that is being written."""
+        """Copies of batches that are ordered and not in the store yet: those of the commit in flight."""
         fabric = self._arrays
         return ordered_batches(
             fabric.goi,
@@ -511,7 +519,7 @@ class SequencedOrderer:
             size_max=size_max,
         )
 
-    # --- the owner of a sequencer --------------------------------------------------------------------------------
+    # --- called by the sequencer ---------------------------------------------------------------------------------
 
     def execute(self, position: Position) -> None:
         """Make the change that was ordered at a position."""
@@ -528,7 +536,7 @@ class SequencedOrderer:
 
 
 def _new_fabric(parts: StoreParts, memory: SharedMemory, boot_id: bytes, config: FabricConfig) -> Fabric:
-    """A fabric of this process alone; one that a killed process left is removed."""
+    """Create a fabric for this process alone, and remove one that a killed process left behind."""
     machine, directory = parts.machine, parts.directory
     remove_left_fabric(machine.files, memory, directory.path)
     path = fabric_path(machine.files, config, directory.path, machine.random_bytes(TOKEN_SIZE))
@@ -547,7 +555,7 @@ def open_sequenced_store(
     sequencing: SequencerSettings | None = None,
     networks: int = 0,
 ) -> Store:
-    """Open a data directory, and a pod in front of it, of whose rings some are for the network."""
+    """Open a data directory with a pod in front of it; connections publish to its last `networks` rings."""
     orderer = partial(
         SequencedOrderer, memory=memory, boot_id=boot_id, config=config, settings=sequencing, networks=networks
     )

@@ -39,7 +39,7 @@ from seawall.api.topic_info import TopicInfo
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
-from seawall.engine.commit.delivery import PendingBatch
+from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.resident_commit import ResidentCommit
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer
 from seawall.engine.serving.served_sessions import ServedSessions
