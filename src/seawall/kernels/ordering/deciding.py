@@ -298,7 +298,7 @@ def drain_refs(
     pbr_entries: int,
     now_ns: int,
     absent_client: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,
@@ -325,7 +325,7 @@ def drain_refs(
             asked = min(end, index + AHEAD_MAX)
             began = index
             last_client = -1
-            ahead = ask_ahead(queue, index, asked, slots, pbr_entries, places, clients, sides, memories, results, state)
+            ahead = ask_ahead(queue, index, asked, slots, pbr_entries, table, clients, sides, memories, results, state)
         ref = as_int64(queue[index & (queue.size - 1) & INDEX_BITS])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
@@ -340,7 +340,7 @@ def drain_refs(
         else:
             is_known = client_id == last_client
         if not is_known:
-            row = find_row(places, clients, np.uint64(client_id))
+            row = find_row(table, clients, np.uint64(client_id))
             if row == ABSENT and client_id != absent_client:
                 state[UNKNOWN_CLIENT] = client_id
                 code = DRAIN_UNKNOWN_CLIENT
