@@ -224,7 +224,7 @@ class BrokerRing:
         if self._queue or not (is_alone or at_hand):
             return None
         at = self._free_space_for(size)
-        if at == broker_ring.NO_ROOM:
+        if at == broker_ring.NO_SPACE:
             return None
         if owner != self._last_owner:
             self._change_owner(owner)
@@ -235,7 +235,7 @@ class BrokerRing:
         """Whether a batch of so many bytes would get its room now; if not, its owner stands in the queue for it."""
         if not self._has_turn(owner):
             return False
-        if size > self._blog.size or self._free_space_for(size) != broker_ring.NO_ROOM:
+        if size > self._blog.size or self._free_space_for(size) != broker_ring.NO_SPACE:
             return True
         arriving.want_space(self._state, self._tails, self._blog.size, size)
         self._queue[owner] = None

@@ -39,5 +39,5 @@ def empty_state(hold_max: int, pbr_entries: int, blog_size: int, high_percent: i
     state[holding.PIN_LIMIT] = max(1, pbr_entries * high_percent // 100)
     state[holding.SILENCE_NS] = silence_ns
     state[holding.BLOG_SIZE] = blog_size
-    state[holding.BLOG_SPARE] = blog_size * (100 - high_percent) // 100
+    state[holding.BLOG_RESERVE] = blog_size * (100 - high_percent) // 100
     return state

@@ -83,7 +83,7 @@ class WarmRecovery:
         found = int(ready_slots(self._goi, records.GOI_TOKEN, self.committed, capacity))
         #: The first position without an entry: ordering goes on here, in the new term.
         self.start = Position(self.committed + found)
-        self.scrubbed = int(kernels.scrub_behind(self._goi, self.start))
+        self.scrubbed = int(kernels.scrub_from(self._goi, self.start))
         self.term = Term(load_acquire_u64(control, records.CONTROL_TERM) + 1)
         store_release_u64(control, records.CONTROL_TERM, self.term)
         self.results_written = 0

@@ -48,7 +48,7 @@ from seawall.kernels.ordering.broker_ring import (
     CLAIMED,
     FREED,
     LINE,
-    NO_ROOM,
+    NO_SPACE,
     PENDING_ROW,
     RUN_DONE,
     RUN_FULL,
@@ -182,14 +182,14 @@ def _next_start(state: Words, blog_size: int, size: int) -> int:
 
 @kernel(int64(int64_out, int64_out, _pending, int64, int64))
 def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
-    """The BLog offset of the next claim of `size` bytes, valid until another claim is made; or NO_ROOM."""
+    """The BLog offset of the next claim of `size` bytes, valid until another claim is made; or NO_SPACE."""
     free_completed(state, completion, pending)
     if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
-        return NO_ROOM
+        return NO_SPACE
     start = _next_start(state, blog_size, size)
     freed = start if state[CLAIMED] == state[FREED] else as_int64(state[BLOG_FREED])
     after = start + (size + LINE - 1) // LINE * LINE
-    return NO_ROOM if after - freed > blog_size else start % blog_size
+    return NO_SPACE if after - freed > blog_size else start % blog_size
 
 
 @kernel(void(int64_out, int64_out, int64, int64))
@@ -241,7 +241,7 @@ def publish_judged(
         if verdicts[index] == TAKEN or verdicts[index] >= NUMBER_USED:
             is_taken = verdicts[index] == TAKEN
             slot = claim_slot(state, tails, completion, pending, blog.size, size if is_taken else 0)
-            if slot == NO_ROOM:
+            if slot == NO_SPACE:
                 code = RUN_FULL
                 break
             if is_taken:

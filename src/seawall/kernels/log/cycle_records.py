@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 #: What a cycle needs of one topic (`records`, `size`); what the caller granted: records, bytes, expiry time, and
-#: whether they must be durable; and what cycles have used of the grant. `is_reserved` is 1 if the grant covers the need.
+#: whether they must be durable; and what cycles have used of the grant. `is_reserved`: the grant covers the need.
 NEED_ROW = np.dtype(
     [
         *((name, np.int64) for name in ("topic_id", "records", "size")),

@@ -72,7 +72,7 @@ def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: in
     copied, rows = state.copy(), pending.copy()
     slot = claim_slot(copied, np.zeros(8, np.int64), completion, rows, blog_size, size)
     free_completed(state, completion, pending)
-    return broker_ring.NO_ROOM if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
+    return broker_ring.NO_SPACE if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
 
 
 def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
@@ -109,7 +109,7 @@ def publish_judged(
         is_taken, uses_number = verdicts[index] == arriving.TAKEN, verdicts[index] & arriving.NUMBER_USED
         if is_taken or (verdicts[index] > 0 and uses_number):
             slot = claim_slot(state, tails, completion, pending, len(blog), size if is_taken else 0)
-            if slot == broker_ring.NO_ROOM:
+            if slot == broker_ring.NO_SPACE:
                 return broker_ring.RUN_FULL
             progress[arriving.PROGRESS_COUNT] += 1
             if not is_taken:
