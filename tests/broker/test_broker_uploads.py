@@ -147,5 +147,5 @@ def test_uploads_are_bounded_in_number_and_size(uploads: Uploads) -> None:
 
 @pytest.mark.parametrize("count", [-1, 97])
 def test_more_bytes_than_were_announced_are_refused(uploads: Uploads, count: int) -> None:
-    with pytest.raises(InvalidInputError, match="96 are still to come"):
+    with pytest.raises(InvalidInputError, match="only 96 are missing"):
         uploads.begin(70, 96, 0).received(count)

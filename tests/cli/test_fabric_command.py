@@ -215,7 +215,7 @@ def test_what_is_no_fabric_is_said(tmp_path: Path) -> None:
     other.write_bytes(os.urandom(10_000))
     result = run("fabric", "inspect", str(other))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"seawall: {other}: not a fabric of Seawall")
+    assert result.stderr.startswith(f"seawall: {other}: not a Seawall fabric")
     assert run("fabric", "inspect", str(tmp_path / "none")).exit_code == 2
 
 

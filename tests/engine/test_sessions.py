@@ -153,7 +153,7 @@ def test_a_row_that_is_none_is_damage() -> None:
     row = sessions.rows()
     with pytest.raises(CorruptionError, match="another client"):
         sessions.apply(ClientRow(ClientId(8), row))
-    with pytest.raises(CorruptionError, match="no state a window can have"):
+    with pytest.raises(CorruptionError, match="is not a valid window state"):
         sessions.apply(ClientRow(ClientId(8), (8).to_bytes(8, "little") + bytes(56)))
 
 

@@ -55,7 +55,7 @@ def test_zeros_are_an_unfinished_creation() -> None:
 
 
 def test_something_else_is_not_taken_for_a_fabric() -> None:
-    with pytest.raises(CorruptionError, match="not a fabric of Seawall: b'PK"):
+    with pytest.raises(CorruptionError, match="not a Seawall fabric: it starts with b'PK"):
         FabricHeader.parse(b"PK".ljust(HEADER_SIZE, b"x"), "f")
 
 
@@ -67,9 +67,9 @@ def test_another_version_says_whose_it_is_and_what_to_do() -> None:
 
 
 def test_sizes_are_checked() -> None:
-    with pytest.raises(CorruptionError, match=r"sizes that no fabric has: fabric.brokers is 77"):
+    with pytest.raises(CorruptionError, match=r"invalid sizes: fabric.brokers is 77"):
         FabricHeader.parse(changed(brokers=77), "f")
-    with pytest.raises(CorruptionError, match=r"says 8192 bytes where its parts take"):
+    with pytest.raises(CorruptionError, match=r"has size 8192, its regions need"):
         FabricHeader.parse(changed(size=8192), "f")
 
 

@@ -60,7 +60,7 @@ def rewrite_header(memory: SharedMemory, path: str, **fields: int) -> None:
 def test_a_new_fabric_is_cold_and_zero(parts: Parts) -> None:
     memory, path, sizes, identity = parts
     fabric = Fabric.open_or_create(memory, path, sizes, identity, created_ns=5)
-    assert (fabric.start, fabric.why) == (Start.COLD, "there was none")
+    assert (fabric.start, fabric.why) == (Start.COLD, "no fabric existed")
     assert fabric.header == FabricHeader(identity, sizes, 5)
     assert fabric.layout == FabricLayout.of(sizes)
     assert not fabric.arrays.control.view(np.uint8).any()
@@ -144,7 +144,7 @@ def test_what_is_ours_and_does_not_fit_is_kept_and_named(parts: Parts) -> None:
 def test_roles_share_what_the_supervisor_lets_them_in(parts: Parts) -> None:
     memory, path, sizes, identity = parts
     supervisor = Fabric.open_or_create(*parts)
-    with pytest.raises(LockedError, match="a supervisor has not let roles in yet"):
+    with pytest.raises(LockedError, match="the supervisor is still starting"):
         Fabric.attach(memory, path, identity)
     supervisor.share()
     roles = [Fabric.attach(memory, path, identity, sizes), Fabric.attach(memory, path, identity)]
@@ -160,11 +160,11 @@ def test_roles_share_what_the_supervisor_lets_them_in(parts: Parts) -> None:
 
 def test_attaching_needs_the_right_fabric(parts: Parts) -> None:
     memory, path, sizes, identity = parts
-    with pytest.raises(NotFoundError, match="there is no fabric; start its pod first"):
+    with pytest.raises(NotFoundError, match="no such fabric; start its pod first"):
         Fabric.attach(memory, path, identity)
     supervisor = Fabric.open_or_create(*parts)
     supervisor.share()
-    with pytest.raises(ConflictError, match="not the fabric that was asked for: it is from before the last reboot"):
+    with pytest.raises(ConflictError, match="not the requested fabric: it is from before the last reboot"):
         Fabric.attach(memory, path, other_boot(identity))
     with pytest.raises(ConflictError, match="pbr_entries 64"):
         Fabric.attach(memory, path, identity, dataclasses.replace(sizes, pbr_entries=128))
@@ -175,7 +175,7 @@ def test_a_running_pod_is_not_discarded(parts: Parts) -> None:
     memory, path, sizes, identity = parts
     supervisor = Fabric.open_or_create(*parts)
     supervisor.share()
-    with pytest.raises(LockedError, match="another pod uses this fabric; give this one another place"):
+    with pytest.raises(LockedError, match="another pod uses this fabric; set another directory for this one"):
         Fabric.open_or_create(memory, path, sizes, other_boot(identity))
     Fabric.attach(memory, path, identity).close()
     supervisor.close()
@@ -183,7 +183,7 @@ def test_a_running_pod_is_not_discarded(parts: Parts) -> None:
 
 def test_a_name_is_made_once(parts: Parts) -> None:
     fabric = Fabric.create(*parts)
-    with pytest.raises(LockedError, match="there is a fabric already"):
+    with pytest.raises(LockedError, match="the fabric already exists"):
         Fabric.create(*parts)
     fabric.close()
 
@@ -198,7 +198,7 @@ def test_a_fabric_that_somebody_took_over_while_it_was_made(parts: Parts, monkey
         return mapping
 
     monkeypatch.setattr(type(memory), "create", create_and_lose)
-    with pytest.raises(LockedError, match="another process takes over this fabric right now"):
+    with pytest.raises(LockedError, match="another process is taking over this fabric"):
         Fabric.create(*parts)
 
 
@@ -258,15 +258,15 @@ def test_a_file_that_was_cut_is_not_touched(path: str, sizes: FabricSizes, ident
     fabric.share()
     fabric.require_whole()
     os.truncate(path, 8192)
-    with pytest.raises(CorruptionError, match=r"shorter than the \d+ bytes that its header says: somebody cut it"):
+    with pytest.raises(CorruptionError, match=r"shorter than the \d+ bytes in its header: it was truncated"):
         fabric.require_whole()
-    with pytest.raises(CorruptionError, match="somebody cut it"):
+    with pytest.raises(CorruptionError, match="it was truncated"):
         Fabric.attach(memory, path, identity)
-    with pytest.raises(CorruptionError, match="somebody cut it"):
+    with pytest.raises(CorruptionError, match="it was truncated"):
         Fabric.look(memory, path)
     fabric.close()
     os.truncate(path, 100)
-    with pytest.raises(CorruptionError, match="not a fabric of Seawall: a file of 100 bytes"):
+    with pytest.raises(CorruptionError, match="not a Seawall fabric: a file of 100 bytes"):
         Fabric.open_or_create(memory, path, sizes, identity)
 
 
@@ -323,7 +323,7 @@ def test_other_failures_stay_what_they_are(
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, sizes: FabricSizes, identity: Identity) -> None:
-    with pytest.raises(NotFoundError, match=r"its folder does not exist; make it, or set fabric.directory"):
+    with pytest.raises(NotFoundError, match=r"its directory does not exist; create it, or set fabric.directory"):
         Fabric.create(OsSharedMemory(), str(tmp_path / "none" / "f"), sizes, identity)
 
 

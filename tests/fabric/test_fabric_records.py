@@ -57,7 +57,7 @@ def test_sizes(dtype: np.dtype[np.void], size: int) -> None:
 
 
 def test_a_record_with_a_hole_is_not_made() -> None:
-    with pytest.raises(AssertionError, match="a field at 8 where 4 was reached"):
+    with pytest.raises(AssertionError, match="a field at 8, expected at 4"):
         records._record(16, a=(0, "<u4"), b=(8, "<u8"))
     with pytest.raises(AssertionError, match="fields of 4 bytes in a record of 16"):
         records._record(16, a=(0, "<u4"))

@@ -208,7 +208,7 @@ def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[i
     waits_for = int(ring.tails[broker_ring.TAIL_BLOG_WANTED])
     slot = broker_ring.claim_slot(ring.state, ring.tails, ring.completion, ring.pending, 1024, wanted)
     assert (slot < 0) == (place < 0)
-    if slot == broker_ring.NO_ROOM and ring.state[broker_ring.CLAIMED] - ring.state[broker_ring.FREED] < 4:
+    if slot == broker_ring.NO_SPACE and ring.state[broker_ring.CLAIMED] - ring.state[broker_ring.FREED] < 4:
         assert int(ring.tails[broker_ring.TAIL_BLOG_WANTED]) == waits_for
     if slot >= 0:
         assert int(ring.pending[slot % 4]["blog_offset"]) % 1024 == place

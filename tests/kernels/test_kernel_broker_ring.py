@@ -305,7 +305,7 @@ def test_a_taken_over_ring_has_a_nop_for_each_stuck_slot_and_goes_on() -> None:
 def test_bytes_of_a_stuck_slot_are_free_at_once_after_a_take_over() -> None:
     ring = Ring()
     ring.reserve(BLOG)
-    assert ring.reserve(96) == broker_ring.NO_ROOM
+    assert ring.reserve(96) == broker_ring.NO_SPACE
     ring.take_over()
     assert ring.reserve(BLOG) == 1
 

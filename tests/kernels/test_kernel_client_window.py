@@ -24,7 +24,7 @@ class Arrays:
     """The state of a window with room for four clients and two memories."""
 
     def __init__(self, memories: int = 2) -> None:
-        self.places = np.zeros(8, np.uint32)
+        self.table = np.zeros(8, np.uint32)
         self.count = 0
         self.clients = np.zeros((4, 8), np.uint64)
         self.sides = np.zeros((4, 8), np.uint64)
@@ -34,11 +34,11 @@ class Arrays:
 
     def add(self, client_id: int, epoch: int = 1, start: int = 1) -> None:
         row, self.count = self.count, self.count + 1
-        client_index.add_row(self.places, np.uint64(client_id), row)
+        client_index.add_row(self.table, np.uint64(client_id), row)
         self.clients[row, :4] = (client_id, epoch, start, start - 1)
 
     def state(self) -> tuple[Any, ...]:
-        return (self.places, self.clients, self.sides, self.slots, self.results)
+        return (self.table, self.clients, self.sides, self.slots, self.results)
 
     def content(self) -> list[Any]:
         return [array.tolist() for array in self.state()]

@@ -60,21 +60,21 @@ class Arrays:
         self.numbers = np.array([40, WALL_NS - 5], np.int64)
         self.rows = np.ones(rows, frontier.ADMISSION_ROW)
         self.progress = np.full(2, -1, np.int64)
-        self.places = np.zeros(8, np.uint32)
+        self.table = np.zeros(8, np.uint32)
         self.clients, self.sides = np.zeros((2, 2, 8), np.uint64)
         self.slots = np.zeros((client_window.slot_rows(1), 8), np.uint64)
         self.slots[-1, client_window.SLOT_COUNT] = 1
         self.results = np.zeros(256, client_window.WINDOW_RESULT)
         self.answers = np.zeros(1, client_window.WINDOW_RESULT)
         for row in range(2):
-            client_index.add_row(self.places, np.uint64(row + 1), row)
+            client_index.add_row(self.table, np.uint64(row + 1), row)
             self.clients[row, :4] = (row + 1, 1, 1, 0)
 
     def state(self) -> tuple[Any, ...]:
         return (self.keys, self.values, self.used, self.topics, self.numbers)
 
     def window_state(self) -> tuple[Any, ...]:
-        return (self.places, self.clients, self.sides, self.slots, self.results, self.answers)
+        return (self.table, self.clients, self.sides, self.slots, self.results, self.answers)
 
     def content(self) -> list[Any]:
         arrays = (self.buffer, *self.state(), *self.window_state(), self.rows, self.progress)
@@ -247,7 +247,7 @@ def test_a_batch_from_before_is_refused(prepare: str, reason: ErrorCode) -> None
     if prepare == "fence":
         arrays.clients[0, client_window.SESSION_EPOCH] = 2
     elif prepare == "skip":
-        client_window.skip_to(np.uint64(1), 5, arrays.places, arrays.clients, arrays.sides, arrays.slots)
+        client_window.skip_to(np.uint64(1), 5, arrays.table, arrays.clients, arrays.sides, arrays.slots)
     else:  # decided as refused, then its memory goes to another client
         client_frontier.admit_client_run(arrays.buffer, 0, arrays.buffer.size, 3, WALL_NS, *state)
         other = np.frombuffer(bytearray(batch(client=2)), np.uint8)

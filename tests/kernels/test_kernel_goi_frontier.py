@@ -119,8 +119,8 @@ def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
     arguments, model = Desk(seed), Desk(seed)
     base = place * 8
     third, fourth = arguments.goi[base + 2], arguments.goi[base + 3]
-    offset = goi_frontier.blog_offset_of(third, fourth)
-    assert offset == twin.blog_offset_of(third, fourth)
+    offset = goi_frontier.blog_offset_field(third, fourth)
+    assert offset == twin.blog_offset_field(third, fourth)
     for lap in (0, 2**20 * BLOG):
         start = goi_frontier.lap_start(max(0, offset), lap, BLOG)
         assert start == twin.lap_start(max(0, offset), lap, BLOG)
@@ -129,8 +129,8 @@ def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
             assert goi_frontier.refusal_of(known, flags) == twin.refusal_of(known, flags)
     codes = []
     for module, each in ((goi_frontier, arguments), (twin, model)):
-        module.settle_nop(each.goi, each.start + place, each.side, each.notes)
-        codes.append(module.take_numbers(each.topics[2], 5, 300, 33, 10**12))
+        module.stamp_nop(each.goi, each.start + place, each.side, each.notes)
+        codes.append(module.advance_topic(each.topics[2], 5, 300, 33, 10**12))
         module.write_side(each.side, 4, 9, 2, 0x63, 11, 12, 13)
     assert codes[0] == codes[1]
     assert arguments.seen() == model.seen()

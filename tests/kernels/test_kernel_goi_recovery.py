@@ -85,7 +85,7 @@ class Desk:
         module.mark_ordered(self.first, self.end, self.goi, self.completion, self.taken, BROKERS)
         for broker, completed in enumerate(self.completed):
             module.mark_answered(self.results, broker, completed, completed + SLOTS, self.taken, BROKERS)
-        stops.append(module.scrub_behind(self.goi, self.end))
+        stops.append(module.scrub_from(self.goi, self.end))
         arrays = (self.goi, self.results, self.taken, self.topics, self.numbers, self.latest, batches, outcomes, counts)
         return [[int(each) for each in stops], *(each.tolist() for each in arrays)]
 
@@ -100,6 +100,6 @@ def test_a_recovery_equals_its_twin(seed: int, space: int) -> None:
 def test_scrubbing_leaves_what_is_below_the_hole(module: ModuleType) -> None:
     goi = np.zeros(8 * GOI, np.int64)
     goi[::8] = [9, 10, 11, 12, 5, 6, 7, 8]  # positions 8 to 11, and 4 to 7 of the lap before
-    assert module.scrub_behind(goi, 10) == 2
+    assert module.scrub_from(goi, 10) == 2
     assert goi[::8].tolist() == [9, 10, 0, 0, 5, 6, 7, 8]
-    assert module.scrub_behind(goi, 10) == 0
+    assert module.scrub_from(goi, 10) == 0

@@ -280,7 +280,7 @@ def test_a_topic_that_has_come_far_is_granted_as_much_again() -> None:
 
 def test_a_ceiling_never_goes_down() -> None:
     frontier = frontier_of(topic(1, ceiling=9))
-    with pytest.raises(ConflictError, match="ceiling 8 of topic 1 is below its present one, 9"):
+    with pytest.raises(ConflictError, match="ceiling 8 of topic 1 is below its current one, 9"):
         frontier.set_ceiling(TopicId(1), Seq(8))
     frontier.set_ceiling(TopicId(1), Seq(9))
     assert frontier.topic(TopicId(1)).ceiling == 9

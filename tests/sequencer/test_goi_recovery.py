@@ -426,7 +426,7 @@ def test_a_fabric_without_a_checkpoint_is_not_recovered() -> None:
 def test_counts_that_contradict_are_not_recovered(name: str, value: int) -> None:
     pod = Pod()
     pod.arrays.control[name] = value
-    with pytest.raises(CorruptionError, match="start again, from what is on disk"):
+    with pytest.raises(CorruptionError, match="start again, from the data directory"):
         WarmRecovery(pod.arrays, CommitFrontier())
 
 
@@ -435,7 +435,7 @@ def test_committed_entries_that_are_gone_are_not_passed_over() -> None:
     pod.order(Item(slot=published(pod)))
     pod.settle()
     pod.arrays.goi[0]["token"] = 0
-    with pytest.raises(CorruptionError, match="entries between 0 and 1 are gone"):
+    with pytest.raises(CorruptionError, match="entries between 0 and 1 are missing"):
         WarmRecovery(pod.arrays, CommitFrontier())
 
 
@@ -452,7 +452,7 @@ def test_a_client_without_a_row_is_not_made_up() -> None:
     pod.order(Item(slot=published(pod, client=11, seq=4)))
     pod.settle()
     recovery = WarmRecovery(pod.arrays, CommitFrontier())
-    with pytest.raises(CorruptionError, match="000b has batches in the order and a row nowhere"):
+    with pytest.raises(CorruptionError, match="000b has batches in the order but no row"):
         recovery.replay_clients(
             [ClientWindow(clients_max=4)] * WORKERS, worker_of, on_control=pod.on_control, import_client=lambda _: False
         )

@@ -366,7 +366,7 @@ def test_rows_leave_when_others_come_and_return_with_what_they_had() -> None:
     assert opened(pod, 3, epoch=2) is None
     pod.step()
     assert pod.worker.evictable(5) == []
-    with pytest.raises(ConflictError, match="under way"):
+    with pytest.raises(ConflictError, match="in flight"):
         pod.worker.take_rows([ClientId(1)])
     pod.commit(pod.shared.reserved)
     pod.step()
@@ -391,9 +391,9 @@ def test_a_client_without_a_row_is_fenced() -> None:
 def test_settings_that_leave_nothing_are_told() -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         OrderSettings(hold_max=1)
-    with pytest.raises(InvalidInputError, match="the low one is not the higher"):
+    with pytest.raises(InvalidInputError, match="the low one must not be above"):
         OrderSettings(goi_low_percent=95)
-    with pytest.raises(InvalidInputError, match="a fabric of 128 entries"):
+    with pytest.raises(InvalidInputError, match="the fabric has 128 entries"):
         OrderWorker(small_fabric(), SequencerShared.make(256), 0, term=1, rows=StoredRows())
 
 

@@ -118,8 +118,8 @@ def _duplicate_not_compared(patch: Patch) -> None:
 
 def _no_scrub(patch: Patch) -> None:
     """What lies behind the first hole is left there."""
-    patch.setattr(recovery_kernels, "scrub_behind", lambda *_: 0)
-    patch.setattr(recovery.kernels, "scrub_behind", lambda *_: 0)
+    patch.setattr(recovery_kernels, "scrub_from", lambda *_: 0)
+    patch.setattr(recovery.kernels, "scrub_from", lambda *_: 0)
 
 
 def _taken_again(patch: Patch) -> None:

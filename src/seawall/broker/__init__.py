@@ -1,4 +1,4 @@
-"""A broker's part in the total order: batches into its ring, reservations, pressure, answers.
+"""The broker's side of the total order: publishes batches to its ring, reserves space, collects answers.
 
-It must not know connections, topics or files, nor how batches are ordered.
+This package must not know connections, topics, files, or how batches are ordered.
 """

@@ -1,25 +1,25 @@
-"""One broker's ring and BLog in the fabric, as an object: publish, reserve, answer, and how full it is.
+"""One broker's pending batch ring and BLog in the fabric: publishes batches, reserves slots, collects answers.
 
-    publish    batches that have arrived, back to back, in one kernel call
-    reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
-    answers    what can be said about published batches (`kernels.ordering.broker_acks`)
-    lend       free bytes to an owner that publishes alone, or has all of a batch at hand: what it receives there need
-               not be copied
-    has_space   for who would rather receive nothing before there is room for it
-    leave      an owner does not wait for room any more
+    publish    adjacent received batches, in one kernel call
+    reserve    a slot for a batch that is still arriving (`uploads` bounds its lifetime)
+    answers    the due answers for published batches (`kernels.ordering.broker_acks`)
+    lend       free bytes to an owner that publishes alone, or has a complete batch at hand: what it receives there
+               needs no copy
+    has_space  lets an owner wait for space before it receives a batch
+    leave      removes an owner from the wait queue
 
-Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
-comes free, instead of small ones that come later. Whoever owns the ring has all owners that wait try
-again whenever room may have come free, and says which of them have gone.
+Owners without space wait in a FIFO queue, and only the first of them may publish: so a large batch gets the space that
+becomes free, instead of later small ones. The user of the ring lets all waiting owners try again whenever space may
+have become free, and calls `leave` for owners that have gone.
 
-Bytes that are lent are claimed by nobody. They are taken back before anything else is claimed, and whoever has them
-moves what it has there; so a loan holds nobody up, and one that is forgotten ends with the next claim.
+Lent bytes are not claimed. Before any other claim they are revoked, and the borrower copies its data elsewhere; so a
+loan blocks nobody, and a forgotten one ends with the next claim.
 
-Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
-Whoever makes one has seen to it that the broker before has ended.
+Creating a `BrokerRing` takes the ring over: slots that the previous broker left claimed and unpublished become NOPs at
+once. The caller guarantees that the previous broker has ended.
 
-`kernels.ordering.broker_ring` has the invariants. One thread uses a ring. A crash loses what this object holds, and all
-of it can be found out again from the fabric. It must not know connections: an owner is a number.
+`kernels.ordering.broker_ring` declares the invariants. One thread uses a ring. A crash loses the state of this object,
+which can be restored from the fabric. This module must not know connections: an owner is a number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from seawall.wire.format.codes import AckLevel
 
 Verdicts: TypeAlias = npt.NDArray[np.int64]
 
-#: So many times in a row somebody has published when bytes are lent: with others between, they would only be moved.
+#: Publishes in a row before an owner is lent bytes: with interleaved owners, the data would only be copied away.
 _ALONE_AFTER: Final = 4
 
 assert broker_ring.TOKEN_WORD == records.PBR_TOKEN == records.RESULT_TOKEN
@@ -60,7 +60,7 @@ assert (broker_ring.FLAG_RECOVERED, broker_ring.FLAG_NOP) == (records.FLAG_RECOV
 
 
 class Stop(IntEnum):
-    """Why publishing ended where it did."""
+    """Why publishing stopped."""
 
     DONE = broker_ring.RUN_DONE
     FULL = broker_ring.RUN_FULL
@@ -70,7 +70,7 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Batches that have their slots: `count` of them from index `first` on, the bytes before `consumed`."""
+    """The published batches: `count` slots from index `first` on, the bytes before `consumed`."""
 
     stop: Stop
     count: int
@@ -80,7 +80,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What became of judged batches: `count` of them, `size` bytes, have slots from `first` on; `rows` are handled."""
+    """The published part of validated batches: `count` slots from `first` on, `size` bytes, `rows` handled."""
 
     stop: Stop
     count: int
@@ -91,7 +91,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What batches get that leave order and ack level to their topic."""
+    """Order and ack level of batches that leave them to their topic."""
 
     order: int
     ack_level: AckLevel
@@ -113,7 +113,7 @@ class BrokerRing:
             "_progress",
             "_queue",
         ),
-        *("_in_a_row", "_last_owner", "_results", "_result_words", "_slots", "_state", "_tails", "_take_back"),
+        *("_consecutive", "_last_owner", "_results", "_result_words", "_revoke_loan", "_slots", "_state", "_tails"),
         *("_watermarks", "broker", "stuck"),
     )
 
@@ -139,103 +139,103 @@ class BrokerRing:
         self._arrived = np.zeros(arriving.PROGRESS_SIZE, np.int64)
         self._answers = np.zeros(BROKER_ANSWERS_MAX, broker_acks.ANSWER_ROW)
         self._watermarks = watermarks or Watermarks()
-        #: Owners that found no room, the longest waiting first.
+        #: Owners that wait for space, the longest waiting first.
         self._queue: dict[int, None] = {}
-        #: Who published last, how often before that without another, and how it gives back what is lent to it.
+        #: The owner that published last, how often in a row, and the callback that revokes its loan.
         self._last_owner = -1
-        self._in_a_row = 0
-        self._take_back: Callable[[], None] | None = None
-        #: Slots of the broker before this one that became NOPs.
+        self._consecutive = 0
+        self._revoke_loan: Callable[[], None] | None = None
+        #: Slots of the previous broker that became NOPs.
         self.stuck: Final = broker_ring.resume_ring(
             *(self._state, self._tails, self._completion, self._pending, self._entries, self._slots, self.term)
         )
         if self.stuck < 0:
             raise CorruptionError(
                 f"broker {broker} has claimed {self._tails[0]} slots of which {self._completion[0]} are completed, in "
-                f"a ring of {len(self._pending)}: remove the fabric and start again, from what is on disk"
+                f"a ring of {len(self._pending)}: remove the fabric and start again, from the data directory"
             )
 
     @property
     def term(self) -> int:
-        """The term that batches are taken in now."""
+        """The current term."""
         return load_acquire_u64(self._control_words, records.CONTROL_TERM)
 
     @property
     def claimed(self) -> int:
-        """Slots taken since the beginning of the pod."""
+        """The number of slots claimed since the pod was created."""
         return int(self._state[broker_ring.CLAIMED])
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for an answer, or for space; from any thread."""
+        """True if an owner waits for an answer or for space; callable from any thread."""
         state = self._state
         return bool(self._queue) or state.item(broker_ring.CLAIMED) != state.item(broker_ring.ANSWERED)
 
     def publish(
         self, batches: Bytes, owner: int, defaults: TopicDefaults, *, start: int = 0, end: int | None = None
     ) -> Published:
-        """Publish the batches that lie back to back in a buffer, as many as have room; their checksums were verified.
+        """Publish adjacent batches of a buffer, as many as have space; their checksums were verified.
 
-        `owner` comes back with their answers. What was not consumed is the caller's: it waits (FULL), it is refused
-        (NEVER_FITS), or the rest of it is still to come (CUT).
+        Their answers carry `owner`. The caller keeps the unconsumed rest: it waits (FULL), is refused (NEVER_FITS), or
+        is incomplete (CUT).
         """
         stop_at = batches.size if end is None else end
         if not 0 <= start <= stop_at <= batches.size:
             raise InvalidInputError(f"bytes {start} to {stop_at} of a buffer of {batches.size}")
-        if not self._has_turn(owner):
+        if not self._may_publish(owner):
             return Published(Stop.FULL, 0, self.claimed, start)
-        self._end_loan(owner)
+        self._begin_claim(owner)
         code = broker_ring.publish_run(
             *(batches, start, stop_at, owner, defaults.order, int(defaults.ack_level), self.term),
             *(self._state, self._tails, self._completion, self._pending),
             *(self._entries, self._slots, self._blog, self._progress),
         )
         count, first, consumed = self._progress.tolist()
-        self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and consumed == start)
+        self._update_queue(owner, is_waiting=code == broker_ring.RUN_FULL and consumed == start)
         return Published(Stop(code), count, first, consumed)
 
     def publish_judged(
         self, buffer: Bytes, rows: Records, verdicts: Verdicts, owner: int, orders: Bytes, levels: Bytes
     ) -> Arrived:
-        """Publish the batches judged TAKEN by `kernels.admission.arriving`, as many as have space.
+        """Publish the batches with verdict TAKEN (`kernels.admission.arriving`), as many as have space.
 
-        Refusals that use a number get slots too, and one that never fits is refused so in `verdicts`; rows that were
-        not handled are the caller's.
+        Refusals with NUMBER_USED get slots too; a batch that never fits is refused in `verdicts`. The caller keeps the
+        rows that were not handled.
         """
-        if not self._has_turn(owner):
+        if not self._may_publish(owner):
             return Arrived(Stop.FULL, 0, 0, self.claimed, 0)
-        self._end_loan(owner)
+        self._begin_claim(owner)
         code = arriving.publish_judged(
             *(buffer, rows, verdicts, owner, orders, levels, self.term),
             *(self._state, self._tails, self._completion, self._pending),
             *(self._entries, self._slots, self._blog, self._arrived),
         )
         count, size, first, handled = self._arrived.tolist()
-        self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and not handled)
+        self._update_queue(owner, is_waiting=code == broker_ring.RUN_FULL and not handled)
         return Arrived(Stop(code), count, size, first, handled)
 
     def lend(self, owner: int, size: int, take_back: Callable[[], None], *, at_hand: bool = False) -> Bytes | None:
-        """Free bytes where the next batch of an owner would lie; None if there are not so many, or others publish too.
+        """The free bytes of an owner's next batch; None if there is no space, or if other owners publish too.
 
-        They are the owner's until it publishes, one batch that begins where they do; or until `take_back` is called.
-        With others between, that is mostly before the batch has come; so they get bytes only for what is `at_hand`.
+        The owner may use them until it publishes, one batch at their start, or until `take_back` is called. With
+        interleaved owners that mostly happens before the batch is complete; so they borrow only if it is `at_hand`.
         """
-        is_alone = owner == self._last_owner and self._in_a_row >= _ALONE_AFTER
+        is_alone = owner == self._last_owner and self._consecutive >= _ALONE_AFTER
         if self._queue or not (is_alone or at_hand):
             return None
         at = self._free_space_for(size)
-        if at == broker_ring.NO_ROOM:
+        if at == broker_ring.NO_SPACE:
             return None
         if owner != self._last_owner:
             self._change_owner(owner)
-        self._take_back = take_back
+        self._revoke_loan = take_back
         return self._blog[at : at + size]
 
     def has_space(self, owner: int, size: int) -> bool:
-        """Whether a batch of so many bytes would get its room now; if not, its owner stands in the queue for it."""
-        if not self._has_turn(owner):
+        """True if a batch of this size has space now; otherwise its owner joins the queue."""
+        if not self._may_publish(owner):
             return False
-        if size > self._blog.size or self._free_space_for(size) != broker_ring.NO_ROOM:
+        if size > self._blog.size or self._free_space_for(size) != broker_ring.NO_SPACE:
             return True
         arriving.want_space(self._state, self._tails, self._blog.size, size)
         self._queue[owner] = None
@@ -244,23 +244,23 @@ class BrokerRing:
     def _free_space_for(self, size: int) -> int:
         return arriving.free_space_for(self._state, self._completion, self._pending, self._blog.size, size)
 
-    def _end_loan(self, owner: int) -> None:
-        """Somebody is about to claim: what is lent to another comes back first."""
+    def _begin_claim(self, owner: int) -> None:
+        """Revoke the loan of another owner before a claim."""
         if owner == self._last_owner:
-            self._in_a_row += 1
+            self._consecutive += 1
         else:
             self._change_owner(owner)
-        self._take_back = None
+        self._revoke_loan = None
 
     def _change_owner(self, owner: int) -> None:
-        self._last_owner, self._in_a_row = owner, 0
-        if self._take_back is not None:
-            self._take_back()
+        self._last_owner, self._consecutive = owner, 0
+        if self._revoke_loan is not None:
+            self._revoke_loan()
 
     def leave(self, owner: int) -> bool:
-        """An owner waits for room no more; whether others do for whom that makes way."""
+        """Remove an owner from the queue; True if that lets another waiting owner try again."""
         if owner == self._last_owner:
-            self._last_owner, self._take_back = -1, None
+            self._last_owner, self._revoke_loan = -1, None
         if owner not in self._queue:
             return False
         was_first = next(iter(self._queue)) == owner
@@ -269,40 +269,40 @@ class BrokerRing:
             broker_ring.want_bytes(self._state, self._tails, 0)
         return was_first and bool(self._queue)
 
-    def _has_turn(self, owner: int) -> bool:
-        """Whether an owner may publish; it stands in the queue if not."""
+    def _may_publish(self, owner: int) -> bool:
+        """True if an owner may publish; otherwise it joins the queue."""
         if not self._queue or next(iter(self._queue)) == owner:
             return True
         self._queue[owner] = None
         return False
 
-    def _had_turn(self, owner: int, *, is_waiting: bool) -> None:
-        """Whoever got anything in goes behind the others, if it has more."""
+    def _update_queue(self, owner: int, *, is_waiting: bool) -> None:
+        """Update the queue after a publish: an owner that published anything loses its place at the front."""
         if is_waiting:
             self._queue[owner] = None
         elif self._queue:
             self._queue.pop(owner, None)
 
     def reserve(self, size: int, deadline_ns: int) -> int | None:
-        """Claim a slot for a batch of `size` bytes that is still to come: its index, or None without room."""
-        self._end_loan(-1)
+        """Claim a slot for a batch of `size` bytes that is still arriving; returns its index, or None without space."""
+        self._begin_claim(-1)
         index = broker_ring.reserve_slot(
             *(self._state, self._tails, self._completion, self._pending, self._blog.size, size, deadline_ns)
         )
         if index == broker_ring.NEVER_FITS:
             raise LimitError(
-                f"a batch of {size} bytes, the BLog has {self._blog.size}: send smaller ones or raise fabric.blog_size"
+                f"a batch has {size} bytes, the BLog {self._blog.size}: send smaller ones or raise fabric.blog_size"
             )
         return index if index >= 0 else None
 
     def reserved_bytes(self, index: int) -> Bytes:
-        """Where the batch of a reservation goes; not to be touched once it is published or abandoned."""
+        """The buffer of a reservation; do not touch it once the batch is published or abandoned."""
         row = self._pending[index % len(self._pending)]
         at = int(row["blog_offset"]) % self._blog.size
         return self._blog[at : at + int(row["size"])]
 
     def publish_reserved(self, index: int, owner: int, defaults: TopicDefaults) -> bool:
-        """Publish a reservation whose bytes are there; false if it was abandoned before."""
+        """Publish a reservation whose bytes are complete; False if it was abandoned before."""
         code = broker_ring.publish_reserved(
             *(self._state, self._pending, self._entries, self._slots, self._blog),
             *(index, owner, defaults.order, int(defaults.ack_level), self.term),
@@ -312,23 +312,23 @@ class BrokerRing:
         return code == broker_ring.RESERVED_PUBLISHED
 
     def abandon(self, index: int) -> bool:
-        """Make a NOP of a reservation; false if it is none any more."""
+        """Publish a reservation as a NOP; False if it is not reserved any more."""
         arrays = (self._state, self._pending, self._entries, self._slots)
         return broker_ring.abandon_reserved(*arrays, index, self.term) == 1
 
     def overdue(self, now_ns: int, most: int) -> list[int]:
-        """Reservations whose deadline has come, oldest first."""
+        """Reservations past their deadline, oldest first, at most `most`."""
         found = np.zeros(most, np.int64)
         count = broker_ring.find_overdue(self._state, self._pending, now_ns, found)
         return [int(index) for index in found[:count]]
 
     def answers(self) -> Records:
-        """Answers that can be given now (`ANSWER_ROW`), valid until the next call; an empty array if there are none."""
+        """The due answers (`ANSWER_ROW`), valid until the next call; an empty array if there are none."""
         arrays = (self._state, self._pending, self._result_words, self._results, self._control, self._answers)
         return self._answers[: broker_acks.collect_answers(*arrays)]
 
     def pressure(self, now_ns: int) -> Pressure:
-        """The advice of the watermarks, by whichever is fuller: the ring or the BLog."""
+        """The pressure by the fuller of ring and BLog."""
         broker_ring.free_completed(self._state, self._completion, self._pending)
         state = self._state
         slots = int(state[broker_ring.CLAIMED] - state[broker_ring.FREED])

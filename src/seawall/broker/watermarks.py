@@ -1,14 +1,14 @@
-"""How full a broker is, with two watermarks, and when to tell publishers.
+"""Measures the backpressure of a broker with two watermarks, and decides when publishers should slow down.
 
     calm        below the high watermark
-    high        at the high watermark or above, until the fill is below the low one: read less from sockets
+    high        at the high watermark or above, until the fill level is below the low one: read less from sockets
     sustained   high for so long that publishers are asked to slow down
 
-All of it is advice: nothing is refused here. What has no room waits where it is.
+All of it is advice: nothing is refused. A batch without space waits.
 
-Between the watermarks the pressure stays what it was, high or not.
+Between the watermarks the pressure does not change.
 
-Time comes from the caller, in nanoseconds of a monotonic clock; one that runs back changes nothing.
+The caller passes the time, in nanoseconds of a monotonic clock; a clock that runs backwards does no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seawall.limits import BROKER_HIGH_WATERMARK_PERCENT, BROKER_LOW_WATERMARK_P
 
 
 class Pressure(IntEnum):
-    """What a broker should do about its fill; more is worse."""
+    """The level of backpressure; higher is worse."""
 
     CALM = 0
     HIGH = 1
@@ -28,7 +28,7 @@ class Pressure(IntEnum):
 
 
 class Watermarks:
-    """The pressure of one broker."""
+    """Tracks the pressure of one broker."""
 
     __slots__ = ("_high_percent", "_low_percent", "_since_ns", "_sustained_ns")
 
@@ -40,7 +40,7 @@ class Watermarks:
     ) -> None:
         if not 0 < low_percent < high_percent <= 100:
             raise InvalidInputError(
-                f"watermarks of {low_percent} and {high_percent} %: give a low one above 0, below the high one, "
+                f"watermarks of {low_percent} and {high_percent} %: give a low one above 0 and below the high one, "
                 "and a high one of at most 100"
             )
         self._high_percent = high_percent

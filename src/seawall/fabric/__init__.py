@@ -1,4 +1,4 @@
-"""The shared memory of a pod: its regions, who writes them, and how a process comes to have them.
+"""The shared memory of a pod: its regions, their writers, and how a process maps it.
 
-It holds only what can be rebuilt. It must not know what brokers, sequencers and replicas do with it.
+It holds only state that can be rebuilt. This package must not know how brokers, sequencers and replicas use it.
 """

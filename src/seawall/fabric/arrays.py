@@ -1,13 +1,14 @@
-"""A fabric as numpy arrays: every region over the same memory, nothing copied.
+"""Views of a fabric's regions as numpy arrays, without copies.
 
-Structured arrays are for reading and filling entries; arrays of words are for what several processes touch at once, by
-`kernels.runtime.atomics` (u64: control block, tails, vectors) and `kernels.runtime.slots` (i64: slots with tokens).
+Structured arrays are for reading and filling entries; arrays of words are for concurrent access by several processes,
+through `kernels.runtime.atomics` (u64: control block, tails, vectors) and `kernels.runtime.slots` (i64: slots with
+tokens).
 
 Every array of words starts on a cache line, so that no atomic access straddles one: mappings start on a page, and
 regions and entries on a line.
 
-Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i. Whoever works
-for all brokers takes a whole region, one ring behind the other: `…_all_words`, `blog_all_bytes`.
+Each broker has its own rings: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i. Code that works for all
+brokers uses the entire region, one ring after the other: `…_all_words`, `blog_all_bytes`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Counters = npt.NDArray[np.uint64]
 
 
 class FabricArrays:
-    """All regions of one fabric; read-only where the memory is."""
+    """All regions of one fabric; read-only if the memory is."""
 
     __slots__ = (
         *("blog_all_bytes", "blogs", "broker_tails", "checkpoints", "completion_all_words", "completion_vector"),
@@ -51,13 +52,13 @@ class FabricArrays:
         def rings(region: Region, dtype: np.dtype[Any]) -> tuple[Records, ...]:
             return tuple(np.split(entries(region, dtype), brokers))
 
-        def stretches(region: Region) -> tuple[Bytes, ...]:
+        def byte_ranges(region: Region) -> tuple[Bytes, ...]:
             return tuple(
                 np.frombuffer(memory, np.uint8, region.entry_size, region.at + at * region.entry_size)
                 for at in range(region.count)
             )
 
-        self.header: Bytes = stretches(layout.header)[0]
+        self.header: Bytes = byte_ranges(layout.header)[0]
         self.control = entries(layout.control, records.CONTROL)
         self.control_words: Counters = counters(layout.control)[0]
         self.broker_tails = entries(layout.broker_tails, records.TAIL)
@@ -79,8 +80,8 @@ class FabricArrays:
         self.result_all_words: Words = _words(entries(layout.results, records.RESULT))
         self.results = rings(layout.results, records.RESULT)
         self.result_words: tuple[Words, ...] = tuple(map(_words, self.results))
-        self.checkpoints = stretches(layout.checkpoint)
-        self.blogs = stretches(layout.blogs)
+        self.checkpoints = byte_ranges(layout.checkpoint)
+        self.blogs = byte_ranges(layout.blogs)
         self.blog_all_bytes: Bytes = np.frombuffer(memory, np.uint8, layout.blogs.size, layout.blogs.at)
 
 

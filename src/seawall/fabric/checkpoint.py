@@ -1,26 +1,26 @@
-"""Checkpoints of the sequencer in the fabric: two slots that take turns, so that one is whole at any moment.
+"""Checkpoints of the sequencer in the fabric: two slots, written alternately, so that one is always complete.
 
-A slot is a header of 64 bytes and rows of 64 bytes, those of clients first, then those of topics; what is in a row its
-owner knows.
+A slot is a header of 64 bytes and rows of 64 bytes, those of clients first, then those of topics; the owners of the
+rows define their format.
 
 | at | size | field        | notes                                                                        |
 |----|------|--------------|------------------------------------------------------------------------------|
-| 0  | 8    | generation   | from 1, one more each time; its parity is the slot; 0 while rows are written   |
-| 8  | 8    | position     | batches below it are taken into account: replay begins with it                |
+| 0  | 8    | generation   | from 1, rises by one; its parity is the slot; 0 while rows are written        |
+| 8  | 8    | position     | the rows include all batches below it: replay begins here                     |
 | 16 | 8    | term         | of the leader that wrote it                                                  |
-| 24 | 8    | timestamp_ns | the last one that was given: the clock goes on behind it                     |
+| 24 | 8    | timestamp_ns | the last assigned timestamp: the clock continues after it                    |
 | 32 | 4    | client_rows  |                                                                              |
 | 36 | 4    | topic_rows   |                                                                              |
 | 40 | 4    | rows_crc     | CRC-32C of the rows                                                          |
 | 44 | 4    | header_crc   | CRC-32C of bytes 0–43                                                        |
 | 48 | 16   | zero         |                                                                              |
 
-Valid: a generation of this slot, rows that fit, both checksums. The newest is the valid one of the greater generation.
+Valid: a generation of this slot, rows that fit, both checksums. The newest is the valid one with the higher generation.
 
-INV-CHECKPOINT-OTHER: writing a checkpoint never touches the slot of the newest one. A crash in the middle leaves a slot
-that is not valid, and the one before it.
+INV-CHECKPOINT-OTHER: writing a checkpoint never touches the slot of the newest one. A crash during the write leaves an
+invalid slot, and the previous checkpoint.
 
-One writer, the commit frontier; whoever reads works on a copy, since the writer may come round meanwhile.
+The commit frontier is the only writer; readers work on a copy, since the writer may overwrite the slot meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADER_CRC_AT = 44
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What one slot holds; rows are bytes, 64 each."""
+    """The content of one slot; rows are bytes, 64 each."""
 
     generation: int
     position: int
@@ -52,17 +52,17 @@ class Checkpoint:
 
 
 def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
-    """Write the next checkpoint over the older one; its generation is one more than the newest has."""
+    """Overwrite the older checkpoint; the generation must be that of the newest + 1."""
     expected = _newest_generation(arrays) + 1
     if checkpoint.generation != expected:
         raise InvalidInputError(f"a checkpoint of generation {checkpoint.generation}; the next one is {expected}")
     clients, topics = _rows(checkpoint.clients), _rows(checkpoint.topics)
     size = clients.size + topics.size
     slot = arrays.checkpoints[checkpoint.generation % CHECKPOINT_SLOTS]
-    space = slot.size - CHECKPOINT_ROW_SIZE
-    if size > space:
+    capacity = slot.size - CHECKPOINT_ROW_SIZE
+    if size > capacity:
         raise LimitError(
-            f"a checkpoint of {size} bytes, a slot holds {space}; enlarge fabric.checkpoint_size to "
+            f"a checkpoint of {size} bytes, a slot holds {capacity}; enlarge fabric.checkpoint_size to "
             f"{CHECKPOINT_SLOTS * (size + CHECKPOINT_ROW_SIZE)}"
         )
     header = np.zeros(1, CHECKPOINT_HEADER)
@@ -83,7 +83,7 @@ def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(arrays: FabricArrays, slot: int) -> Checkpoint | None:
-    """What a slot holds, copied; None if that is nothing valid."""
+    """A copy of the checkpoint in a slot; None if it is not valid."""
     memory = arrays.checkpoints[slot]
     header = _valid_header(memory, slot)
     if header is None:
@@ -103,24 +103,24 @@ def read_checkpoint(arrays: FabricArrays, slot: int) -> Checkpoint | None:
 
 
 def newest_checkpoint(arrays: FabricArrays) -> Checkpoint | None:
-    """The one to recover from; None if no slot is valid."""
+    """The checkpoint to recover from; None if no slot is valid."""
     found = [read_checkpoint(arrays, slot) for slot in range(CHECKPOINT_SLOTS)]
     return max((each for each in found if each), key=lambda each: each.generation, default=None)
 
 
 def _newest_generation(arrays: FabricArrays) -> int:
-    """That of the newest checkpoint, 0 if there is none. Its writer asks, so nothing changes meanwhile."""
+    """The generation of the newest checkpoint, 0 if there is none. Only for the writer: needs no copy."""
     headers = [(memory, _valid_header(memory, slot)) for slot, memory in enumerate(arrays.checkpoints)]
     found = [(int(header["generation"]), memory, header) for memory, header in headers if header is not None]
     for generation, memory, header in sorted(found, key=lambda each: -each[0]):
-        # Rows are many, and those of the newest are nearly always valid: the others are not looked at then.
+        # Checking rows is slow, and the newest ones are nearly always valid: mostly one check is enough.
         if int(header["rows_crc"]) == checksum(_rows_of(memory, header).data):
             return generation
     return 0
 
 
 def _valid_header(memory: Bytes, slot: int) -> np.void | None:
-    """A copy of a slot's header, if it is valid and the rows it tells of fit."""
+    """A copy of a slot's header; None if it is not valid or its rows do not fit."""
     head = memory[:CHECKPOINT_ROW_SIZE].copy()
     header: np.void = head.view(CHECKPOINT_HEADER)[0]
     generation = int(header["generation"])
@@ -133,7 +133,7 @@ def _valid_header(memory: Bytes, slot: int) -> np.void | None:
 
 
 def _rows_of(memory: Bytes, header: np.void) -> Bytes:
-    """Where the rows of a slot are."""
+    """A view of the rows of a slot."""
     rows = int(header["client_rows"]) + int(header["topic_rows"])
     return memory[CHECKPOINT_ROW_SIZE : CHECKPOINT_ROW_SIZE * (1 + rows)]
 

@@ -1,10 +1,10 @@
-"""What a fabric holds right now: control block, frontiers, rings, vectors and checkpoints.
+"""Reports the state of a fabric: control block, frontiers, rings, vectors and checkpoints.
 
-Counts and tokens are read by atomic loads, checkpoints are copied and believed by their checksums; the memory need not
-be writable, and the pod goes on. So what is shown belongs to almost the same moment: counts that only grow are read
-from the one behind to the one ahead (durable before committed, completed before claimed): none overtakes the other.
+It reads counts and tokens by atomic loads, copies checkpoints and verifies their checksums; read-only memory is enough,
+and the pod keeps running. The report is not one atomic snapshot, but it is consistent: of two counts that only grow, it
+reads the lower one first (durable before committed, completed before claimed), so that never exceeds the other.
 
-Nothing is written and no lock is taken.
+It writes nothing and takes no lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ControlReport:
-    """Who leads, who is there, and how far the pod is; all counts are exclusive."""
+    """Leader, brokers and frontiers of the pod; all counts are exclusive."""
 
     term: int
     leader: int
@@ -36,13 +36,13 @@ class ControlReport:
     broker_count: int
     durable: int
     committed: int
-    #: Up to where the order is given without a hole.
+    #: The end of the order without a hole.
     ordered: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The ring of one broker, in slots: freed, claimed, and how many in a row between them are ready and decided."""
+    """The ring of one broker, in slots: completed, claimed, and how many from `completed` on are ready and decided."""
 
     broker: int
     completed: int
@@ -56,7 +56,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How far a replica is; no age if it has never shown itself."""
+    """The progress of a replica; no age if it never sent a heartbeat."""
 
     replica: int
     durable: int
@@ -67,7 +67,7 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """A valid checkpoint; its rows are counted."""
+    """A valid checkpoint, with the number of its rows."""
 
     slot: int
     generation: int
@@ -79,7 +79,7 @@ class CheckpointReport:
 
 @dataclass(frozen=True, slots=True)
 class FabricReport:
-    """All there is to see. Replicas that never wrote anything and slots without a valid checkpoint are left out."""
+    """The complete report, without replicas that never wrote anything and slots without a valid checkpoint."""
 
     control: ControlReport
     brokers: tuple[BrokerReport, ...]
@@ -88,14 +88,14 @@ class FabricReport:
 
 
 def report(fabric: Fabric, now_ns: int) -> FabricReport:
-    """Look at a fabric; `now_ns` is the monotonic clock, by which replicas show themselves."""
+    """Report the state of a fabric; `now_ns` is the monotonic clock, which heartbeats of replicas use."""
     return FabricReport(
         _control(fabric), tuple(_brokers(fabric)), tuple(_replicas(fabric, now_ns)), tuple(_checkpoints(fabric))
     )
 
 
 def _word(words: Counters, at: int) -> int:
-    """A word as a signed number: no count reaches its sign, and what a damaged fabric holds still fits a kernel."""
+    """A word as a signed number: no count reaches the sign bit, and any value of a damaged fabric fits a kernel."""
     target = np.zeros(1, np.int64)
     load_words(words.view(np.int64), at, target)
     return int(target[0])
@@ -105,8 +105,8 @@ def _control(fabric: Fabric) -> ControlReport:
     words = fabric.arrays.control_words
     durable = _word(words, records.CONTROL_DURABLE)
     committed = _word(words, records.CONTROL_COMMITTED)
-    ahead = ready_slots(fabric.arrays.goi_words, records.GOI_TOKEN, committed, fabric.layout.sizes.goi_entries)
-    # Mask and count are halves of one word: read together, they belong together.
+    uncommitted = ready_slots(fabric.arrays.goi_words, records.GOI_TOKEN, committed, fabric.layout.sizes.goi_entries)
+    # Mask and count are halves of one word: one load reads both consistently.
     brokers = _word(words, records.CONTROL_BROKERS)
     return ControlReport(
         term=_word(words, records.CONTROL_TERM),
@@ -116,7 +116,7 @@ def _control(fabric: Fabric) -> ControlReport:
         broker_count=brokers >> 32 & _HALF,
         durable=durable,
         committed=committed,
-        ordered=committed + ahead,
+        ordered=committed + uncommitted,
     )
 
 

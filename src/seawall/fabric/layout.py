@@ -1,8 +1,8 @@
-"""Where everything lies in the fabric: computed from a few sizes, one region right behind the other.
+"""The layout of the fabric: computes the offset of each region from a few sizes.
 
-    at                  bytes               region              one writer
+    at                  bytes               region              the writer
     0x0000              128                 control             commit frontier
-    0x0080              256                 header              whoever creates the fabric
+    0x0080              256                 header              creator of the fabric
     0x0180              32 × 64             broker_tails        broker i its own
     0x0980              16 × 64             replica_vector      replica r its own
     0x0d80              640                 (zero)
@@ -14,15 +14,15 @@
     …                   goi_entries × 32    side                commit frontier
     …                   brokers × blog_size blogs               broker i its own ring
 
-`records` has the bytes of one entry of each. Entry counts are powers of two: a slot is its absolute index modulo them.
+`records` has the formats of the entries. Entry counts are powers of two: a slot is the absolute index modulo the count.
 
-INV-FABRIC-ONE-WRITER: no cache line of a fabric has two writers. Entries of different writers are whole lines, and so
-are regions.
+INV-FABRIC-ONE-WRITER: no cache line of a fabric has two writers. Entries of different writers are multiples of a line,
+and so are regions.
 
-From `goi` on every region begins where the one before it ends, on a page, and the last one ends the file: a pod needs
-the sizes to find anything, and nothing else.
+From `goi` on, every region begins where the previous one ends, on a page, and the last one ends the file: the sizes
+alone determine all offsets.
 
-This module loads no numpy, so that a map can be shown at no cost. It must not know what a file or a mapping is.
+This module does not import numpy, so showing a layout is cheap. It must not know files or mappings.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ assert GOI_AT == COMPLETIONS_AT + FABRIC_BROKERS_MAX * COMPLETION_SIZE
 
 @dataclass(frozen=True, slots=True)
 class FabricSizes:
-    """What decides the map: two fabrics with the same sizes have everything at the same place."""
+    """The sizes that determine the layout: fabrics with the same sizes have the same offsets."""
 
     brokers: int
     goi_entries: int
@@ -88,7 +88,7 @@ class FabricSizes:
 
     @classmethod
     def of(cls, config: FabricConfig) -> FabricSizes:
-        """The sizes that are configured, bytes rounded up to whole pages."""
+        """The configured sizes, bytes rounded up to whole pages."""
         return cls(
             brokers=config.brokers,
             goi_entries=config.goi_entries,
@@ -98,7 +98,7 @@ class FabricSizes:
         )
 
     def differences(self, other: FabricSizes) -> list[str]:
-        """The settings in which another fabric differs, as `name here (there)`."""
+        """The settings in which another fabric differs, as `name own (other)`."""
         return [
             f"{field.name} {getattr(self, field.name)} ({getattr(other, field.name)})"
             for field in fields(self)
@@ -108,30 +108,30 @@ class FabricSizes:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One stretch of the fabric: `count` entries of `entry_size` bytes from byte `at` on."""
+    """One range of the fabric: `count` entries of `entry_size` bytes from byte `at` on."""
 
     name: str
     at: int
     count: int
     entry_size: int
     writer: str
-    #: Settings that its size follows from.
+    #: The settings that determine its size.
     settings: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size of the region in bytes."""
         return self.count * self.entry_size
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The offset of the first byte after the region."""
         return self.at + self.size
 
 
 @dataclass(frozen=True, slots=True)
 class FabricLayout:
-    """The map of a fabric. Made by `of`."""
+    """The layout of a fabric. Create it with `of`."""
 
     sizes: FabricSizes
     control: Region
@@ -148,7 +148,7 @@ class FabricLayout:
 
     @classmethod
     def of(cls, sizes: FabricSizes) -> FabricLayout:
-        """The map of a fabric of these sizes."""
+        """The layout of a fabric of these sizes."""
         slots = sizes.brokers * sizes.pbr_entries
         ring = ("brokers", "pbr_entries")
         goi = Region("goi", GOI_AT, sizes.goi_entries, GOI_ENTRY_SIZE, "sequencer", ("goi_entries",))
@@ -176,27 +176,27 @@ class FabricLayout:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole fabric."""
+        """The size of the fabric in bytes."""
         return self.blogs.end
 
     @property
     def checkpoint_rows_max(self) -> int:
-        """Rows of clients and topics that one checkpoint holds behind its header."""
+        """The maximal number of client and topic rows in one checkpoint."""
         return self.checkpoint.entry_size // CHECKPOINT_ROW_SIZE - 1
 
     def regions(self) -> Iterator[Region]:
-        """Every region, in the order of the map."""
+        """All regions, by rising offset."""
         for field in fields(self)[1:]:
             region: Region = getattr(self, field.name)
             yield region
 
     def largest(self) -> Region:
-        """The region that takes most, and so the one to make smaller first."""
+        """The largest region: the first one to reduce if memory is short."""
         return max(self.regions(), key=lambda region: region.size)
 
 
 def full_size(module_size: int = 512 * GIB) -> FabricSizes:
-    """The sizes of a fabric that fills a memory module: 32 brokers, as much as there is for their payload."""
+    """The sizes of a fabric that fills a memory module: 32 brokers, with all the remaining memory for BLogs."""
     smallest = FabricSizes(
         brokers=FABRIC_BROKERS_MAX,
         goi_entries=limits.FABRIC_GOI_RANGE[1],

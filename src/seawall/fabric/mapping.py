@@ -1,27 +1,27 @@
-"""How a process comes to have the fabric: create it, find it again, attach to it, look at it.
+"""Maps the fabric into a process: creates it, reopens it, attaches to it, or opens it read-only.
 
-    open_or_create   the supervisor, alone: warm if a fabric of this boot and data directory is there, else cold
-    attach           a role: shares the fabric with the other roles
-    look             whoever inspects it: read-only, no lock, changes nothing
+    open_or_create   for the supervisor, exclusive: warm if a fabric of this boot and data directory exists, else cold
+    attach           for a role: shares the fabric with the other roles
+    look             for inspection: read-only, no lock, changes nothing
 
-Warm or cold. A fabric of the same boot and directory may hold batches that were acknowledged and are on no disk yet,
-so it is never thrown away: if it does not fit (other sizes, another version, a damaged header), that is an error which
-says what to do. One of an earlier boot or of another directory, or one whose creation was not finished, holds nothing
-of ours: it is removed, and a new one is made.
+Warm or cold. A fabric of the same boot and directory may hold batches that were acknowledged but are not on disk yet,
+so it is never discarded: if it does not fit (other sizes, another version, a damaged header), that is an error with a
+remedy. A fabric of an earlier boot or of another directory, or one whose creation was not finished, holds no data of
+this directory: it is removed, and a new one is created.
 
-Locks. Roles hold the lock of the file shared, a starting supervisor needs it alone: it cannot start beside a role of
-the one before it. It lets roles in by `share`. A forked child has the mapping and the lock of its parent and may use
+Locks. Roles hold a shared lock on the file, a starting supervisor needs an exclusive one: it cannot start while a role
+of its predecessor runs. `share` lets roles attach. A forked child inherits mapping and lock of its parent and may use
 both and close its own; the lock ends with the last of them. Nothing is removed when a process ends.
 
 INV-FABRIC-BACKED: every page of a fabric is reserved before it is mapped, and nobody shortens a fabric: missing memory
-is an error, never a SIGBUS. Free space is asked for first, and the error names the setting. A fabric goes by unlinking,
-which leaves mappings whole. Its size is compared with its header when it is attached, before anything else of it is
-touched; `require_whole` looks again.
+is an error, never a SIGBUS. Creation checks the free space first, and its error names the setting. A fabric is removed
+by unlinking, which leaves mappings intact. Attaching compares the file size with the header before it accesses anything
+else; `require_whole` checks it again.
 
-The magic is written last, so that a creation that was cut off is recognised.
+The magic is written last, so that an interrupted creation is recognised.
 
-What a crash does: to the fabric, nothing: the next supervisor attaches warm. A reboot ends it. This module must not
-know what the regions are used for.
+A crash does not affect the fabric: the next supervisor attaches warm. A reboot removes it. This module must not know
+what the regions are used for.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from seawall.io.disk.files import NO_SPACE
 from seawall.io.interfaces import Mapping, SharedMemory
 from seawall.limits import PAGE_SIZE
 
-_NO_ROOM: Final = NO_SPACE | {errno.ENOMEM}
+_NO_SPACE_CODES: Final = NO_SPACE | {errno.ENOMEM}
 
 
 class Start(StrEnum):
-    """What a supervisor found."""
+    """Whether a supervisor found a usable fabric."""
 
     WARM = "warm"
     COLD = "cold"
 
 
 class Fabric:
-    """A fabric in this process. Made by `create`, `open_or_create`, `attach` or `look`."""
+    """A mapped fabric. Create it with `create`, `open_or_create`, `attach` or `look`."""
 
     __slots__ = ("_arrays", "_mapping", "_memory", "header", "layout", "path", "start", "why")
 
@@ -69,7 +69,7 @@ class Fabric:
         self.path: Final = path
         self.header: Final = header
         self.layout: Final = FabricLayout.of(header.sizes)
-        #: Whether what is in it is to be recovered (warm), or it is new (cold), and why.
+        #: Whether its content must be recovered (warm) or it is new (cold), and why.
         self.start: Final = start
         self.why: Final = why
         self._arrays: FabricArrays | None = FabricArrays(mapping.view, self.layout)
@@ -83,17 +83,15 @@ class Fabric:
         identity: Identity,
         *,
         created_ns: int = 0,
-        why: str = "it was asked for",
+        why: str = "requested",
     ) -> Fabric:
-        """Make a new one and hold it alone; `LockedError` if the name is taken, `DiskFullError` if there is no room."""
+        """Create a fabric and lock it exclusively; `LockedError` if the path exists, `DiskFullError` without space."""
         layout = FabricLayout.of(sizes)
         header = FabricHeader(identity, sizes, created_ns)
         mapping = _reserve(memory, path, layout)
         if not mapping.try_lock(shared=False):
             mapping.close()
-            raise LockedError(
-                f"{path}: another process takes over this fabric right now; start again when it has ended"
-            )
+            raise LockedError(f"{path}: another process is taking over this fabric; start again when it has ended")
         data = header.encode()
         magic_end = HEADER_AT + len(MAGIC)
         mapping.view[magic_end : HEADER_AT + HEADER_SIZE] = data[len(MAGIC) :]
@@ -104,25 +102,25 @@ class Fabric:
     def open_or_create(
         cls, memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity, *, created_ns: int = 0
     ) -> Fabric:
-        """The fabric of this boot and data directory, or a new one, held alone either way; `start` says which."""
+        """The fabric of this boot and data directory, or a new one (see `start`), locked exclusively."""
         why = _reason_to_discard(memory, path, identity)
         if why is None:
             return cls._open(memory, path, sizes, identity, shared=False)
         if why:
             _discard(memory, path)
-        return cls.create(memory, path, sizes, identity, created_ns=created_ns, why=why or "there was none")
+        return cls.create(memory, path, sizes, identity, created_ns=created_ns, why=why or "no fabric existed")
 
     @classmethod
     def attach(cls, memory: SharedMemory, path: str, identity: Identity, sizes: FabricSizes | None = None) -> Fabric:
-        """Share a fabric that a supervisor has opened; with `sizes` it must have been made with those."""
+        """Share a fabric that a supervisor has opened; if given, `sizes` must match."""
         return cls._open(memory, path, sizes, identity, shared=True)
 
     @classmethod
     def look(cls, memory: SharedMemory, path: str) -> Fabric:
-        """Whatever fabric has this name, read-only and without a lock."""
+        """The fabric at a path, read-only and without a lock."""
         header = FabricHeader.parse(_header_bytes(memory, path), path)
         mapping = _map_whole(memory, path, header, read_only=True)
-        return cls(memory, mapping, path, header, Start.WARM, "looked at")
+        return cls(memory, mapping, path, header, Start.WARM, "inspection")
 
     @classmethod
     def _open(
@@ -132,52 +130,50 @@ class Fabric:
         header = FabricHeader.parse(data, path)
         mismatch = identity.mismatch(header.identity)
         if mismatch:
-            raise ConflictError(f"{path}: not the fabric that was asked for: {mismatch}; start its pod again")
+            raise ConflictError(f"{path}: not the requested fabric: {mismatch}; start its pod again")
         differences = header.sizes.differences(sizes) if sizes is not None else []
         if differences:
             raise ConflictError(
-                f"{path}: made with other sizes than configured: {', '.join(differences)}; start and stop its pod once "
-                "with the old ones, or remove the file to start from storage"
+                f"{path}: created with other sizes than configured: {', '.join(differences)}; start and stop its pod "
+                "once with the old ones, or remove the file to start from storage"
             )
         mapping = _map_whole(memory, path, header, read_only=False)
         if not mapping.try_lock(shared=shared) or bytes(mapping.view[HEADER_AT : HEADER_AT + HEADER_SIZE]) != data:
             mapping.close()
-            holder = "a supervisor has not let roles in yet" if shared else "roles of a running pod use it"
-            raise LockedError(f"{path}: {holder}; try again when that is over")
-        return cls(memory, mapping, path, header, Start.WARM, "a fabric of this boot and data directory was there")
+            holder = "the supervisor is still starting" if shared else "roles of a running pod use it"
+            raise LockedError(f"{path}: {holder}; try again later")
+        return cls(memory, mapping, path, header, Start.WARM, "a fabric of this boot and data directory exists")
 
     @property
     def arrays(self) -> FabricArrays:
-        """All regions; whoever keeps one of them keeps the fabric from being closed."""
+        """All regions; the fabric cannot be closed while a reference to one of them exists."""
         if self._arrays is None:
             raise WrongStateError(f"{self.path}: this fabric is closed")
         return self._arrays
 
     def share(self) -> None:
-        """Let roles attach: from alone to shared."""
+        """Let roles attach: change the exclusive lock to a shared one."""
         if not self._mapping.try_lock(shared=True):
             raise LockedError(f"{self.path}: the fabric was taken over by another supervisor; stop this one")
 
     def require_whole(self) -> None:
-        """`CorruptionError` if the file was cut: then nothing of it may be touched any more."""
+        """`CorruptionError` if the file was truncated: do not access the fabric any more then."""
         if self._mapping.file_size() < self.layout.size:
-            raise _cut(self.path, self.layout.size)
+            raise _truncated(self.path, self.layout.size)
 
     def close(self) -> None:
-        """Unmap, and let go of the lock; `WrongStateError` while somebody holds an array of it, and it stays usable."""
+        """Unmap and unlock; `WrongStateError`, and it stays usable, while a reference to one of its arrays exists."""
         self._arrays = None
         try:
             self._mapping.close()
         except BufferError as error:
             self._arrays = FabricArrays(self._mapping.view, self.layout)
-            raise WrongStateError(
-                f"{self.path}: arrays of the fabric are still in use; let go of them first"
-            ) from error
+            raise WrongStateError(f"{self.path}: arrays of the fabric are still in use; release them first") from error
 
     def remove(self) -> None:
-        """Remove the name after a clean stop, when nothing of it is needed; `LockedError` while a role has it.
+        """Remove the file after a clean stop, when its content is not needed; `LockedError` while a role uses it.
 
-        Where somebody else has removed or replaced the file, nothing is left to remove.
+        Does nothing if the file was already removed or replaced.
         """
         if not self._mapping.is_named:
             return
@@ -187,7 +183,7 @@ class Fabric:
 
 
 def _reason_to_discard(memory: SharedMemory, path: str, identity: Identity) -> str | None:
-    """Why what has the name is not to be used: None if it is ours, empty if there is nothing."""
+    """Why the file at a path must not be used: None if it is our fabric, empty if there is no file."""
     try:
         data = _header_bytes(memory, path)
     except NotFoundError:
@@ -202,13 +198,13 @@ def _header_bytes(memory: SharedMemory, path: str) -> bytes:
     try:
         probe = memory.attach(path, 1, read_only=True)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path}: there is no fabric; start its pod first") from error
+        raise NotFoundError(f"{path}: no such fabric; start its pod first") from error
     except InvalidInputError:
-        return bytes(HEADER_SIZE)  # made, and cut off before it had a length
+        return bytes(HEADER_SIZE)  # creation was interrupted before the file had a size
     size = probe.file_size()
     probe.close()
     if size < PAGE_SIZE:
-        raise CorruptionError(f"{path}: not a fabric of Seawall: a file of {size} bytes")
+        raise CorruptionError(f"{path}: not a Seawall fabric: a file of {size} bytes")
     page = memory.attach(path, PAGE_SIZE, read_only=True)
     data = bytes(page.view[HEADER_AT : HEADER_AT + HEADER_SIZE])
     page.close()
@@ -216,59 +212,61 @@ def _header_bytes(memory: SharedMemory, path: str) -> bytes:
 
 
 def _map_whole(memory: SharedMemory, path: str, header: FabricHeader, *, read_only: bool) -> Mapping:
-    """Map all of a fabric after comparing the size of its file."""
+    """Map an entire fabric after checking the size of its file."""
     wanted = FabricLayout.of(header.sizes).size
     try:
         return memory.attach(path, wanted, read_only=read_only)
     except InvalidInputError as error:
-        raise _cut(path, wanted) from error
+        raise _truncated(path, wanted) from error
 
 
-def _cut(path: str, wanted: int) -> CorruptionError:
+def _truncated(path: str, wanted: int) -> CorruptionError:
     return CorruptionError(
-        f"{path}: the file is shorter than the {wanted} bytes that its header says: somebody cut it; stop its pod and "
-        "remove the file to start from storage"
+        f"{path}: the file is shorter than the {wanted} bytes in its header: it was truncated; stop its pod and remove "
+        "the file to start from storage"
     )
 
 
 def _discard(memory: SharedMemory, path: str) -> None:
-    """Remove a fabric that is not ours, unless somebody uses it."""
+    """Remove a fabric of another boot or directory, unless a process uses it."""
     try:
         mapping = memory.attach(path, 1)
     except InvalidInputError:
-        memory.remove(path)  # empty: whoever is making it notices, since its lock is worth nothing then
+        memory.remove(path)  # empty: its creator notices, since its lock is invalid then
         return
-    alone = mapping.try_lock(shared=False)
-    if alone:
+    is_exclusive = mapping.try_lock(shared=False)
+    if is_exclusive:
         memory.remove(path)
     mapping.close()
-    if not alone:
-        raise LockedError(f"{path}: another pod uses this fabric; give this one another place (fabric.directory)")
+    if not is_exclusive:
+        raise LockedError(
+            f"{path}: another pod uses this fabric; set another directory for this one (fabric.directory)"
+        )
 
 
 def _reserve(memory: SharedMemory, path: str, layout: FabricLayout) -> Mapping:
-    """A new file with all its pages (INV-FABRIC-BACKED)."""
+    """Create the file with all its pages reserved (INV-FABRIC-BACKED)."""
     try:
         free = memory.free_bytes(path)
         if free < layout.size:
             raise _no_space(path, layout, f"{free} are free there")
         return memory.create(path, layout.size)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path}: its folder does not exist; make it, or set fabric.directory") from error
+        raise NotFoundError(f"{path}: its directory does not exist; create it, or set fabric.directory") from error
     except FileExistsError as error:
-        raise LockedError(f"{path}: there is a fabric already; attach to it, or stop its pod and remove it") from error
+        raise LockedError(f"{path}: the fabric already exists; attach to it, or stop its pod and remove it") from error
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise _no_space(path, layout, "files of this process must be smaller (ulimit -f)") from error
-        if error.errno in _NO_ROOM:
+        if error.errno in _NO_SPACE_CODES:
             raise _no_space(path, layout, f"{memory.free_bytes(path)} are free there") from error
         raise
 
 
-def _no_space(path: str, layout: FabricLayout, there_is: str) -> DiskFullError:
+def _no_space(path: str, layout: FabricLayout, available: str) -> DiskFullError:
     largest = layout.largest()
     settings = " or ".join(f"fabric.{name} (now {getattr(layout.sizes, name)})" for name in largest.settings)
     return DiskFullError(
-        f"{path}: the fabric needs {layout.size} bytes and {there_is}: lower {settings}, of which {largest.name} take "
+        f"{path}: the fabric needs {layout.size} bytes and {available}: lower {settings}, of which {largest.name} take "
         f"{largest.size} bytes, enlarge the file system (containers: a larger shm size), or set fabric.directory"
     )

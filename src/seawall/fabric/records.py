@@ -1,13 +1,13 @@
-"""The bytes of one entry of each region: little-endian, at fixed places, sizes asserted when this is imported.
+"""The record formats of the fabric's regions: little-endian, at fixed offsets, sizes asserted at import.
 
-`docs/fabric.md` has the same tables with what each field means.
+`docs/fabric.md` has the same tables with the meaning of each field.
 
 Rules
-- Counts are exclusive, so zero means none. Indexes of slots are absolute: u64, never reduced to the ring.
-- A token is the absolute index of its entry + 1, and is written last: zeroed memory and the lap before are never ready.
-- What several processes touch at once is a naturally aligned word, by `kernels.runtime.atomics` or
-  `kernels.runtime.slots` only. `blog_offset` of a GOI entry lies at an odd place and is plain data behind its token.
-- Fields called `zero…` stay zero, so that they can get a meaning.
+- Counts are exclusive, so zero means none. Slot indexes are absolute: u64, never reduced modulo the ring.
+- A token is the absolute index of its entry + 1, and is written last: zeroed memory and the previous lap are not ready.
+- Words that several processes access at once are naturally aligned, and accessed only through `kernels.runtime.atomics`
+  or `kernels.runtime.slots`. `blog_offset` of a GOI entry is not aligned: it is plain data, published by the token.
+- Fields called `zero…` stay zero, reserved for future use.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Records: TypeAlias = npt.NDArray[np.void]
 Words: TypeAlias = npt.NDArray[np.int64]
 
 
-def _record(size: int, /, **places: tuple[int, str]) -> np.dtype[Any]:
-    """A record of `size` bytes with fields by name at (place, type), which must follow each other without a hole."""
-    made = np.dtype(
+def _record(size: int, /, **fields: tuple[int, str]) -> np.dtype[Any]:
+    """A record of `size` bytes with fields by name as (offset, type), which must be adjacent."""
+    record = np.dtype(
         {
-            "names": list(places),
-            "offsets": [at for at, _ in places.values()],
-            "formats": [kind for _, kind in places.values()],
+            "names": list(fields),
+            "offsets": [at for at, _ in fields.values()],
+            "formats": [kind for _, kind in fields.values()],
             "itemsize": size,
         }
     )
     at = 0
-    for place, kind in places.values():
-        assert place == at, f"a field at {place} where {at} was reached"
+    for offset, kind in fields.values():
+        assert offset == at, f"a field at {offset}, expected at {at}"
         at += np.dtype(kind).itemsize
     assert at == size, f"fields of {at} bytes in a record of {size}"
-    return made
+    return record
 
 
 CONTROL: Final = _record(
@@ -158,7 +158,7 @@ PBR_TOKEN: Final = 7
 RESULT_TOKEN: Final = 7
 GOI_TOKEN: Final = 0
 
-#: Words of the vectors and the control block, for atomic access to them as arrays of u64.
+#: Indexes into vectors and control block, for atomic access to them as arrays of u64.
 CONTROL_TERM: Final = 0
 CONTROL_LEADER: Final = 1
 CONTROL_LEASE: Final = 2
@@ -173,8 +173,8 @@ REPLICA_VIEW: Final = 1
 REPLICA_HEARTBEAT: Final = 2
 COMPLETION_COMPLETED: Final = 0
 
-#: Flags of pending batches and of GOI entries. A SKIP with RANGE passes over `record_count` client seqs. A pending
-#: batch that is a NOP has no bytes. A CONTROL is a change of state that takes effect at its position.
+#: Flags of pending batches and of GOI entries. A SKIP with RANGE skips `record_count` client seqs. A pending batch that
+#: is a NOP has no bytes. A CONTROL is a state change that takes effect at its position.
 FLAG_STRONG_ORDER: Final = 1 << 0
 FLAG_RECOVERED: Final = 1 << 2
 FLAG_SKIP: Final = 1 << 3
@@ -182,7 +182,7 @@ FLAG_SKIP_RANGE: Final = 1 << 4
 FLAG_NOP: Final = 1 << 5
 FLAG_CONTROL: Final = 1 << 6
 FLAG_REFUSED: Final = 1 << 7
-#: Above this bit of the flags of a refused batch is the reason, as on the wire.
+#: The flags of a refused batch hold the reason, as on the wire, from this bit on.
 REFUSED_REASON_SHIFT: Final = 16
 
 #: The broker of an entry that belongs to no slot: a SKIP or a CONTROL.

@@ -1,5 +1,5 @@
-"""Ordering: which batches of a publisher are new, and which numbers they get.
+"""Orders batches: decides which batches of a publisher are new, and assigns their numbers.
 
-State lives in arrays and every step is one kernel, so the path of an ack does not wait for Python. This room decides
-and never acts: no files, no sockets, no clock of its own.
+State lives in arrays and every step is one kernel call, so an ack does not wait for Python code. This package decides
+and never acts: it has no files, no sockets and no clock of its own.
 """

@@ -1,22 +1,22 @@
-"""The windows of all publishers: which client seqs are decided, and what became of them.
+"""The deduplication windows of all publishers: which client seqs are decided, and with which outcome.
 
-A publisher numbers its batches from 1, in one count over all topics. After a lost answer it sends again under the same
-number, so the number tells a repetition from a new batch: exactly within the window (client seqs from highest seen
-− 255 to next expected + 255), by a refusal outside. `kernels.admission.client_window` has the rules, the byte table of
-a row and the invariants; this class owns the arrays, opens sessions, and moves rows to and from storage.
+A publisher numbers its batches from 1, in one sequence over all topics. After a lost answer it sends the batch again
+under the same number, so the number distinguishes a repetition from a new batch: exactly within the window (client seqs
+from highest seen − 255 to next expected + 255); outside, the batch is refused. `kernels.admission.client_window` has
+the rules, the byte table of a row and the invariants; this class owns the arrays, opens sessions, and moves rows to and
+from storage.
 
-A row is 64 bytes wherever it is kept. Rows of publishers that were silent for long may be exported and forgotten; when
-such a publisher comes back its row is imported again before its batch is looked at. Results (seq, position, timestamp)
-are remembered for publishers that were decided lately, and are in no row: after a restart a duplicate is told no
-numbers.
+A row is 64 bytes, in memory and in storage. Rows of long silent publishers can be exported and forgotten; when such a
+publisher returns, its row is imported before its batch is checked. Results (seq, position, timestamp) are cached for
+recently active publishers and are not part of a row: after a restart, the answer to a duplicate has no numbers.
 
-When a publisher was last seen is known as exactly as somebody looks: `note_activity` compares what was decided with the
-look before it, so that nothing is spent on time where batches are decided.
+`note_activity` finds the publishers that were decided since its last call and sets when they were last seen; so
+deciding a batch needs no clock, and the resolution is the interval between calls.
 
-What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
-`decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
+A crash loses the arrays. They are rebuilt from the rows of a snapshot and from the batches after it, by `decide`; seqs
+that were refused without leaving a batch are then undecided again, or skipped if below next expected.
 
-`kernels.admission.client_window` says what holds of a window. One owner, no lock.
+One owner, no lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from seawall.kernels.runtime.tables import ABSENT, Values
 from seawall.sequencer.line_memory import line_zeros, line_zeros_together
 from seawall.wire.format.codes import AckStatus
 
-#: Batches to ask about, and what became of batches, in arrays; see the kernel module.
+#: Arrays of batches to check, and of their outcomes; see the kernel module.
 WINDOW_BATCH = kernels.WINDOW_BATCH
 WINDOW_RESULT = kernels.WINDOW_RESULT
 
@@ -65,21 +65,21 @@ assert limits.CLIENTS_MAX <= INDEX_ROWS_MAX
 
 
 class WindowCode(IntEnum):
-    """What a client seq is to the window."""
+    """What the window knows of a client seq."""
 
     NEW = kernels.CHECK_NEW  #: not decided yet
     DUPLICATE = kernels.CHECK_DUPLICATE  #: stored before
     REFUSED = kernels.CHECK_REFUSED  #: refused before
-    SKIPPED = kernels.CHECK_SKIPPED  #: passed over, never stored
-    MISMATCH = kernels.CHECK_MISMATCH  #: decided before, with another block
-    OUTSIDE = kernels.CHECK_OUTSIDE  #: too old or too far ahead to tell
-    FENCED = kernels.CHECK_FENCED  #: of another session than the publisher's current one
+    SKIPPED = kernels.CHECK_SKIPPED  #: skipped, never stored
+    MISMATCH = kernels.CHECK_MISMATCH  #: decided before, with a different block
+    OUTSIDE = kernels.CHECK_OUTSIDE  #: below or above the window
+    FENCED = kernels.CHECK_FENCED  #: not of the publisher's current session
     UNKNOWN_CLIENT = kernels.CHECK_UNKNOWN_CLIENT  #: its row is not in memory
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of one batch."""
+    """The outcome of one batch."""
 
     block_crc: int
     position: Position
@@ -91,7 +91,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the window says of one batch; the original's result where it was decided before and is remembered."""
+    """The result of a check; with the original's result if it was decided before and is still cached."""
 
     code: WindowCode
     original: BatchResult | None = None
@@ -99,7 +99,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """Where a publisher stands."""
+    """The session and the window limits of a publisher."""
 
     client_id: ClientId
     session_epoch: SessionEpoch
@@ -108,11 +108,11 @@ class ClientState:
 
 
 class ClientWindow:
-    """Windows of up to `clients_max` publishers, results of `remembered_max` that were decided lately."""
+    """Windows of up to `clients_max` publishers, with cached results of the `remembered_max` most recent ones."""
 
     __slots__ = (
-        *("_answers", "_clients", "_count", "_free", "_high_water", "_places", "_results"),
-        *("_seen", "_sides", "_slots"),
+        *("_answers", "_clients", "_count", "_free", "_high_water", "_results"),
+        *("_seen", "_sides", "_slots", "_table"),
     )
 
     def __init__(
@@ -122,11 +122,11 @@ class ClientWindow:
             raise InvalidInputError(
                 f"a window of {clients_max} clients, {remembered_max} remembered: from 1 to {INDEX_ROWS_MAX}"
             )
-        # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
+        # Zeros cost no memory until they are touched, so the arrays have their maximal size.
         memories = min(remembered_max, clients_max)
         rows = ((clients_max, kernels.ROW_WORDS), np.uint64)
         slots = ((kernels.slot_rows(memories), kernels.ROW_WORDS), np.uint64)
-        self._clients, self._sides, self._places, self._slots = line_zeros_together(
+        self._clients, self._sides, self._table, self._slots = line_zeros_together(
             rows, rows, (table_slots(clients_max), np.uint32), slots
         )
         self._slots[-1, kernels.SLOT_COUNT] = memories
@@ -145,9 +145,9 @@ class ClientWindow:
         return self._row_of(client_id) is not None
 
     def open(self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq) -> ClientSeq:
-        """Start a session, which fences the ones before it; the lowest client seq that is not decided.
+        """Start a session, which fences earlier ones; returns the lowest undecided client seq.
 
-        A publisher that is known goes on where it was, whatever `start_seq` says.
+        A known publisher continues where it was; `start_seq` is ignored then.
         """
         check_client_id(client_id)
         if not 0 < session_epoch <= _SESSION_EPOCH_MAX:
@@ -167,13 +167,13 @@ class ClientWindow:
         return start_seq
 
     def state(self, client_id: ClientId) -> ClientState:
-        """Where a publisher stands; `NotFoundError` if its row is not in memory."""
+        """The state of a publisher; `NotFoundError` if its row is not in memory."""
         row = self._known_row(client_id)
         _, session_epoch, next_expected, highest_seen = self._clients[row, : kernels.BITS].tolist()
         return ClientState(client_id, SessionEpoch(session_epoch), ClientSeq(next_expected), ClientSeq(highest_seen))
 
     def check(self, client_id: ClientId, session_epoch: SessionEpoch, client_seq: ClientSeq, block_crc: int) -> Verdict:
-        """What a batch is. Nothing changes."""
+        """Classify a batch, without changing anything."""
         code = kernels.check_batch(
             np.uint64(client_id),
             session_epoch & _HALF,
@@ -186,7 +186,7 @@ class ClientWindow:
         return Verdict(WindowCode(code), _result_of(self._answers[0]) if self._answers[0]["known"] else None)
 
     def decide(self, client_id: ClientId, client_seq: ClientSeq, result: BatchResult) -> WindowCode:
-        """Record the fate of a batch: NEW, or why nothing was recorded (it is decided, skipped or outside)."""
+        """Record the outcome of a batch; returns NEW, or why nothing was recorded (decided, skipped, outside)."""
         outcome = np.zeros(1, WINDOW_RESULT)
         outcome[0] = (
             *(result.position, result.base_seq, result.timestamp_ns),
@@ -196,14 +196,14 @@ class ClientWindow:
         return WindowCode(code)
 
     def check_many(self, batches: Rows) -> tuple[Values, Rows]:
-        """Codes and original results of many batches (WINDOW_BATCH), all against the window as it is now."""
+        """Codes and original results of many batches (WINDOW_BATCH), all against the current window."""
         codes = np.zeros(batches.size, np.int64)
         answers = np.zeros(batches.size, WINDOW_RESULT)
         kernels.check_many(batches, batches.size, *self.arrays, answers, codes)
         return codes, answers
 
     def decide_many(self, batches: Rows, outcomes: Rows) -> Values:
-        """Record many fates (WINDOW_RESULT) in order; one code each, as `decide` gives."""
+        """Record many outcomes (WINDOW_RESULT) in order; returns one code each, as `decide` does."""
         if batches.size != outcomes.size:
             raise InvalidInputError(f"{batches.size} batches with {outcomes.size} outcomes: one for each is needed")
         codes = np.zeros(batches.size, np.int64)
@@ -211,27 +211,27 @@ class ClientWindow:
         return codes
 
     def skip_to(self, client_id: ClientId, next_expected: ClientSeq) -> bool:
-        """Give up all undecided client seqs below the given one; whether there were any."""
+        """Skip all undecided client seqs below the given one; False if there were none."""
         self._known_row(client_id)
         _check_client_seq(next_expected)
-        arrays = (self._places, self._clients, self._sides, self._slots)
+        arrays = (self._table, self._clients, self._sides, self._slots)
         return kernels.skip_to(np.uint64(client_id), next_expected, *arrays) == kernels.CHECK_NEW
 
     def forget(self, client_id: ClientId) -> None:
-        """Drop a publisher from memory; whoever wants it back has exported its row before."""
+        """Drop a publisher from memory; export its row before if it is still needed."""
         row = self._known_row(client_id)
         slot = kernels.own_memory(self._sides, self._slots, row)
         if slot != ABSENT:
-            # The memory keeps its place and is taken when the hand comes by.
+            # The memory stays and is reused when the clock hand reaches it.
             kernels.set_keeper(self._slots, slot, 0)
-        remove_row(self._places, self._clients, row)
+        remove_row(self._table, self._clients, row)
         self._count -= 1
         self._clients[row] = 0
         self._sides[row] = 0
         self._free.append(row)
 
     def longest_idle(self, count: int) -> list[ClientId]:
-        """The publishers whose last decision is longest ago, those without any first; candidates to forget."""
+        """The publishers with the oldest last decision, those without any first; candidates to forget."""
         rows = self._rows_in_use()
         decided_at = self._sides[rows, kernels.SIDE_DECIDED_AT]
         order = np.lexsort((self._clients[rows, CLIENT_ID], decided_at))[:count]
@@ -240,34 +240,34 @@ class ClientWindow:
     # --- when publishers were last seen ------------------------------------------------------------------------------
 
     def note_activity(self, now_ms: int) -> None:
-        """Publishers that were decided since the last call, or are new, were last seen at `now_ms`."""
+        """Set `now_ms` as last seen for publishers that were decided since the last call, or are new."""
         seen, decided = self._seen[: self._high_water], self._sides[: self._high_water, kernels.SIDE_DECIDED_AT]
         seen[(seen[:, _NOTED] != decided) | (seen[:, _SEEN_MS] == 0), _SEEN_MS] = now_ms
         seen[:, _NOTED] = decided
 
     def mark_active(self, client_id: ClientId, now_ms: int) -> None:
-        """A publisher shows itself by something else than a batch; 0 is whenever `note_activity` comes next."""
+        """Record activity of a publisher other than a batch; 0 means the time of the next `note_activity`."""
         self._seen[self._known_row(client_id), _SEEN_MS] = now_ms
 
     def silent(self, since_ms: int) -> list[ClientId]:
-        """Publishers that were not seen after a time, the longest silent ones first."""
+        """Publishers that were last seen at or before a time, the longest silent ones first."""
         rows = self._rows_in_use()
         return self._ids(self._by_silence(rows[self._seen[rows, _SEEN_MS] <= since_ms]))
 
     def longest_silent(self) -> list[ClientId]:
-        """All publishers, the one that was last seen longest ago first."""
+        """All publishers, the longest silent one first."""
         return self._ids(self._by_silence(self._rows_in_use()))
 
     def seen_ms(self) -> Words:
-        """When each publisher was last seen, in the order of `export_rows`; 0 is since the last `note_activity`."""
+        """When each publisher was last seen, in the order of `export_rows`; 0 means after the last `note_activity`."""
         return np.take(self._seen[:, _SEEN_MS], self._rows_by_id())
 
     def set_seen_ms(self, seen_ms: Words) -> None:
-        """Take what `seen_ms` gave for the same publishers."""
+        """Restore the result of `seen_ms` for the same publishers."""
         self._seen[self._rows_by_id(), _SEEN_MS] = seen_ms
 
     def _by_silence(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        # Not noted yet is the latest there is: 0 − 1 is the largest number.
+        # 0 (not noted yet) sorts last: 0 − 1 wraps to the largest number.
         seen_ms = self._seen[rows, _SEEN_MS] - np.uint64(1)
         return rows[np.lexsort((self._sides[rows, kernels.SIDE_DECIDED_AT], seen_ms))]
 
@@ -281,7 +281,7 @@ class ClientWindow:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def states(self, after: int = 0, count: int | None = None) -> list[tuple[ClientState, int]]:
-        """Where publishers above an id stand, so many at most, and when they were last seen; by rising client id."""
+        """State and last-seen time of the publishers above an id, at most `count`, by rising client id."""
         rows = self._rows_by_id()
         first = int(np.searchsorted(self._clients[rows, CLIENT_ID], np.uint64(after), side="right"))
         rows = rows[first:][:count]
@@ -294,7 +294,7 @@ class ClientWindow:
         ]
 
     def export_rows(self, client_ids: Iterable[ClientId] | None = None) -> bytes:
-        """Rows of the named publishers in their order, or of all by rising client id, 64 bytes each."""
+        """Rows of the given publishers in their order, or of all by rising client id, 64 bytes each."""
         if client_ids is None:
             rows = self._rows_by_id()
         else:
@@ -302,14 +302,14 @@ class ClientWindow:
         return self._clients[rows].astype(_STORED_ROW, copy=False).tobytes()
 
     def rows_in_memory(self) -> Bytes:
-        """Rows of all publishers in no particular order, 64 bytes each; good until anything changes."""
+        """Rows of all publishers in no particular order, 64 bytes each; valid until the next change."""
         used = self._clients[: self._high_water]
         if self._free:
             used = used[self._rows_in_use()]
         return used.astype(_STORED_ROW, copy=False).reshape(-1).view(np.uint8)
 
     def import_rows(self, data: bytes | memoryview) -> int:
-        """Take rows that `export_rows` gave; how many. All of them or, after an error, none."""
+        """Import rows from `export_rows`; returns how many. After an error, none is imported."""
         rows = _checked_rows(data)
         client_ids = [ClientId(number) for number in rows[:, CLIENT_ID].tolist()]
         for client_id in client_ids:
@@ -323,19 +323,19 @@ class ClientWindow:
 
     @property
     def admission_arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows, Rows]:
-        """The arrays in the order the kernels of admission take them; the last is working space."""
+        """The arrays in the order of the admission kernels' parameters; the last is scratch space."""
         return (*self.arrays, self._answers)
 
     @property
     def arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows]:
-        """Places of rows, rows, sides, slots and results: a window as most kernels take it."""
-        return (self._places, self._clients, self._sides, self._slots, self._results)
+        """Index table, rows, sides, slots and results: the window arguments of most kernels."""
+        return (self._table, self._clients, self._sides, self._slots, self._results)
 
     def _rows_in_use(self) -> npt.NDArray[np.intp]:
         return np.flatnonzero(self._clients[: self._high_water, CLIENT_ID])
 
     def _row_of(self, client_id: ClientId) -> int | None:
-        row = find_row(self._places, self._clients, np.uint64(client_id))
+        row = find_row(self._table, self._clients, np.uint64(client_id))
         return None if row == ABSENT else row
 
     def _known_row(self, client_id: ClientId) -> int:
@@ -354,13 +354,13 @@ class ClientWindow:
             raise _no_space(self._clients.shape[0])
         self._clients[row, CLIENT_ID] = client_id
         self._seen[row] = 0
-        add_row(self._places, np.uint64(client_id), row)
+        add_row(self._table, np.uint64(client_id), row)
         self._count += 1
         return row
 
 
 def table_slots(entries: int) -> int:
-    """Slots of a hash table that takes so many entries: a power of two, at most three quarters of it used."""
+    """Slots of a hash table for this many entries: a power of two, at most three quarters of it used."""
     return 1 << max(2, (entries * 4 // 3).bit_length())
 
 
@@ -370,7 +370,7 @@ def _check_client_seq(client_seq: ClientSeq) -> None:
 
 
 def _bounded(client_seq: ClientSeq) -> int:
-    """A client seq that a kernel can take; every one above its bound is outside any window."""
+    """The client seq, capped for the kernels; every seq above the cap is outside any window."""
     return min(client_seq, kernels.CLIENT_SEQ_MAX + 1)
 
 
@@ -386,22 +386,22 @@ def _result_of(row: np.void) -> BatchResult:
 
 
 def _checked_rows(data: bytes | memoryview) -> Words:
-    """The rows, each within the invariants of a window."""
+    """Parse rows and check the invariants of a window on each."""
     if len(data) % limits.CLIENT_ROW_SIZE:
-        raise CorruptionError(f"client rows: {len(data)} bytes are no multiple of {limits.CLIENT_ROW_SIZE}")
+        raise CorruptionError(f"client rows: {len(data)} bytes are not a multiple of {limits.CLIENT_ROW_SIZE}")
     rows = np.frombuffer(data, _STORED_ROW).astype(np.uint64).reshape(-1, kernels.ROW_WORDS)
     client_ids, epochs, next_expected, highest = rows[:, : kernels.BITS].T
-    # Each number is bounded before anything is added to it.
+    # Bound each number before adding to it.
     bounded = (next_expected <= kernels.CLIENT_SEQ_MAX + 1) & (highest <= kernels.CLIENT_SEQ_MAX)
-    good = (client_ids > 0) & (client_ids >> np.uint64(63) == 0) & (epochs > 0) & (epochs >> np.uint64(63) == 0)
-    good &= bounded & (next_expected > 0)
-    lowest, highest = np.where(good, next_expected, 1), np.where(good, highest, 1)
-    good &= (highest + 1 >= lowest) & (highest <= lowest + kernels.WINDOW - 1)
+    valid = (client_ids > 0) & (client_ids >> np.uint64(63) == 0) & (epochs > 0) & (epochs >> np.uint64(63) == 0)
+    valid &= bounded & (next_expected > 0)
+    lowest, highest = np.where(valid, next_expected, 1), np.where(valid, highest, 1)
+    valid &= (highest + 1 >= lowest) & (highest <= lowest + kernels.WINDOW - 1)
     words = rows[np.arange(len(rows)), kernels.BITS + (lowest >> np.uint64(6) & np.uint64(3)).astype(np.intp)]
     is_next_stored = (words >> (lowest & np.uint64(63)) & np.uint64(1)).astype(bool)
-    good &= ~(is_next_stored & (lowest <= highest))
-    if not good.all():
-        raise CorruptionError(f"client row {int(np.argmin(good))} of {len(rows)} is no state a window can have")
+    valid &= ~(is_next_stored & (lowest <= highest))
+    if not valid.all():
+        raise CorruptionError(f"client row {int(np.argmin(valid))} of {len(rows)} is not a valid window state")
     if np.unique(client_ids).size != client_ids.size:
         raise CorruptionError("client rows: a client has two")
     return rows

@@ -1,10 +1,10 @@
-"""A collector: takes the slots of its brokers, in order, and gives each to the worker of its client.
+"""A collector: takes the published slots of its brokers, in order, and queues each for the worker of its client.
 
-`kernels.ordering.collecting` has the rules. Each broker belongs to
-one collector. A collector never waits: `step` takes what is there and returns.
+`kernels.ordering.collecting` has the rules. Each broker belongs to one collector. A collector never waits: `step`
+collects the ready slots and returns.
 
-What a crash does: nothing is kept. A new collector begins each ring at the completion vector; recovery tells by
-`resume` which slots beyond it have an entry already. It must not know what is in a batch, nor what becomes of it.
+A crash loses its state. A new collector begins each ring at the completion vector; recovery passes the slots beyond it
+that already have an entry to `resume`. A collector must not know the content or the outcome of a batch.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ assert collecting.FLAG_NOP == records.FLAG_NOP
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """How much a step takes of each ring, and how long a claimed slot is waited for."""
+    """How many slots a step takes of each ring, and how long it waits for a claimed slot."""
 
     slots_per_ring: int = limits.SEQUENCER_DRAIN_REFS
     stuck_after_ns: int = limits.STUCK_SLOT_MS * 1_000_000
 
 
 class Collector:
-    """The slots of some brokers, on their way to the workers."""
+    """Queues the slots of some brokers for the workers."""
 
     __slots__ = ("_brokers", "_collected", "_own", "_pbr_entries", "_queues", "_settings", "_slots", "_tails", "_taken")
 
@@ -69,14 +69,14 @@ class Collector:
             collecting.start_cursor(self._collected, broker, completed, 0)
 
     def step(self, now_ns: int) -> int:
-        """Pass on what is there; how many slots the cursors went on."""
+        """Queue the ready slots; returns how far the cursors advanced."""
         return collecting.collect_rings(
             *(self._slots, self._pbr_entries, self._tails, self._brokers, self._taken, self._collected),
             *(*self._queues, self._settings.slots_per_ring, now_ns, self._settings.stuck_after_ns),
         )
 
     def resume(self, broker: int, cursor: int, taken: Words) -> None:
-        """Begin a ring again at slot `cursor`; slots whose absolute indexes are in `taken` have an entry already."""
+        """Restart a ring at slot `cursor`; slots with absolute indexes in `taken` already have an entry."""
         self._require(broker)
         ring = self._taken[broker * self._pbr_entries : (broker + 1) * self._pbr_entries]
         ring[:] = 0
@@ -84,19 +84,19 @@ class Collector:
         collecting.start_cursor(self._collected, broker, cursor, int(taken.max(initial=-1)) + 1)
 
     def mark_dead(self, broker: int) -> None:
-        """The broker has ended: what it claimed and did not publish is not waited for."""
+        """Mark a broker as ended; its claimed but unpublished slots are abandoned at once."""
         self._collected[self._require(broker) + collecting.IS_DEAD] = 1
 
     def mark_alive(self, broker: int) -> None:
-        """A broker runs again, and has made NOPs of what the one before it left."""
+        """Mark a broker as running again; it has published the unpublished slots of its predecessor as NOPs."""
         self._collected[self._require(broker) + collecting.IS_DEAD] = 0
 
     def cursor(self, broker: int) -> int:
-        """Slots of a broker that were taken."""
+        """The number of collected slots of a broker."""
         return int(self._collected[self._require(broker) + collecting.CURSOR])
 
     def stuck(self, broker: int) -> int:
-        """Slots of a broker that were given up."""
+        """The number of abandoned slots of a broker."""
         return int(self._collected[self._require(broker) + collecting.STUCK_TOTAL])
 
     def _require(self, broker: int) -> int:

@@ -1,22 +1,22 @@
 """The commit frontier: the single point where a batch becomes part of the log and gets its numbers.
 
 It holds the next position, the hybrid clock, and for each topic the next seq and offset, the ceiling, the last
-timestamp and totals. `admit` takes batches that lie back to back in a buffer and stamps them there, in one kernel call
-(`kernels.admission.frontier` has the layout and the rules, `kernels.admission.client_frontier` the way through the
-client window). It knows neither files nor connections: a batch that is admitted is not durable, and nobody has been
-told.
+timestamp and totals. `admit` stamps adjacent batches in a buffer, in place, in one kernel call
+(`kernels.admission.frontier` has the layout and the rules, `kernels.admission.client_frontier` adds the client window).
+It knows neither files nor connections: an admitted batch is not durable and not acknowledged yet.
 
-Ceilings. A seq that anyone has seen must never be given to another record, so seqs are handed out only below a ceiling
-that is durable in the log. `needs_ceiling` names the topics that have less than a quarter of a step left; the owner
-logs a higher ceiling ahead of need and calls `set_ceiling` once that is durable. It lies a step ahead, or as far as the
-topic has come since it was added here, up to some steps: few are waited for, and a crash skips no more seqs than that.
-A batch that would cross it stops its run, undecided: nothing overtakes it. After a crash, topics begin at theirs.
+Ceilings. A seq that was visible must never be assigned to another record, so seqs are assigned only below a ceiling
+that is durable in the log. `needs_ceiling` lists the topics with less than a quarter of a step left; the owner logs a
+higher ceiling in advance and calls `set_ceiling` once that is durable. The new ceiling is one step ahead, or as many
+seqs as the topic has used since it was added here, up to `CEILING_STEPS_MAX` steps: so waits are rare, and a crash
+skips no more seqs than that. A batch that would cross the ceiling stops its run, undecided: nothing overtakes it. After
+a crash, topics start at their ceilings.
 
-A deleted topic keeps its row, so that late batches learn that it was deleted; when rows run out the deleted topic with
-the lowest id gives its row up, and its batches are then refused as of an unknown topic.
+A deleted topic keeps its row, so that late batches are refused as deleted; when rows run out, the deleted topic with
+the lowest id loses its row, and its batches are then refused as unknown.
 
-The kernel module says what holds of the numbers. One owner, no lock. A crash loses the arrays; they are rebuilt from a
-snapshot and the batches behind it.
+The kernel module declares the invariants of the numbers. One owner, no lock. A crash loses the arrays; they are rebuilt
+from a snapshot and the batches after it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find, tab
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.format.codes import AckStatus
 
-#: Seqs, positions, offsets and timestamps stay below this, far from where adding to one would overflow.
+#: Bound of seqs, positions, offsets and timestamps, low enough that arithmetic on them does not overflow.
 NUMBER_MAX = 1 << 62
-#: Steps that a ceiling lies ahead at the most, of a topic that has handed out as many seqs.
+#: How many steps a ceiling can be ahead, for a topic that has used as many seqs.
 CEILING_STEPS_MAX: Final = 16
 
 _TERM_MAX = (1 << 32) - 1
@@ -58,28 +58,28 @@ _NO_TIMESTAMP = TimestampNs(0)
 
 
 class RunStop(IntEnum):
-    """Why a call of `admit` stopped where it did."""
+    """Why a call of `admit` stopped."""
 
     DONE = kernels.RUN_DONE  #: all batches are decided
-    ROWS_FULL = kernels.RUN_FULL  #: there are more; call again from where it stopped
-    CUT = kernels.RUN_CUT  #: the next batch is not whole
-    NEEDS_CEILING = kernels.RUN_NEEDS_CEILING  #: the next batch waits for a higher ceiling of its topic
+    ROWS_FULL = kernels.RUN_FULL  #: there are more batches; call again from `consumed`
+    CUT = kernels.RUN_CUT  #: the next batch is incomplete
+    NEEDS_CEILING = kernels.RUN_NEEDS_CEILING  #: the next batch needs a higher ceiling of its topic
     UNKNOWN_CLIENT = kernels.RUN_UNKNOWN_CLIENT  #: the row of the next batch's client must be imported first
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What one call of `admit` did: a row for each decided batch, valid until the next call."""
+    """The result of `admit`: a row for each decided batch, valid until the next call."""
 
     stop: RunStop
     rows: Rows
-    consumed: int  #: index of the first byte that was not decided
+    consumed: int  #: index of the first undecided byte
 
 
 class Draft(NamedTuple):
-    """What a writer says of a batch that has no header yet.
+    """The header fields that a writer sets for a batch without a header.
 
-    Client id and seq are the signed numbers with the bits of the unsigned ones; `choices` as in `kernels.log.staging`.
+    Client id and seq are the unsigned numbers reinterpreted as signed; `choices` as in `kernels.log.staging`.
     """
 
     record_count: int
@@ -92,7 +92,7 @@ class Draft(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """What became of a draft: its numbers, or why it has none."""
+    """The outcome of a draft: its numbers, or the reason of its refusal."""
 
     status: AckStatus
     reason: int
@@ -108,7 +108,7 @@ class Numbered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
-    """Everything the frontier knows of one topic."""
+    """The frontier's state of one topic."""
 
     topic_id: TopicId
     next_seq: Seq = _FIRST_SEQ
@@ -119,12 +119,12 @@ class TopicNumbers:
     byte_total: int = 0
     is_deleted: bool = False
     is_full: bool = False
-    is_strong: bool = False  #: batches keep each client's own order; only the frontier of a pod looks at it
+    is_strong: bool = False  #: batches keep each client's own order; used only by the frontier of a pod
 
 
 @dataclass(frozen=True, slots=True)
 class CeilingNeed:
-    """A topic that runs out of seqs, and the ceiling that would give it a whole step again, or several."""
+    """A topic that runs out of seqs, and the ceiling that would give it one step or several."""
 
     topic_id: TopicId
     ceiling: Seq
@@ -133,7 +133,7 @@ class CeilingNeed:
 
 @dataclass(frozen=True, slots=True)
 class FrontierSnapshot:
-    """The frontier at one moment; `CommitFrontier(**…)` of its fields is the same frontier again."""
+    """A copy of the frontier's state; `CommitFrontier(**…)` of its fields restores it."""
 
     next_position: Position
     last_timestamp_ns: TimestampNs
@@ -141,10 +141,10 @@ class FrontierSnapshot:
 
 
 class CommitFrontier:
-    """Numbers for the batches of one data directory; `ceiling_step` seqs are asked for at a time."""
+    """Assigns numbers to the batches of one data directory; ceilings rise by `ceiling_step` seqs."""
 
     __slots__ = (
-        *("_began", "_ceiling_step", "_counts", "_high_water", "_keys", "_numbers", "_progress", "_rows"),
+        *("_ceiling_step", "_counts", "_high_water", "_initial_seqs", "_keys", "_numbers", "_progress", "_rows"),
         *("_state", "_topics", "_used", "_values"),
     )
 
@@ -165,20 +165,20 @@ class CommitFrontier:
         _check_number("next position", next_position)
         _check_number("last timestamp", last_timestamp_ns)
         self._ceiling_step = ceiling_step
-        # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
+        # Zeros cost no memory until they are touched, so the arrays have their maximal size.
         table = table_slots(topics_max)
         self._keys = np.zeros(table, np.uint64)
         self._values = np.zeros(table, np.int64)
         self._used = np.zeros(table, np.uint8)
         self._counts = np.zeros(1, np.int64)
         self._topics = np.zeros(topics_max, kernels.TOPIC_ROW)
-        #: Its next seq when a topic was added, by row.
-        self._began = np.zeros(topics_max, np.uint64)
+        #: The next seq of each topic when it was added, by row.
+        self._initial_seqs = np.zeros(topics_max, np.uint64)
         self._high_water = 0
         self._numbers = np.zeros(kernels.NUMBERS_SIZE, np.int64)
         self._numbers[kernels.NEXT_POSITION] = next_position
         self._numbers[kernels.LAST_TIMESTAMP] = last_timestamp_ns
-        #: What kernels count with.
+        #: The arguments of the kernels.
         self._state = (self._keys, self._values, self._used, self._topics, self._numbers)
         self._rows = np.zeros(rows_max, kernels.ADMISSION_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
@@ -187,7 +187,7 @@ class CommitFrontier:
 
     @property
     def next_position(self) -> Position:
-        """The position that the next admitted batch gets."""
+        """The position of the next admitted batch."""
         return Position(int(self._numbers[kernels.NEXT_POSITION]))
 
     @property
@@ -205,9 +205,9 @@ class CommitFrontier:
         end: int | None = None,
         window: ClientWindow | None = None,
     ) -> Admission:
-        """Decide the batches that lie back to back in `buffer[start:end]`, and stamp there those that are admitted.
+        """Decide the adjacent batches in `buffer[start:end]`, and stamp the admitted ones in place.
 
-        Both checksums of each were verified when it arrived. With a window, each batch of a session goes through it.
+        Their checksums were verified on arrival. With a window, each batch of a session goes through it.
         """
         view = np.frombuffer(buffer, np.uint8)
         end = view.size if end is None else end
@@ -220,8 +220,8 @@ class CommitFrontier:
         if window is None:
             code = admit_run(view, start, end, term, wall_ns, *state, self._rows, self._progress)
         else:
-            through = (*state, *window.admission_arrays, self._rows, self._progress)
-            code = admit_client_run(view, start, end, term, wall_ns, *through)
+            arguments = (*state, *window.admission_arrays, self._rows, self._progress)
+            code = admit_client_run(view, start, end, term, wall_ns, *arguments)
         count, consumed = self._progress.tolist()
         return Admission(RunStop(code), self._rows[:count], consumed)
 
@@ -239,15 +239,15 @@ class CommitFrontier:
     ) -> Numbered:
         """Write the header of `block[start:end]` into `header[at:at + 96]`, decide the batch, and stamp it if admitted.
 
-        The ceiling must have room for it. The header counts only where the status is OK.
+        The ceiling must be high enough for it. The header is valid only if the status is OK.
         """
         state = self._state
         if window is None:
-            alone = (*draft, term, wall_ns, *state, self._rows)
-            code = number_batch(header, at, block, start, end, *alone)
+            arguments = (*draft, term, wall_ns, *state, self._rows)
+            code = number_batch(header, at, block, start, end, *arguments)
         else:
-            through = (*draft, term, wall_ns, *state, *window.admission_arrays, self._rows)
-            code = number_client_batch(header, at, block, start, end, *through)
+            client_arguments = (*draft, term, wall_ns, *state, *window.admission_arrays, self._rows)
+            code = number_client_batch(header, at, block, start, end, *client_arguments)
         if code != kernels.RUN_DONE:
             raise InvariantError("INV-FRONTIER-CEILING", f"{draft} stopped with {RunStop(code).name}")
         _, position, base_seq, base_offset, timestamp, size, topic, count, reason, status, _ = self._rows[0].item()
@@ -257,21 +257,21 @@ class CommitFrontier:
 
     @property
     def rows_max(self) -> int:
-        """How many batches one call decides at the most."""
+        """The maximal number of batches per call."""
         return self._rows.size
 
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays of the frontier, as `kernels.log.staging` and other kernels that number batches take them."""
+        """The arrays of the frontier, in the order of the parameters of `kernels.log.staging` and similar kernels."""
         return *self._state, self._rows
 
     @property
     def state(self) -> tuple[Keys, Values, Bytes, Rows, Values]:
-        """What kernels count with: the table of topics (keys, rows, used), their rows, and what all topics share."""
+        """The hash table of topics (keys, values, used), their rows, and the counters that all topics share."""
         return self._state
 
     def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
-        """The position and the timestamp of a control batch, which takes effect there like any other batch."""
+        """Assign a position and a timestamp to a control batch."""
         _check_number("wall clock", wall_ns)
         position = self.next_position
         timestamp_ns = HybridClock(self.last_timestamp_ns).now(wall_ns)
@@ -280,9 +280,9 @@ class CommitFrontier:
         return position, timestamp_ns
 
     def number_together(self, headers: Bytes, term: Term, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
-        """Stamp headers that lie back to back, all at one position: that, the time there, and a row for each.
+        """Stamp adjacent headers, all at one position; returns that, its time, and a row for each header.
 
-        Topics and ceilings must allow all of them. Without any header the position is taken all the same.
+        Topics and ceilings must allow all of them. Uses a position even without headers.
         """
         _check_number("wall clock", wall_ns)
         rows = np.zeros(headers.size // limits.BATCH_HEADER_SIZE, kernels.ADMISSION_ROW)
@@ -292,20 +292,20 @@ class CommitFrontier:
         return position, self.last_timestamp_ns, rows
 
     def add_topic(self, topic: TopicNumbers) -> None:
-        """Let batches of a topic in; `ConflictError` if it is there, deleted or not."""
+        """Admit batches of a topic from now on; `ConflictError` if the topic exists, deleted or not."""
         _check_topic(topic)
         if self._row_of(topic.topic_id) is not None:
-            raise ConflictError(f"topic {topic.topic_id} is known to the frontier already")
+            raise ConflictError(f"topic {topic.topic_id} already exists in the frontier")
         row = self._free_row()
         table_put(self._keys, self._values, self._used, self._counts, np.uint64(topic.topic_id), row)
         self._topics[row] = (
             *(topic.topic_id, _flags_of(topic), topic.next_seq, topic.next_offset, topic.ceiling),
             *(topic.last_timestamp_ns, topic.record_total, topic.byte_total, 0),
         )
-        self._began[row] = topic.next_seq
+        self._initial_seqs[row] = topic.next_seq
 
     def remove_topic(self, topic_id: TopicId) -> None:
-        """Refuse the batches of a topic from now on: it is deleted."""
+        """Mark a topic as deleted; its batches are refused from now on."""
         self._topics[self._live_row(topic_id)]["flags"] |= kernels.TOPIC_DELETED
 
     def set_full(self, topic_id: TopicId, is_full: bool) -> None:
@@ -315,23 +315,23 @@ class CommitFrontier:
         self._topics[row]["flags"] = flags | (kernels.TOPIC_FULL if is_full else 0)
 
     def set_ceiling(self, topic_id: TopicId, ceiling: Seq) -> None:
-        """Let a topic hand out seqs below `ceiling`, which is durable in the log; it never goes down."""
+        """Raise the ceiling of a topic; the new one must be durable in the log."""
         row = self._live_row(topic_id)
         _check_number("ceiling", ceiling)
         if ceiling < self._topics[row]["ceiling"]:
             raise ConflictError(
-                f"ceiling {ceiling} of topic {topic_id} is below its present one, {self._topics[row]['ceiling']}"
+                f"ceiling {ceiling} of topic {topic_id} is below its current one, {self._topics[row]['ceiling']}"
             )
         self._topics[row]["ceiling"] = ceiling
         self._topics[row]["wanted"] = 0
 
     def seqs_left(self, topic_id: TopicId) -> int:
-        """How many seqs a topic can hand out below its ceiling."""
+        """The number of seqs that a topic has left below its ceiling."""
         topic = self._topics[self._live_row(topic_id)]
         return int(topic["ceiling"] - topic["next_seq"])
 
     def needs_ceiling(self) -> list[CeilingNeed]:
-        """Topics that have less than a quarter of a step of seqs left or whose batches wait, by rising topic id."""
+        """Topics with less than a quarter of a step of seqs left or with a waiting batch, by rising topic id."""
         topics = self._topics[: self._high_water]
         left = topics["ceiling"] - topics["next_seq"]
         is_live = (topics["flags"] & (kernels.TOPIC_EXISTS | kernels.TOPIC_DELETED)) == kernels.TOPIC_EXISTS
@@ -345,14 +345,14 @@ class CommitFrontier:
 
     def _higher_ceiling(self, row: int) -> Seq:
         next_seq, wanted = int(self._topics["next_seq"][row]), int(self._topics["wanted"][row])
-        step, come = self._ceiling_step, next_seq - int(self._began[row])
-        return Seq(max(next_seq, wanted) + min(max(step, come), step * CEILING_STEPS_MAX))
+        step, used = self._ceiling_step, next_seq - int(self._initial_seqs[row])
+        return Seq(max(next_seq, wanted) + min(max(step, used), step * CEILING_STEPS_MAX))
 
     def topic(self, topic_id: TopicId) -> TopicNumbers:
-        """What is known of a topic, also of a deleted one."""
+        """The numbers of a topic, deleted or not."""
         row = self._row_of(topic_id)
         if row is None:
-            raise NotFoundError(f"topic {topic_id} is not known to the frontier")
+            raise NotFoundError(f"topic {topic_id} is unknown to the frontier")
         return _numbers_of(self._topics[row])
 
     def export_rows(self) -> Bytes:
@@ -361,19 +361,19 @@ class CommitFrontier:
         return topics[np.argsort(topics["topic_id"])].view(np.uint8)
 
     def import_rows(self, rows: Bytes) -> None:
-        """Add the topics of rows that `export_rows` gave."""
+        """Add the topics of rows from `export_rows`."""
         for row in rows.view(kernels.TOPIC_ROW):
             self.add_topic(_numbers_of(row))
 
     def snapshot(self) -> FrontierSnapshot:
-        """A copy of everything, topics by rising id; to be stored, or to start another frontier from."""
+        """A copy of the state, topics by rising id; to store it, or to start another frontier from it."""
         topics = self._topics[: self._high_water]
         topics = topics[np.argsort(topics["topic_id"])]
         rows = tuple(_numbers_of(topic) for topic in topics)
         return FrontierSnapshot(self.next_position, self.last_timestamp_ns, rows)
 
     def clear(self) -> None:
-        """Forget everything, in the same arrays: whoever shares them goes on with what a recovery puts there."""
+        """Clear the arrays in place, so that other users of the arrays see what recovery writes there."""
         for array in (*self._state, self._counts):
             array[:] = np.zeros((), array.dtype)
         self._high_water = 0
@@ -389,7 +389,7 @@ class CommitFrontier:
         return row
 
     def _free_row(self) -> int:
-        """A row that was never used, else that of the deleted topic with the lowest id."""
+        """An unused row, else that of the deleted topic with the lowest id."""
         if self._high_water < self._topics.size:
             self._high_water += 1
             return self._high_water - 1
@@ -402,7 +402,7 @@ class CommitFrontier:
 
 
 def at_ceiling(topic: TopicNumbers) -> TopicNumbers:
-    """A topic as it starts after a crash: seqs below its ceiling may have been seen, so none of them is given again."""
+    """The state of a topic after a crash: seqs below its ceiling may have been visible, so they are not reused."""
     check(topic.next_seq <= topic.ceiling, "INV-FRONTIER-CEILING", f"next {topic.next_seq}, ceiling {topic.ceiling}")
     return replace(topic, next_seq=topic.ceiling)
 
@@ -442,7 +442,7 @@ def _check_topic(topic: TopicNumbers) -> None:
 
 
 def signed(number: int) -> int:
-    """The signed number with the same 64 bits, as kernels take it."""
+    """The signed number with the same 64 bits, for kernels."""
     return number - (1 << 64) if number >> 63 else number
 
 

@@ -1,26 +1,26 @@
-"""The commit frontier of a pod as an object: `step` commits what workers have written, and tells the brokers.
+"""The commit frontier of a pod: `step` commits the entries that workers have written, and writes their results.
 
     ranges of all workers ─▶ heap ─▶ limit ─▶ commit_run ─▶ side array, committed, results
     replica vector ─▶ durable ─▶ completion vector, floor
 
 `kernels.ordering.goi_frontier` has the rules of a run. Topics and the hybrid clock are those of a `CommitFrontier`,
-whose next position follows the order index here: it is the position after the last that is decided.
+whose next position is here the position after the last decided entry.
 
 Stops. A topic without seqs below its ceiling stops the order (NEEDS_CEILING): the owner makes a higher one durable and
-steps again. A CONTROL entry is carried out by the owner, who is called with its position when everything before it is
-committed, and who moves the frontier's next position behind it (`CommitFrontier.number_control`).
+steps again. The owner executes a CONTROL entry: it is called with the position when everything before is committed, and
+advances the frontier's next position past it (`CommitFrontier.number_control`).
 
-The watchdog. If positions are handed out and the limit has not moved for a while, the index itself is looked at, and
-what is written there is committed although nobody told of it. It is counted: it means that something is wrong.
+Watchdog. If positions are reserved and the limit has not moved for a while, the watchdog scans the index itself and
+commits the entries found there although no worker reported them. It counts these cases: they indicate a bug.
 
-The floor, below which workers may write over entries, is at most `durable` and the position of the last checkpoint:
-what is needed to recover is still there. A checkpoint is of one position: all that are reserved are committed, and
-settled by their worker, so that no refused batch is called stored in its rows. Whoever asks has stopped the workers
-where none has a batch that is decided and has no position yet: after a crash such a batch, called stored by its
-client's row, would be lost.
+Workers may overwrite entries below the floor. The floor is at most `durable` and the position of the last checkpoint,
+so everything needed for recovery is still there. A checkpoint is of one position: all reserved positions are committed,
+and settled by their worker, so that no row shows a refused batch as stored. The caller has stopped the workers at a
+point where none has a decided batch without a position: its client's row would show such a batch as stored, and a crash
+would lose it.
 
-One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
-connections, or what a control means.
+One thread writes all of this; no lock and no clock of its own. After a crash, see `recovery`. This module must not know
+files, connections, or the meaning of a control.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ _LOW_HALF = 0xFFFF_FFFF
 
 
 class FrontierStop(IntEnum):
-    """Why a step ended where it did."""
+    """Why a step stopped."""
 
-    DONE = RUN_DONE  #: everything that workers have finished is committed
-    NEEDS_CEILING = RUN_NEEDS_CEILING  #: the next batch waits for a higher ceiling of its topic
-    HOLE = kernels.RUN_HOLE  #: an entry that was told of is not there (yet)
+    DONE = RUN_DONE  #: everything that workers have reported is committed
+    NEEDS_CEILING = RUN_NEEDS_CEILING  #: the next batch needs a higher ceiling of its topic
+    HOLE = kernels.RUN_HOLE  #: a reported entry is missing (yet)
 
 
 class GoiFrontier:
-    """Commits the global order index of one pod, in one term, from `committed` in the fabric on."""
+    """Commits the global order index of one pod, in one term, starting at `committed` of the fabric."""
 
     __slots__ = (
         *("_advanced_ns", "_blogs", "_checkpoint_position", "_completion", "_control", "_counters", "_fabric"),
@@ -110,25 +110,25 @@ class GoiFrontier:
         reconcile_after_ns: int = limits.GOI_RECONCILE_MS * _MILLISECOND_NS,
         lease_ns: int = limits.SEQUENCER_LEASE_MS * _MILLISECOND_NS,
     ) -> None:
-        """Entries from `term_start` on are those of the term in the control block; below `limit` they are written."""
+        """From `term_start` on only entries of the current term count; all entries below `limit` are written."""
         committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
         if frontier.next_position != committed or not committed <= (limit or committed) <= shared.reserved:
             raise InvalidInputError(
-                f"committed is {committed}, the next position {frontier.next_position}, the limit {limit} and "
+                f"committed is {committed}, the next position {frontier.next_position}, the limit {limit}, "
                 f"reserved {shared.reserved}: recover first"
             )
         self.frontier = frontier
-        #: How often the watchdog has found what nobody told of.
+        #: How often the watchdog has found unreported entries.
         self.reconciled = 0
         self._fabric = fabric
         self._on_control = on_control
         self._term = Term(load_acquire_u64(fabric.control_words, records.CONTROL_TERM))
         self._counters = shared.counters.view(np.uint64)
         self._ranges = shared.ranges
-        space = limits.GOI_RANGES_WAITING_MAX
+        capacity = limits.GOI_RANGES_WAITING_MAX
         self._heap = (
-            np.zeros(space, np.int64),
-            np.zeros(space, np.int64),
+            np.zeros(capacity, np.int64),
+            np.zeros(capacity, np.int64),
             np.zeros(1, np.int64),
             np.zeros(2, np.int64),
         )
@@ -155,7 +155,7 @@ class GoiFrontier:
 
     @property
     def committed(self) -> Position:
-        """Positions below it are ordered, and readers may see them."""
+        """Positions below it are ordered and visible to readers."""
         return Position(int(self._control[records.CONTROL_COMMITTED]))
 
     @property
@@ -165,22 +165,22 @@ class GoiFrontier:
 
     @property
     def reserved(self) -> Position:
-        """Positions below it are handed out to workers."""
+        """Positions below it are reserved by workers."""
         return Position(load_acquire_u64(self._counters, private.RESERVED))
 
     @property
     def checkpoint_position(self) -> Position:
-        """Where a recovery would begin to replay."""
+        """The position at which recovery would begin to replay."""
         return Position(self._checkpoint_position)
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether so much is ordered behind the last checkpoint that the order would soon stop without another."""
-        behind = int(self.reserved) - self._checkpoint_position
-        return behind * 100 >= limits.GOI_CHECKPOINT_PERCENT * len(self._fabric.goi)
+        """True if the ring has filled so far since the last checkpoint that ordering would soon stall."""
+        entries = int(self.reserved) - self._checkpoint_position
+        return entries * 100 >= limits.GOI_CHECKPOINT_PERCENT * len(self._fabric.goi)
 
     def step(self, now_ns: int, wall_ns: int) -> FrontierStop:
-        """Commit whatever can be committed; `now_ns` is for lease and watchdog, `wall_ns` for timestamps."""
+        """Commit all entries that are ready; `now_ns` is for lease and watchdog, `wall_ns` for timestamps."""
         store_release_u64(self._fabric.control_words, records.CONTROL_LEASE, now_ns + self._lease_ns)
         before = limit = self._limit
         for ring in self._ranges:
@@ -200,11 +200,11 @@ class GoiFrontier:
         return FrontierStop(code)
 
     def passed_by(self, position: Position) -> None:
-        """The position behind everything reserved was given to what needs no entry; it is committed and durable."""
+        """Skip a position that was used without an entry, after all reserved ones; it is committed and durable."""
         self._limit = position + 1
 
     def advance_durable(self, members: Iterable[int], min_replicas: int) -> Position:
-        """Take what every member of the view has made durable, if there are enough of them; the durable frontier."""
+        """Advance the durable frontier to that of all members of the view, if there are enough; returns it."""
         mask = sum(1 << replica for replica in set(members))
         if not 0 <= mask < 1 << limits.FABRIC_REPLICAS_MAX or min_replicas < 1:
             raise InvalidInputError(
@@ -216,23 +216,23 @@ class GoiFrontier:
         return Position(int(durable))
 
     def advance_completion(self) -> int:
-        """Free slots of brokers whose batches are durable, with their bytes; how many."""
+        """Complete the slots of brokers whose batches are durable, which frees their bytes; returns how many."""
         return int(kernels.advance_completion(self._control, self._results, self._completion, self._laps.size))
 
     @property
     def checkpoint_clients_max(self) -> int:
-        """Clients that a checkpoint has room for beside the topics there are."""
+        """The number of clients that fit into a checkpoint next to the current topics."""
         return (self._fabric.checkpoints[0].size - self.frontier.export_rows().size) // CHECKPOINT_ROW_SIZE - 1
 
     def write_checkpoint(self, clients: Bytes) -> Position:
-        """Write what a recovery begins with: the rows of all clients, and those of the topics; its position.
+        """Write a checkpoint with the rows of all clients and topics; returns its position.
 
-        No worker may have entries waiting for a position.
+        No worker may have decided items without a position.
         """
         committed = self.committed
         if self.reserved != committed or int(self._settled[:: private.LINE_WORDS].min()) < committed:
             raise WrongStateError(
-                f"{self.reserved} positions are handed out, {committed} committed, and settled by the workers below "
+                f"{self.reserved} positions are reserved, {committed} committed, and settled by the workers below "
                 f"{self._settled[:: private.LINE_WORDS].min()}: step all of them first"
             )
         write_checkpoint(
@@ -255,7 +255,7 @@ class GoiFrontier:
         store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
 
     def _watch(self, now_ns: int) -> int:
-        """The limit, found by looking at the index itself if it has stood for too long."""
+        """The limit; scans the index itself if the limit has not moved for too long."""
         limit = self._limit
         open_positions = int(self.reserved) - limit
         if open_positions == 0 or self._advanced_ns is None:
@@ -269,7 +269,7 @@ class GoiFrontier:
         return limit
 
     def _execute(self) -> None:
-        """Let the owner do what the CONTROL at the next position says."""
+        """Let the owner execute the CONTROL at the next position."""
         position = self.committed
         self._on_control(position)
         numbers = self.frontier.state[-1]
@@ -278,7 +278,7 @@ class GoiFrontier:
             "INV-GOI-ORDER",
             f"after the control at {position} the next position is {numbers[NEXT_POSITION]}",
         )
-        place = position & (len(self._fabric.goi) - 1)
-        topic_id = int(self._goi[place * records.SLOT_WORDS + 1]) & _LOW_HALF
+        slot = position & (len(self._fabric.goi) - 1)
+        topic_id = int(self._goi[slot * records.SLOT_WORDS + 1]) & _LOW_HALF
         timestamp_ns = int(numbers[LAST_TIMESTAMP])
-        kernels.write_side(*(self._side, place * kernels.SIDE_WORDS, topic_id, STATUS_OK, 0, 0, 0, timestamp_ns))
+        kernels.write_side(*(self._side, slot * kernels.SIDE_WORDS, topic_id, STATUS_OK, 0, 0, 0, timestamp_ns))

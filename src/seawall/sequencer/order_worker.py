@@ -1,25 +1,25 @@
-"""A worker of the sequencer: from refs of slots to entries of the global order index.
+"""A worker of the sequencer: turns refs of slots into entries of the global order index.
 
-Each client belongs to one worker. A worker has the windows of its clients, holds batches of order 5 that are ahead of
-their turn, and writes what it has decided. One step:
+Each client belongs to one worker. A worker owns the windows of its clients, holds batches of order 5 that arrive too
+early, and writes the decided ones. One step:
 
-    settle    batches that were committed since get their numbers in the window
-    drain     up to `drain_refs` refs are decided on (`kernels.ordering.deciding`)
-    expire    gaps whose time is over are skipped (`kernels.ordering.gaps`)
-    write     one reservation for all of it, the entries, one range for the frontier (`kernels.ordering.order_entries`)
+    settle    record the numbers of newly committed batches in the window
+    drain     decide up to `drain_refs` refs (`kernels.ordering.deciding`)
+    expire    skip gaps past their deadline (`kernels.ordering.gaps`)
+    write     reserve positions, write the entries, report one range to the frontier (`kernels.ordering.order_entries`)
 
-A ring of entries that is nearly full stalls a worker: what is decided waits, nothing more is taken, and the next step
-tries again. A client whose row is not in memory is asked for from `ClientRows`; if there is no room for it, rows that
-have been idle longest go there.
+A nearly full ring of entries stalls a worker: decided items wait, no more refs are taken, and the next step tries
+again. If a client's row is not in memory, the worker loads it from `ClientRows`; if memory is full, it first saves the
+rows that have been idle longest.
 
-The gap clock counts the time given to `step`, without what lies between `pause_gaps` and `resume_gaps`.
+The gap timer runs on the time passed to `step`, minus the time between `pause_gaps` and `resume_gaps`.
 
-What holds of ready items, entries and held batches is in `kernels.ordering.deciding`, `order_entries` and
-`kernels.ordering.holding`.
+`kernels.ordering.deciding`, `order_entries` and `holding` declare the invariants of ready items, entries and held
+batches.
 
-What a crash does: windows, held batches and what is ready are gone. Held slots are pinned and are collected again;
-windows come from a checkpoint and the entries behind it. One thread uses a worker; several workers may be on several
-threads. It must not know topics, what the frontier will say, or where rows are kept.
+A crash loses windows, held batches and ready items. Held slots stay pinned and are collected again; windows are
+restored from a checkpoint and the entries after it. One thread uses a worker; several workers may run on several
+threads. A worker must not know topics, the decisions of the frontier, or where rows are stored.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ assert (ordering.REASON_SKIPPED, ordering.REASON_OUTSIDE_WINDOW) == (
 assert holding.BROKERS == limits.FABRIC_BROKERS_MAX
 
 _FENCED: Final = holding.STATUS_REJECTED | ordering.REASON_FENCED << holding.REASON_SHIFT
-_EVICTED_AT_ONCE: Final = 64
+_EVICTED_PART: Final = 64
 #: Client seqs in one SKIP: its count has 32 bits.
-_SKIPPED_AT_ONCE: Final = 1 << 31
+_SKIP_MAX: Final = 1 << 31
 
 
 class ClientRows(Protocol):
-    """Where rows of clients are that no worker has in memory."""
+    """Storage for the rows of clients that no worker has in memory."""
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client (64 bytes) as it was saved last, which stays there, or None if there is none."""
+        """The last saved row of a client (64 bytes), which stays stored, or None."""
 
     def save(self, rows: bytes) -> None:
-        """Keep rows, 64 bytes each; the worker forgets them."""
+        """Store rows, 64 bytes each; the worker forgets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
-    """How much a worker takes, holds and remembers."""
+    """How many refs a worker drains, batches it holds, and clients it keeps in memory."""
 
     drain_refs: int = limits.SEQUENCER_DRAIN_REFS
     hold_max: int = limits.HELD_BATCHES_MAX
@@ -98,29 +98,29 @@ class OrderSettings:
     def __post_init__(self) -> None:
         if min(self.drain_refs, self.pages, self.hold_max * self.hold_high_percent // 100) < 1:
             raise InvalidInputError(
-                f"a worker that drains {self.drain_refs} refs, holds {self.hold_max} batches up to "
-                f"{self.hold_high_percent} %, of {self.pages} clients: each must leave at least 1"
+                f"drain_refs {self.drain_refs}, hold_max {self.hold_max} at {self.hold_high_percent} %, "
+                f"pages {self.pages}: each must be at least 1"
             )
         low, high = self.goi_low_percent, self.goi_high_percent
         if not 0 <= low <= high <= 100 or high == 0:
-            raise InvalidInputError(f"watermarks of {low} and {high} %: the low one is not the higher")
+            raise InvalidInputError(f"watermarks of {low} and {high} %: the low one must not be above the high one")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpening:
-    """A session that is open: where its publisher goes on, and the position of the control entry that says so."""
+    """An opened session: the client seq that its publisher continues with, and the position of its control entry."""
 
     next_expected: ClientSeq
     position: Position
 
 
 class OrderWorker:
-    """One worker: the clients that `kernels.ordering.collecting.worker_of` gives it."""
+    """One worker, for the clients that `kernels.ordering.collecting.worker_of` assigns to it."""
 
     __slots__ = (
         *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened", "_pages"),
-        *("_paused_at", "_paused_ns", "_pbr_entries", "_places", "_queues", "_range", "_ready", "_results", "_rows"),
-        *("_settings", "_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
+        *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows"),
+        *("_settings", "_shared", "_sides", "_state", "_table", "_term", "_unsettled", "_worker", "window"),
     )
 
     def __init__(
@@ -134,7 +134,7 @@ class OrderWorker:
         settings: OrderSettings | None = None,
     ) -> None:
         if len(arrays.goi) != shared.goi_entries:
-            raise InvalidInputError(f"a fabric of {len(arrays.goi)} entries, a sequencer of {shared.goi_entries}")
+            raise InvalidInputError(f"the fabric has {len(arrays.goi)} entries, the sequencer {shared.goi_entries}")
         own = settings or OrderSettings()
         self._settings: Final = own
         self._arrays: Final = arrays
@@ -146,9 +146,9 @@ class OrderWorker:
         self._notes: Final = shared.notes.view(np.int64)
         self._queues: Final = tuple(queues[worker] for queues in shared.queues)
         self._range: Final = shared.ranges[worker]
-        #: The windows of this worker's clients; recovery fills them before the first step.
+        #: The windows of this worker's clients; filled by recovery before the first step.
         self.window: Final = ClientWindow(clients_max=own.clients_max, remembered_max=own.remembered_max)
-        (self._places, self._clients, self._sides, self._memories, self._results, _) = self.window.admission_arrays
+        (self._table, self._clients, self._sides, self._memories, self._results, _) = self.window.admission_arrays
         ready_max = own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2
         self._ready: Final = np.zeros(ready_max * holding.READY_WORDS, np.int64)
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
@@ -160,69 +160,69 @@ class OrderWorker:
         self._goi_low: Final = shared.goi_entries * own.goi_low_percent // 100
         self._paused_at: int | None = None
         self._paused_ns = 0
-        #: Sessions that are open here and may not be committed: nobody else knows of them.
+        #: Sessions opened here whose control entry may not be committed yet: only this worker knows them.
         self._opened: dict[ClientId, Position] = {}
 
     @property
     def held(self) -> int:
-        """Batches that wait for an earlier one of their client."""
+        """The number of batches that wait for an earlier one of their client."""
         return int(self._state[holding.HELD])
 
     @property
     def waiting(self) -> int:
-        """Entries that are decided and have no position, because the ring of entries is too full."""
+        """The number of decided items without a position, because the ring of entries is too full."""
         return int(self._state[holding.READY_TAIL] - self._state[holding.READY_HEAD])
 
     @property
     def unsettled(self) -> int:
-        """Batches that have a position and do not know their numbers yet."""
+        """The number of batches that have a position but are not settled yet."""
         return int(self._state[holding.UNSETTLED_TAIL] - self._state[holding.UNSETTLED_HEAD])
 
     @property
     def bounced(self) -> int:
-        """Held batches that were sent back so far."""
+        """The total number of held batches that were bounced."""
         return int(self._state[holding.BOUNCED_TOTAL])
 
     @property
     def skipped(self) -> int:
-        """Client seqs that were given up so far."""
+        """The total number of skipped client seqs."""
         return int(self._state[holding.SKIPPED_TOTAL])
 
     def step(self, now_ns: int) -> int:
-        """Do what can be done now; how many entries were written."""
+        """Settle, drain, expire and write; returns the number of entries written."""
         self.settle()
         written = self._write()
         if self.waiting:
             return written
         gap_now = self._gap_time(now_ns)
-        share = max(1, self._settings.drain_refs // len(self._queues))
+        limit = max(1, self._settings.drain_refs // len(self._queues))
         for queue in self._queues:
-            self._drain(queue, share, gap_now)
-        # Without anything held there is no gap, and a kernel costs more to call than this is to ask.
+            self._drain(queue, limit, gap_now)
+        # Without held batches there is no gap; this test is cheaper than a kernel call.
         if self.held and self._paused_at is None:
             self._expire(gap_now)
         return written + self._write()
 
     def flush(self) -> int:
-        """Settle, and write what is decided, without taking more; how many entries were written."""
+        """Settle, and write the decided items, without draining; returns the number of entries written."""
         self.settle()
         return self._write()
 
     def settle(self) -> int:
-        """Let the windows know what became of batches that were committed since; how many."""
+        """Record the outcomes of newly committed batches in the windows; returns how many."""
         committed = load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED)
-        told = (self._arrays.side_words, self._arrays.result_all_words, self._pbr_entries, self._shared.goi_entries)
+        outcomes = (self._arrays.side_words, self._arrays.result_all_words, self._pbr_entries, self._shared.goi_entries)
         windows = (self._clients, self._sides, self._results)
         own = (self._unsettled, self._shared.settled)
-        return order_entries.settle_entries(committed, *told, *windows, *own, self._worker, self._state)
+        return order_entries.settle_entries(committed, *outcomes, *windows, *own, self._worker, self._state)
 
     def open_session(
         self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0
     ) -> SessionOpening | None:
-        """Open a session, which fences older ones, and order its control entry; None if that has to wait.
+        """Open a session, which fences older ones, and order its control entry; None if it has to wait.
 
-        What is held of an older session is refused ahead of that entry. `after_gap_ns` is how long the session allows
-        a gap to last; with 0 a gap lasts until the session has been silent for long enough.
+        Held batches of an older session are refused before that entry. `after_gap_ns` is the time limit of a gap; with
+        0 a gap lasts until the session has been silent for `silence_ns`.
         """
         if after_gap_ns < 0:
             raise InvalidInputError(f"a gap of {after_gap_ns} ns: 0 or more")
@@ -235,7 +235,7 @@ class OrderWorker:
             return None
         before = self.window.state(client_id) if client_id in self.window else None
         next_expected = self.window.open(client_id, session_epoch, start_seq)
-        row = find_row(self._places, self._clients, np.uint64(client_id))
+        row = find_row(self._table, self._clients, np.uint64(client_id))
         page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1
         held = int(self._pages[page * holding.PAGE_WORDS + holding.PAGE_HELD]) if page >= 0 else 0
         start = self._reserve(held + 1, held + 1)
@@ -255,7 +255,7 @@ class OrderWorker:
     def order_control(
         self, *, topic_id: int = 0, client_id: int = 0, client_seq: int = 0, record_count: int = 0
     ) -> Position | None:
-        """Order a control entry; its position, or None if that has to wait."""
+        """Order a control entry; returns its position, or None if it has to wait."""
         start = self._reserve(1, 1) if self._is_idle() else None
         if start is None:
             return None
@@ -265,63 +265,63 @@ class OrderWorker:
         return Position(start)
 
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
-        """Give up all below a seq of a client whose session was just opened, by SKIPs; false if some has to wait."""
-        row = find_row(self._places, self._clients, np.uint64(client_id))
+        """Skip everything below a seq of a client whose session was just opened; False if a part has to wait."""
+        row = find_row(self._table, self._clients, np.uint64(client_id))
         while (first := int(self._clients[row, window_kernels.NEXT_EXPECTED])) < end_seq:
             start = self._reserve(1, 1) if self._is_idle() else None
             if start is None:
                 return False
-            end = min(end_seq, first + _SKIPPED_AT_ONCE)
+            end = min(end_seq, first + _SKIP_MAX)
             count = window_kernels.skip_run(end, self._clients, self._sides, self._memories, row)
             holding.push_ready(self._ready, self._state, count, holding.KIND_SKIP, row, first)
             self._write_at(start)
         return True
 
     def touch(self, client_id: ClientId, now_ns: int) -> None:
-        """The session of a client lives, although no batch came: what it holds back may still get its turn."""
-        row = find_row(self._places, self._clients, np.uint64(client_id))
+        """Record activity of a client without a batch: keeps its gap from expiring by silence."""
+        row = find_row(self._table, self._clients, np.uint64(client_id))
         page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1 if row != ABSENT else -1
         if page >= 0:
             self._pages[page * holding.PAGE_WORDS + holding.PAGE_LAST_SEEN] = self._gap_time(now_ns)
 
     @property
     def rest_words(self) -> tuple[Words, Words]:
-        """The counters that all workers share, and the state of this one: what shows that nothing is under way."""
+        """The counters that all workers share, and the state of this one; they show whether anything is in flight."""
         return self._shared.counters, self._state
 
     def evictable(self, count: int) -> list[ClientId]:
-        """Clients that have been idle longest and of which nothing is held, ready, unsettled or being opened."""
+        """The longest idle clients with nothing held, ready, unsettled or being opened."""
         busy = self._busy_clients()
         idle = self.window.longest_idle(count + len(busy))
         return [client_id for client_id in idle if client_id not in busy][:count]
 
     def take_rows(self, client_ids: Iterable[ClientId]) -> bytes:
-        """Rows of the named clients, 64 bytes each, which are then forgotten here."""
-        named = list(client_ids)
-        busy = self._busy_clients().intersection(named)
+        """Export the rows of the given clients, 64 bytes each, and forget the clients."""
+        wanted = list(client_ids)
+        busy = self._busy_clients().intersection(wanted)
         if busy:
-            raise ConflictError(f"client {min(busy):016x} has batches under way: take those that `evictable` names")
-        taken = self.window.export_rows(named)
-        for client_id in named:
+            raise ConflictError(f"client {min(busy):016x} has batches in flight: take only clients from `evictable`")
+        rows = self.window.export_rows(wanted)
+        for client_id in wanted:
             self.window.forget(client_id)
-        return taken
+        return rows
 
     def busy(self) -> set[ClientId]:
-        """Clients of which something is held, ready, unsettled or being opened."""
+        """Clients with something held, ready, unsettled or being opened."""
         self.settle()
         return self._busy_clients()
 
     def import_rows(self, rows: bytes | memoryview) -> int:
-        """Take rows of clients that belong to this worker; how many."""
+        """Import rows of clients of this worker; returns how many."""
         return self.window.import_rows(rows)
 
     def pause_gaps(self, now_ns: int) -> None:
-        """Stop all gap clocks: something is being replaced, and publishers cannot reach us."""
+        """Stop all gap timers: a broker is being replaced, and publishers cannot reach it."""
         if self._paused_at is None:
             self._paused_at = now_ns
 
     def resume_gaps(self, now_ns: int) -> None:
-        """Let the gap clocks go on where they were stopped."""
+        """Resume the gap timers."""
         if self._paused_at is not None:
             self._paused_ns += now_ns - self._paused_at
             self._paused_at = None
@@ -330,7 +330,7 @@ class OrderWorker:
         return (now_ns if self._paused_at is None else self._paused_at) - self._paused_ns
 
     def _is_idle(self) -> bool:
-        """Whether nothing is left to write, after trying to."""
+        """True if nothing is left to write, after a flush."""
         self.flush()
         return self.waiting == 0
 
@@ -346,7 +346,7 @@ class OrderWorker:
                 self._pbr_entries,
                 now_ns,
                 absent,
-                self._places,
+                self._table,
                 self._clients,
                 self._sides,
                 self._memories,
@@ -364,27 +364,29 @@ class OrderWorker:
             try:
                 known = self.fetch(client_id)
             except FullError:
-                return  # every client in memory has something under way: the next step finds some that have not
+                return  # every client in memory is busy: the next step tries again
             if not known:
                 absent = client_id
 
     def fetch(self, client_id: ClientId) -> bool:
-        """Take a client's row into memory; false if there is none, `FullError` if no other can be spared for it."""
+        """Load a client's row into memory; False if there is none, `FullError` if no other row can be evicted."""
         row = self._rows.load(client_id)
         if row is None:
             return False
         if not self.make_space():
-            raise FullError(f"no row of {self._settings.clients_max} clients can be spared for client {client_id:016x}")
+            raise FullError(
+                f"all {self._settings.clients_max} clients in memory are busy: no space for client {client_id:016x}"
+            )
         self.window.import_rows(row)
         return True
 
     def make_space(self) -> bool:
-        """Whether there is a row for another client, some idle ones having left for it where needed."""
+        """True if there is space for another client; evicts idle ones if needed."""
         clients_max = self._settings.clients_max
-        return len(self.window) < clients_max or self.evict(max(1, clients_max // _EVICTED_AT_ONCE)) > 0
+        return len(self.window) < clients_max or self.evict(max(1, clients_max // _EVICTED_PART)) > 0
 
     def evict(self, count: int) -> int:
-        """Have up to so many idle clients leave memory, whose rows are saved; how many did."""
+        """Save the rows of up to `count` idle clients and drop them from memory; returns how many."""
         idle = self.evictable(count)
         if idle:
             self._rows.save(self.take_rows(idle))
@@ -392,8 +394,8 @@ class OrderWorker:
 
     def _busy_clients(self) -> set[ClientId]:
         first, end = self._state[[holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL]].tolist()
-        places = np.arange(first, end) % self._shared.goi_entries
-        unsettled = self._unsettled.reshape(-1, order_entries.UNSETTLED_WORDS)[places, order_entries.UNSETTLED_ROW]
+        slots = np.arange(first, end) % self._shared.goi_entries
+        unsettled = self._unsettled.reshape(-1, order_entries.UNSETTLED_WORDS)[slots, order_entries.UNSETTLED_ROW]
         first, end = self._state[[holding.READY_HEAD, holding.READY_TAIL]].tolist()
         ready = self._ready.reshape(-1, holding.READY_WORDS)[first:end]
         is_client = (ready[:, holding.READY_ROW] >= 0) & (ready[:, holding.READY_CODE] < holding.KIND_CONTROL)
@@ -409,7 +411,7 @@ class OrderWorker:
         gaps.expire_gaps(self._arrays.pbr_all_words, self._pbr_entries, now_ns, *windows, *holds)
 
     def _write(self) -> int:
-        """Write as much of what is ready as has room; how many entries."""
+        """Write as many ready items as there is space for; returns how many."""
         count = self.waiting
         start = self._reserve(1, count) if count else None
         return 0 if start is None else self._write_at(start)

@@ -1,20 +1,20 @@
-"""The sequencer of a pod, put together: collectors, workers and the commit frontier, in one of three modes.
+"""The sequencer of a pod: runs collectors, workers and the commit frontier, in one of three modes.
 
-    single           one collector and one worker: collect, order, commit, one after the other, one reservation a cycle
-    shard_worker     one worker that drains without end, beside its collector and the frontier
+    single           one collector and one worker: collect, order, commit in turn, one reservation per cycle
+    shard_worker     one worker that drains continuously, next to its collector and the frontier
     scatter_gather   several collectors and workers; each worker has its own clients and its own reservations
 
-All three are the same roles; they differ in how many there are, and in who steps them: `step` does all of them in turn,
-`roles` are for whoever gives each a thread or a turn of its own. A role is not stepped by two at a time; `open_session`
-and `order_control` are calls to the worker of a client, and count as a step of it.
+All modes have the same roles; they differ in the number of roles and in who steps them: `step` steps all in turn; with
+`roles` a caller can step each on its own thread. No two threads may step a role at the same time; `open_session` and
+`order_control` call the worker of a client, and count as a step of it.
 
-Checkpoints. When enough positions have passed since the last, workers take nothing more until everything that is
-reserved is committed and settled, and then the rows of all clients and topics are written to the fabric.
-What workers may have decided by then always fits the ring of entries: what they drain and hold is
-bounded by parts of it, or such a pause could never end.
+Checkpoints. When enough positions have passed since the last one, workers take no more refs until every reserved
+position is committed and settled; then the rows of all clients and topics are written to the fabric. The items that
+workers have decided by then always fit the ring of entries: a fraction of the ring bounds what they drain and hold.
+Otherwise the pause might never end.
 
-A start is cold, from what the owner knows, or warm, from what is in the fabric (`recovery`). The term was granted by
-whoever starts it. It must not know files, brokers or what a control means.
+A start is cold, from the state of the owner, or warm, from the fabric (`recovery`). The caller grants the term. This
+module must not know files, brokers or the meaning of a control.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOp
 from seawall.sequencer.recovery import RingResume, WarmRecovery
 from seawall.sequencer.shared import SequencerShared
 
-#: The part of its share of the ring of entries that a worker may drain at once, and hold: twice this still fits between
-#: the moment when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
+#: A worker may drain, and hold, this fraction (1/n) of its part of the ring of entries: twice that still fits between
+#: the fill level at which a checkpoint is due (half of the ring) and the one at which ordering stops (nine tenths).
 _WORKER_PART: Final = 8
 
 
 class SequencerMode(StrEnum):
-    """How the work is shared out."""
+    """How the work is distributed over roles."""
 
     SINGLE = "single"
     SHARD_WORKER = "shard_worker"
@@ -56,7 +56,7 @@ class SequencerMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SequencerSettings:
-    """The mode, and how many of each; `workers` and `collectors` are more than one in `scatter_gather` alone."""
+    """The mode and the number of roles; several workers and collectors only in `scatter_gather`."""
 
     mode: SequencerMode = SequencerMode.SINGLE
     collectors: int = 1
@@ -75,21 +75,21 @@ class SequencerSettings:
 
 
 class Moment(NamedTuple):
-    """When a step is: by the clock that never goes back, and by the one on the wall."""
+    """The time of a step, by the monotonic clock and by the wall clock."""
 
     now_ns: int
     wall_ns: int
 
 
 class Role(NamedTuple):
-    """One part of the sequencer: `step` does what there is to do at a moment, and says how much that was."""
+    """One part of the sequencer; `step` does the pending work and returns its amount."""
 
     name: str
     step: Callable[[Moment], int]
 
 
 class OpenedSession(NamedTuple):
-    """What a CONTROL has opened: a session of a client, and where a client begins that nobody knew."""
+    """A session that a CONTROL has opened; `start_seq` is for a new client."""
 
     client_id: ClientId
     session_epoch: SessionEpoch
@@ -97,43 +97,43 @@ class OpenedSession(NamedTuple):
 
 
 class Owner(Protocol):
-    """Who carries out what the sequencer orders."""
+    """Executes the control entries of the sequencer and stores client rows."""
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client (64 bytes) as it was saved last, or None if there is none."""
+        """The last saved row of a client (64 bytes), or None."""
 
     def save(self, rows: bytes) -> None:
-        """Keep rows, 64 bytes each; nobody else has them any more."""
+        """Store rows, 64 bytes each; the sequencer forgets them."""
 
     def execute(self, position: Position) -> None:
-        """Make the change that was ordered at a position; everything before it is committed."""
+        """Execute the control entry at a position; everything before it is committed."""
 
     def raise_ceilings(self) -> None:
         """Make higher ceilings durable for the topics that run out of seqs."""
 
 
 class RecoveryOwner(Owner, Protocol):
-    """Who knows what the fabric does not."""
+    """An owner that also has the state which the fabric lacks."""
 
     def repeat_for_topics(self, position: Position) -> None:
-        """Change the topics of the frontier as the control at a position did."""
+        """Apply the topic changes of the control at a position to the frontier again."""
 
     def opened_at(self, position: Position) -> OpenedSession | None:
-        """The session that the control at a position opened, if it did that."""
+        """The session that the control at a position opened, or None."""
 
     def offset_after(self, topic_id: TopicId, position: Position) -> Offset:
-        """The byte offset behind a topic's batch at a position, which is durable."""
+        """The byte offset after a topic's batch at a durable position."""
 
 
 class PodSequencer:
-    """A running sequencer. Made by `start_cold` or `start_warm`."""
+    """A running sequencer. Create it with `start_cold` or `start_warm`."""
 
     __slots__ = (
         *(
             "_collectors",
-            "_ended",
+            "_ended_brokers",
             "_owner",
-            "_resting",
+            "_quiescent",
             "_shared",
             "frontier",
             "is_quiescing",
@@ -153,7 +153,7 @@ class PodSequencer:
         frontier: GoiFrontier,
     ) -> None:
         brokers = len(fabric.pbr)
-        ordering = _within(settings.ordering, shared.goi_entries // settings.workers)
+        ordering = _bounded(settings.ordering, shared.goi_entries // settings.workers)
         self.term: Final = term
         self.frontier: Final = frontier
         self._shared: Final = shared
@@ -166,12 +166,12 @@ class PodSequencer:
             OrderWorker(fabric, shared, number, term=term, rows=owner, settings=ordering)
             for number in range(settings.workers)
         )
-        #: Whether workers take nothing more, because of a checkpoint; and those that have come to rest for it.
+        #: True while workers take no more refs, because of a checkpoint; and the workers that are quiescent.
         self.is_quiescing = False
-        self._resting: Final[set[int]] = set()
-        #: Brokers that have ended and that nobody has replaced.
-        self._ended: Final[set[int]] = set()
-        #: In the order in which work passes them.
+        self._quiescent: Final[set[int]] = set()
+        #: Brokers that have ended and are not replaced yet.
+        self._ended_brokers: Final[set[int]] = set()
+        #: In the order of the data path.
         self.roles: Final = (
             *(Role(f"collector {number}", _collecting(each)) for number, each in enumerate(self._collectors)),
             *(Role(f"worker {number}", self._working(number, each)) for number, each in enumerate(self.workers)),
@@ -187,7 +187,7 @@ class PodSequencer:
         term: Term,
         settings: SequencerSettings | None = None,
     ) -> PodSequencer:
-        """Begin in a new fabric, where the frontier stands: everything before it is on disk."""
+        """Start in a new fabric, at the frontier's next position: everything before it is on disk."""
         own = settings or SequencerSettings()
         start = frontier.next_position
         shared = _shared(fabric, own, start)
@@ -197,13 +197,13 @@ class PodSequencer:
             (records.CONTROL_DURABLE, start),
         ):
             store_release_u64(fabric.control_words, word, value)
-        made = GoiFrontier(
+        goi_frontier = GoiFrontier(
             *(fabric, shared, frontier),
             on_control=owner.execute,
             term_start=start,
             reconcile_after_ns=own.reconcile_after_ns,
         )
-        sequencer = cls(fabric, shared, own, owner, term, made)
+        sequencer = cls(fabric, shared, own, owner, term, goi_frontier)
         sequencer.checkpoint()
         return sequencer
 
@@ -217,46 +217,46 @@ class PodSequencer:
         *,
         moment: Moment,
     ) -> PodSequencer:
-        """Go on in a fabric whose sequencer has ended, in the next term. `frontier` is empty and gets its topics."""
+        """Continue in a fabric whose sequencer has ended, in the next term. Fills the empty `frontier`."""
         own = settings or SequencerSettings()
         recovery = WarmRecovery(fabric, frontier)
         recovery.replay_topics(owner.repeat_for_topics, owner.offset_after)
         resumes = recovery.restore_results()
         shared = _shared(fabric, own, recovery.start)
-        made = GoiFrontier(
+        goi_frontier = GoiFrontier(
             *(fabric, shared, frontier),
             on_control=owner.execute,
             term_start=recovery.start,
             limit=recovery.start,
             reconcile_after_ns=own.reconcile_after_ns,
         )
-        sequencer = cls(fabric, shared, own, owner, recovery.term, made)
-        while made.step(*moment) is FrontierStop.NEEDS_CEILING:
+        sequencer = cls(fabric, shared, own, owner, recovery.term, goi_frontier)
+        while goi_frontier.step(*moment) is FrontierStop.NEEDS_CEILING:
             owner.raise_ceilings()
         sequencer._restore_clients(recovery, owner)
         sequencer._resume_rings(resumes)
-        # At rest as never again: and what was left of the ring may be less than workers need to come to rest.
+        # Everything is quiescent now; later the rest of the ring may be too small for workers to become quiescent.
         sequencer.checkpoint()
         return sequencer
 
     @property
     def only_worker(self) -> OrderWorker | None:
-        """The worker, if there is one of them; None if there are several."""
+        """The worker if there is exactly one, else None."""
         return self.workers[0] if len(self.workers) == 1 else None
 
     @property
     def collected(self) -> Words:
-        """How far each ring was collected, as `kernels.ordering.collecting` lays it out."""
+        """The cursors of all rings, in the layout of `kernels.ordering.collecting`."""
         return self._shared.collected
 
     # --- work ----------------------------------------------------------------------------------------------------
 
     def step(self, moment: Moment) -> int:
-        """A step of every role, in the order in which work passes them; how much they did."""
+        """Step every role in the order of the data path; returns the total amount of work."""
         return sum(role.step(moment) for role in self.roles)
 
     def advance_durable(self, members: Iterable[int], min_replicas: int) -> Position:
-        """Take what the replicas that count have made durable, and free what is not needed any more."""
+        """Advance the durable frontier to that of the members, and free completed slots; returns the frontier."""
         durable = self.frontier.advance_durable(members, min_replicas)
         self.frontier.advance_completion()
         return durable
@@ -264,27 +264,27 @@ class PodSequencer:
     def open_session(
         self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0
     ) -> SessionOpening | None:
-        """Open a session at the position of a control entry; None if that has to wait."""
+        """Open a session at the position of a control entry; None if it has to wait."""
         if self.is_quiescing:
             return None
         worker = self._worker_of(client_id)
         return worker.open_session(client_id, session_epoch, start_seq, after_gap_ns=after_gap_ns)
 
     def order_control(self, topic_id: TopicId | None = None) -> Position | None:
-        """Order a change that the owner makes at its position; None if that has to wait."""
+        """Order a control entry that the owner executes; returns its position, or None if it has to wait."""
         return None if self.is_quiescing else self.workers[0].order_control(topic_id=topic_id or 0)
 
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
-        """Give up everything undecided of a client below a seq; false if some of it has to wait."""
+        """Skip all undecided seqs of a client below a seq; False if a part has to wait."""
         return not self.is_quiescing and self._worker_of(client_id).abandon(client_id, end_seq)
 
     def not_busy(self, client_ids: Iterable[ClientId]) -> list[ClientId]:
-        """Those of some clients of which nothing is under way."""
+        """The given clients without anything in flight."""
         busy = set().union(*(worker.busy() for worker in self.workers))
         return [client_id for client_id in client_ids if client_id not in busy]
 
     def retire(self, client_ids: Sequence[ClientId]) -> Position | None:
-        """Order the end of sessions of clients that are not busy; None if that has to wait."""
+        """Order the end of sessions of clients that are not busy; None if it has to wait."""
         position = self.order_control()
         if position is not None:
             for client_id in client_ids:
@@ -294,36 +294,36 @@ class PodSequencer:
         return position
 
     def touch(self, client_id: ClientId, now_ns: int) -> None:
-        """The session of a client lives, although no batch of it came."""
+        """Record activity of a client without a batch."""
         self._worker_of(client_id).touch(client_id, now_ns)
 
     # --- brokers -------------------------------------------------------------------------------------------------
 
     def broker_ended(self, broker: int, now_ns: int) -> None:
-        """A broker has ended: what it claimed and did not publish is not waited for, and gap clocks stand still."""
+        """Abandon the unpublished slots of a broker that has ended, and stop all gap timers."""
         self._collector_of(broker).mark_dead(broker)
-        self._ended.add(broker)
+        self._ended_brokers.add(broker)
         for worker in self.workers:
             worker.pause_gaps(now_ns)
 
     def broker_began(self, broker: int, now_ns: int) -> None:
-        """Another broker has taken the ring over; gap clocks go on when that is so of all that have ended."""
+        """Resume the ring of a replaced broker; gap timers resume when all ended brokers are replaced."""
         self._collector_of(broker).mark_alive(broker)
-        self._ended.discard(broker)
-        if not self._ended:
+        self._ended_brokers.discard(broker)
+        if not self._ended_brokers:
             for worker in self.workers:
                 worker.resume_gaps(now_ns)
 
     def cursor(self, broker: int) -> int:
-        """Slots of a broker that were collected."""
+        """The number of collected slots of a broker."""
         return self._collector_of(broker).cursor(broker)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Position:
-        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile.
+        """Write a checkpoint now; everything must be quiescent, and no role may be stepped meanwhile.
 
-        Clients that it has no room for leave memory first, the longest idle ones of each worker.
+        If it has no space for all clients, the longest idle ones of each worker are evicted first.
         """
         excess = sum(len(worker.window) for worker in self.workers) - self.frontier.checkpoint_clients_max
         for worker in self.workers:
@@ -337,11 +337,11 @@ class PodSequencer:
         def step(moment: Moment) -> int:
             if not self.is_quiescing:
                 return worker.step(moment.now_ns)
-            if number in self._resting:
+            if number in self._quiescent:
                 return 0
             done = worker.flush()
             if not worker.waiting and not worker.unsettled:
-                self._resting.add(number)
+                self._quiescent.add(number)
             return done
 
         return step
@@ -352,10 +352,10 @@ class PodSequencer:
             self._owner.raise_ceilings()
             self.frontier.step(*moment)
         if self.is_quiescing:
-            # Those who rest touch nothing before they are told to go on.
-            if len(self._resting) == len(self.workers) and self.frontier.reserved == self.frontier.committed:
+            # Quiescent workers change nothing until `is_quiescing` is False again.
+            if len(self._quiescent) == len(self.workers) and self.frontier.reserved == self.frontier.committed:
                 self.checkpoint()
-                self._resting.clear()
+                self._quiescent.clear()
                 self.is_quiescing = False
         elif self.frontier.is_checkpoint_due:
             self.is_quiescing = True
@@ -381,7 +381,7 @@ class PodSequencer:
             worker = self._worker_of(opened.client_id)
             if opened.client_id not in worker.window and not import_client(opened.client_id):
                 worker.make_space()
-            # A stored row may know this session and later ones already.
+            # A stored row may already include this session and later ones.
             elif worker.window.state(opened.client_id).session_epoch >= opened.session_epoch:
                 return
             worker.window.open(*opened)
@@ -409,9 +409,9 @@ def _shared(fabric: FabricArrays, settings: SequencerSettings, start: Position) 
     return SequencerShared.make(len(fabric.goi), settings.collectors, settings.workers, start=start)
 
 
-def _within(ordering: OrderSettings, share: int) -> OrderSettings:
-    """As is set, within what a worker's share of the ring of entries allows."""
-    most = share // _WORKER_PART
+def _bounded(ordering: OrderSettings, entries: int) -> OrderSettings:
+    """The settings, bounded by a fraction of the worker's part of the ring of entries."""
+    most = entries // _WORKER_PART
     return replace(ordering, drain_refs=min(ordering.drain_refs, most), hold_max=min(ordering.hold_max, most))
 
 

@@ -1,27 +1,27 @@
-"""Warm recovery: the sequencer has ended and the fabric lives; everything is found again in there.
+"""Warm recovery: restores a sequencer from the fabric after its process has ended.
 
-In this order, by the owner, after the process before it has ended and while no worker runs:
+The owner calls these in order, after the previous process has ended and while no worker runs:
 
-    WarmRecovery(…)         the next term; the first hole behind `committed`; what lies behind the hole is scrubbed
-    replay_topics(…)        rows of topics: the newest checkpoint, then committed batches and controls behind it
-    restore_results()       results of committed entries that brokers have not got, and which slots have an entry
-    a GoiFrontier           with `term_start` and `limit` at `start`: its steps commit what was written up to there
+    WarmRecovery(…)         takes the next term; finds the first hole above `committed`; scrubs entries above the hole
+    replay_topics(…)        rows of topics: the newest checkpoint, then committed batches and controls after it
+    restore_results()       results of committed entries that brokers have not received, and which slots have an entry
+    a GoiFrontier           with `term_start` and `limit` at `start`: its steps commit the entries below
     replay_clients(…)       rows of clients: the checkpoint, then batches, SKIPs and controls up to `start`
 
-and then collectors begin at `completed` of each ring, and pass over slots that are taken. What was scrubbed is ordered
-again: its batches are in their rings, untouched.
+Then collectors begin at `completed` of each ring and skip slots with an entry. Scrubbed batches are ordered again: they
+are still in their rings.
 
-What is needed is there: no worker writes over an entry from the checkpoint on. One thing is not: where
-a topic's next byte offset is, if the bytes of its last batch were freed. What was freed is durable, so the owner finds
-it in the log (`offset_after`).
+Everything needed is in the fabric, since no worker overwrites an entry from the checkpoint on, with one exception: a
+topic's next byte offset, if the bytes of its last batch were freed. Freed batches are durable, so the owner finds the
+offset in the log (`offset_after`).
 
 INV-RECOVERY-TWICE: a recovery of the order keeps everything below the first hole, discards the rest, and can be cut and
 repeated anywhere.
 
-Entries from `start` on are those of the new term only.
+Entries from `start` on belong to the new term only.
 
-A fabric whose counts contradict each other is not recovered: an error says so, and the way out is a cold start. This
-module must not know files, nor what a control means.
+A fabric with inconsistent counts is not recovered: an error reports it, and the remedy is a cold start. This module
+must not know files or the meaning of a control.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _SKIP_OR_CONTROL = records.FLAG_SKIP | records.FLAG_CONTROL
 
 @dataclass(frozen=True, slots=True)
 class RingResume:
-    """Where collecting of one broker's ring begins, and which slots from there on have an entry (absolute indexes)."""
+    """The first slot to collect of one broker's ring, and the later slots with an entry (absolute indexes)."""
 
     cursor: int
     taken: Words
 
 
 class WarmRecovery:
-    """One recovery; what it finds is in its attributes. `frontier` is empty, and gets the topics and the position."""
+    """One recovery; its attributes hold the results. Fills the empty `frontier` with topics and position."""
 
     __slots__ = (
         *("_checkpoint", "_fabric", "_goi", "_side", "committed", "floor", "frontier", "results_written", "scrubbed"),
@@ -74,16 +74,16 @@ class WarmRecovery:
         self._fabric = fabric
         self._goi = fabric.goi_words
         self._side = fabric.side_words
-        #: Positions below it were committed by the sequencer before; entries from `floor` on are there.
+        #: Positions below it were committed by the previous sequencer; entries from `floor` on exist.
         self.committed = Position(load_acquire_u64(control, records.CONTROL_COMMITTED))
         durable = load_acquire_u64(control, records.CONTROL_DURABLE)
         self._checkpoint = _usable_checkpoint(fabric, self.committed, durable)
         self.floor = Position(min(durable, self._checkpoint.position))
         capacity = len(fabric.goi)
-        found = int(ready_slots(self._goi, records.GOI_TOKEN, self.committed, capacity))
-        #: The first position without an entry: ordering goes on here, in the new term.
-        self.start = Position(self.committed + found)
-        self.scrubbed = int(kernels.scrub_behind(self._goi, self.start))
+        written = int(ready_slots(self._goi, records.GOI_TOKEN, self.committed, capacity))
+        #: The first position without an entry: ordering continues here, in the new term.
+        self.start = Position(self.committed + written)
+        self.scrubbed = int(kernels.scrub_from(self._goi, self.start))
         self.term = Term(load_acquire_u64(control, records.CONTROL_TERM) + 1)
         store_release_u64(control, records.CONTROL_TERM, self.term)
         self.results_written = 0
@@ -93,10 +93,10 @@ class WarmRecovery:
         on_control: Callable[[Position], None],
         offset_after: Callable[[TopicId, Position], Offset],
     ) -> None:
-        """Bring the frontier to `committed`: topics of the checkpoint, moved on by what was committed behind it.
+        """Bring the frontier to `committed`: topics of the checkpoint, advanced by the entries committed after it.
 
-        `on_control` changes topics as the control at a position did, and numbers nothing. `offset_after` tells the byte
-        offset behind a topic's batch at a durable position. Ceilings are the owner's to raise again.
+        `on_control` applies the topic changes of the control at a position, and assigns no numbers. `offset_after`
+        returns the byte offset after a topic's batch at a durable position. The owner raises ceilings again.
         """
         state = self.frontier.state
         self.frontier.import_rows(self._checkpoint.topics)
@@ -118,7 +118,7 @@ class WarmRecovery:
             topics[row]["next_offset"] = self._offset_after(topic_id, Position(int(latest[row])), offset_after)
 
     def restore_results(self) -> tuple[RingResume, ...]:
-        """Tell brokers what was committed and not told, and find which of their slots have an entry: one for each."""
+        """Write missing results of committed entries, and find the slots with an entry; one `RingResume` per broker."""
         fabric, brokers = self._fabric, len(self._fabric.pbr)
         taken = np.zeros(sum(map(len, fabric.pbr)), np.int64)
         completion, results = fabric.completion_all_words, fabric.result_all_words
@@ -144,10 +144,10 @@ class WarmRecovery:
         on_control: Callable[[Position], None],
         import_client: Callable[[ClientId], bool],
     ) -> None:
-        """Fill the windows of all workers with what is decided below `start`, which is committed by now.
+        """Fill the windows of all workers with the decisions below `start`, which must be committed by now.
 
-        `on_control` opens sessions as the control at a position did. `import_client` puts the stored row of a client
-        into its window, and says whether there was one.
+        `on_control` opens the session of the control at a position. `import_client` loads the stored row of a client
+        into its window, and returns False if there is none.
         """
         if load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED) < self.start:
             raise WrongStateError(f"positions below {self.start} are not all committed: step the frontier first")
@@ -173,19 +173,19 @@ class WarmRecovery:
     def _offset_after(
         self, topic_id: TopicId, position: Position, offset_after: Callable[[TopicId, Position], Offset]
     ) -> Offset:
-        place = position & (len(self._fabric.goi) - 1)
-        entry = self._fabric.goi[place]
+        slot = position & (len(self._fabric.goi) - 1)
+        entry = self._fabric.goi[slot]
         broker, blog = int(entry["broker"]), self._fabric.blogs[int(entry["broker"])]
         completed = load_acquire_u64(self._fabric.completion_words[broker], records.COMPLETION_COMPLETED)
         if slot_index_of(int(entry["pbr_index"]), completed) < 0:
             return offset_after(topic_id, position)
         at = int(entry["blog_offset"]) % blog.size + RAW_LENGTH_AT
         raw_length = int.from_bytes(blog[at : at + 4].tobytes(), "little")
-        return Offset(int(self._fabric.side[place]["base_offset"]) + raw_length)
+        return Offset(int(self._fabric.side[slot]["base_offset"]) + raw_length)
 
 
 class _Decider:
-    """Decides gathered batches in the windows of their clients."""
+    """Decides replayed batches in the windows of their clients."""
 
     __slots__ = ("_batches", "_counts", "_import_client", "_outcomes", "_windows", "_worker_of")
 
@@ -203,7 +203,7 @@ class _Decider:
         self._counts = np.zeros(1, np.int64)
 
     def decide_run(self, first: int, end: int, goi: Words, side: Words) -> int:
-        """Decide the batches of a stretch; where it stopped."""
+        """Decide the batches of a range of positions; returns where it stopped."""
         position = int(kernels.gather_batches(first, end, goi, side, self._batches, self._outcomes, self._counts))
         count = int(self._counts[0])
         batches, outcomes = self._batches[:count], self._outcomes[:count]
@@ -212,45 +212,45 @@ class _Decider:
         for worker, window in enumerate(self._windows):
             mine = workers == worker
             self._decide(window, batches[mine], outcomes[mine])
-        self._pass_lower(batches, goi[(outcomes["position"].astype(np.int64) * records.SLOT_WORDS + 7) % goi.size])
+        self._skip_lower(batches, goi[(outcomes["position"].astype(np.int64) * records.SLOT_WORDS + 7) % goi.size])
         return position
 
-    def _pass_lower(self, batches: Records, flags: Words) -> None:
-        """A batch of order 5 had its turn, so everything below it was decided, also what no row knows to be refused."""
+    def _skip_lower(self, batches: Records, flags: Words) -> None:
+        """Skip everything below a batch of order 5: it was decided, even if it was refused and left no trace."""
         strong = batches[flags >> 32 & records.FLAG_STRONG_ORDER != 0]
         for number in np.unique(strong["client_id"]).tolist():
             highest = int(strong["client_seq"][strong["client_id"] == number].max())
             self.known_window(ClientId(number)).skip_to(ClientId(number), ClientSeq(highest + 1))
 
     def known_window(self, client_id: ClientId) -> ClientWindow:
-        """The window that has a client's row, which is imported if need be."""
+        """The window that has a client's row; imports the row if needed."""
         window = self._windows[self._worker_of(client_id)]
         if client_id not in window and not self._import_client(client_id):
-            raise CorruptionError(f"client {client_id:016x} has batches in the order and a row nowhere: {_START_COLD}")
+            raise CorruptionError(f"client {client_id:016x} has batches in the order but no row: {_START_COLD}")
         return window
 
     def _decide(self, window: ClientWindow, batches: Records, outcomes: Records) -> None:
         unknown = window.decide_many(batches, outcomes) == CHECK_UNKNOWN_CLIENT
         for number in np.unique(batches["client_id"][unknown]).tolist():
-            # One by one: a row may have to leave for the next.
+            # One by one: importing a row may evict another.
             mine = unknown & (batches["client_id"] == number)
             self.known_window(ClientId(number)).decide_many(batches[mine], outcomes[mine])
 
 
-_START_COLD = "remove the fabric and start again, from what is on disk"
+_START_COLD = "remove the fabric and start again, from the data directory"
 
 
 def _usable_checkpoint(fabric: FabricArrays, committed: int, durable: int) -> Checkpoint:
-    """The newest one, if everything from it on is there."""
+    """The newest checkpoint; `CorruptionError` if entries after it are missing."""
     newest = newest_checkpoint(fabric)
     if newest is None:
         raise CorruptionError(f"the fabric has no valid checkpoint: {_START_COLD}")
     first = min(durable, newest.position)
-    behind = committed - first
-    if max(durable, newest.position) > committed or behind > len(fabric.goi):
+    count = committed - first
+    if max(durable, newest.position) > committed or count > len(fabric.goi):
         raise CorruptionError(
-            f"committed is {committed}, durable {durable}, the checkpoint of {newest.position}: {_START_COLD}"
+            f"committed is {committed}, durable {durable}, the checkpoint {newest.position}: {_START_COLD}"
         )
-    if ready_slots(fabric.goi_words, records.GOI_TOKEN, first, behind) < behind:
-        raise CorruptionError(f"entries between {first} and {committed} are gone: {_START_COLD}")
+    if ready_slots(fabric.goi_words, records.GOI_TOKEN, first, count) < count:
+        raise CorruptionError(f"entries between {first} and {committed} are missing: {_START_COLD}")
     return newest

@@ -1,22 +1,22 @@
-"""What the roles of one sequencer process share beside the fabric: counters, notes, and the queues between them.
+"""The private memory that the roles of a sequencer process share: counters, notes, and the queues between them.
 
     collector c ── queues[c][w] ──▶ worker w ── ranges[w] ──▶ frontier
-    counters[RESERVED]   next position to hand out; workers add to it atomically
-    counters[FLOOR]      positions below it may be written over in the GOI; the frontier raises it
-    notes                one for each place of the GOI (position mod `goi_entries`): numbers of a duplicate's original,
-                         left over from an earlier lap where the entry is no duplicate
-    collected            one line for each broker (`kernels.ordering.collecting`); its first word counts the slots taken
-    settled              one line for each worker: below its first word nothing waits to learn its numbers
+    counters[RESERVED]   next free position; workers add to it atomically
+    counters[FLOOR]      entries below it may be overwritten in the GOI; the frontier raises it
+    notes                one for each entry of the GOI (position mod `goi_entries`): numbers of a duplicate's original;
+                         stale, from an earlier lap, if the entry is no duplicate
+    collected            one line per broker (`kernels.ordering.collecting`); its first word counts the collected slots
+    settled              one line per worker: all its batches below the first word are settled
 
 A ring has one producer and one consumer, each with its own count (`kernels.runtime.rings`: PRODUCED and CONSUMED,
-absolute and exclusive, never reduced), so items need no token: an item is there once the producer has counted it
+absolute and exclusive, never reset), so items need no token: an item is visible once the producer has counted it
 (store-release). An item of a queue is one word, the ref of a slot; an item of a range ring is two, first position and
 end.
 
-Every word has one writing role, RESERVED excepted, which is changed by atomic operations only. The note of a duplicate
-is written by the worker that reserved its position, before the GOI token, and read after that.
+Every word has one writing role, except RESERVED, which changes only by atomic operations. The worker that reserved the
+position of a duplicate writes its note before the GOI token; readers read it after the token.
 
-What a crash does: all of it is gone, and nothing here is needed to recover. It must not know what refs mean.
+A crash loses all of it, and recovery needs none of it. This module must not know what refs mean.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from seawall.fabric.records import Records, Words
 from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED
 from seawall.sequencer.line_memory import line_zeros
 
-#: Places in `counters`, a cache line apart.
+#: Indexes into `counters`, a cache line apart.
 RESERVED: Final = 0
 FLOOR: Final = 8
 SHARED_COUNTER_WORDS: Final = 16
 
-#: What a worker tells the frontier of one position: numbers of a duplicate's original, zeros where it knows none.
+#: A worker's note to the frontier for one position: numbers of a duplicate's original, zeros if unknown.
 NOTE: Final = np.dtype([("base_seq", np.uint64), ("timestamp_ns", np.uint64)])
 assert NOTE.itemsize == 16
 
-#: In `settled`: nothing waits.
+#: In `settled`: no batch is unsettled.
 NOTHING_UNSETTLED: Final = 1 << 62
 
 #: Words of one line of `collected` and `settled`.
@@ -55,7 +55,7 @@ RANGE_WORDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SpscRing:
-    """Items from one role to another: `words` holds them, at (index mod capacity) × `item_words`."""
+    """A queue of items from one role to another; an item is at (index mod capacity) × `item_words` of `words`."""
 
     words: Words
     counters: Words
@@ -63,7 +63,7 @@ class SpscRing:
 
     @property
     def capacity(self) -> int:
-        """Items it holds, a power of two."""
+        """The maximal number of items, a power of two."""
         return self.words.size // self.item_words
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class SpscRing:
 
 @dataclass(frozen=True, slots=True)
 class SequencerShared:
-    """The private memory of a sequencer process. Made by `make`."""
+    """The private memory of a sequencer process. Create it with `make`."""
 
     goi_entries: int
     counters: Words
@@ -81,7 +81,7 @@ class SequencerShared:
     ranges: tuple[SpscRing, ...]
     collected: Words
     settled: Words
-    #: All queues of one collector as one ring beside the other, for its kernel: `queues` are parts of these.
+    #: All queues of each collector in one array, for its kernel: `queues` are slices of these.
     queue_words: tuple[Words, ...]
     queue_counters: tuple[Words, ...]
 
@@ -96,7 +96,7 @@ class SequencerShared:
         range_items: int = limits.SEQUENCER_RANGES,
         start: int = 0,
     ) -> SequencerShared:
-        """Empty queues; positions begin at `start`, and so does what may not be written over."""
+        """Create empty queues; RESERVED and FLOOR begin at `start`."""
         for name, count in (("goi_entries", goi_entries), ("queue_refs", queue_refs), ("range_items", range_items)):
             if count < 1 or count & (count - 1):
                 raise InvalidInputError(f"{name} is {count}: it must be a power of two")
@@ -130,7 +130,7 @@ class SequencerShared:
 
     @property
     def reserved(self) -> int:
-        """Positions below it are given to a worker."""
+        """Positions below it are reserved by workers."""
         return int(self.counters[RESERVED])
 
 

@@ -1,1 +1,1 @@
-"""Which batches are new, and which numbers they get: client windows and the frontier."""
+"""Admits batches: validates arrivals, deduplicates by client window, assigns positions, seqs and offsets."""

@@ -1,19 +1,20 @@
-"""Batches as they arrive from publishers: judge all that were received, then publish those that are in order.
+"""Validates the batches that publishers send and publishes the accepted ones to a broker's ring.
 
-    judge      one verdict for each BATCH frame of a run, from its header and its records
-    publish    the batches that may be taken, into the ring of a broker; it stops where the ring is full
-    place      where the next batch would lie: one that is received there need not be copied
+    judge_batches     one verdict for each BATCH frame of a run, from its header and its records
+    publish_judged    copies the accepted batches into the ring of a broker; stops when the ring is full
+    free_space_for    the offset that the next batch will get: a batch received there needs no copy
 
-The frames are whole and their checksums verified (`frames.split_frames`). `orders` and `levels` say by topic id which
-order a topic has and which ack level its batches get; an order of NO_TOPIC, or none, is no topic.
+The frames are complete and their checksums verified (`frames.split_frames`). `orders` and `levels` give the order and
+the ack level of each topic, by topic id; NO_TOPIC in `orders`, or an id beyond its end, means that there is no such
+topic.
 
-A verdict is TAKEN, the wire code for which the batch is refused, LOOK for a compressed batch whose records only its
-caller can see, or BROKEN for a header that no client may send, which ends the connection. With the code goes
-NUMBER_USED if the batch is one of its session: it gets a slot too, which brings nothing but the refusal, so that the
-order decides its number and nobody waits for it.
+A verdict is TAKEN; the wire code of a refusal; LOOK for a compressed batch, whose records the caller must inspect; or
+BROKEN for a header that no client may send, which closes the connection. NUMBER_USED is added to a code if the batch
+belongs to the session. Such a refusal gets a slot too, without bytes: the sequencer then decides the batch's client
+seq, so later batches do not wait for it.
 
 INV-ARRIVAL-JUDGED: a batch of a connection is published only after it was verified: whole, of its session, and of a
-type that a client may send. It was judged TAKEN: it has as many records as it says, and the server's fields are 0.
+type that a client may send. Its verdict was TAKEN: its record count is correct, and the server's fields are 0.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from seawall.kernels.ordering.broker_ring import (
     CLAIMED,
     FREED,
     LINE,
-    NO_ROOM,
+    NO_SPACE,
     PENDING_ROW,
     RUN_DONE,
     RUN_FULL,
@@ -63,11 +64,11 @@ from seawall.kernels.runtime.rings import Words
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: Verdicts beside wire codes.
+#: Verdicts that are not wire codes.
 TAKEN = 0
 LOOK = -1
 BROKEN = -2
-#: In a verdict, above the code: the number of the batch is used by its refusal.
+#: Added to the code of a refusal that uses up the client seq of its batch.
 NUMBER_USED = 1 << 16
 CODE_MASK = NUMBER_USED - 1
 
@@ -77,10 +78,10 @@ REASON_TOPIC_NOT_FOUND = 0x10
 REASON_FENCED = 0x24
 REASON_NOT_ALLOWED = 0x27
 
-#: In `orders`: there is no such topic.
+#: In `orders`: no topic has this id.
 NO_TOPIC = 0xFE
 
-#: Places in `progress`: batches published, their bytes, the index of the first slot, and the first row not handled.
+#: Indexes into `progress`: batches published, their bytes, the first slot index, and the first row not handled.
 PROGRESS_COUNT = 0
 PROGRESS_BYTES = 1
 PROGRESS_FIRST = 2
@@ -99,7 +100,7 @@ _pending = record_array(PENDING_ROW)
 
 @kernel(int64(bytes_in, int64, int64, int64, bytes_in, int64_out))
 def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes, offsets: Words) -> int:
-    """The verdict on a batch of the right session, without what becomes of its number."""
+    """The verdict on a batch of the right session, without NUMBER_USED."""
     for word in range(at + 56, at + 80, 8):
         if load_i64(buffer, word) != 0:
             return REASON_INVALID
@@ -137,7 +138,7 @@ def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes
 def judge_batch(
     buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
 ) -> int:
-    """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
+    """The verdict on one complete batch; `codecs` has a bit for each negotiated codec, `offsets` is empty."""
     if load_u16(buffer, at + COMMAND_AT) != 0 or load_i64(buffer, at + CLIENT_SEQ_AT) <= 0:
         return BROKEN
     if load_i64(buffer, at + CLIENT_ID_AT) != client_id:
@@ -159,7 +160,7 @@ def judge_batches(
     offsets: Words,
     verdicts: Words,
 ) -> int:
-    """Fill a verdict for each row, all of which are BATCH frames; how many are not TAKEN."""
+    """Write a verdict for each row, all of them BATCH frames; returns how many are not TAKEN."""
     others = 0
     for index in range(rows.size):
         at = as_int64(rows[index]["at"])
@@ -173,7 +174,7 @@ def judge_batches(
 
 @kernel(int64(int64_out, int64, int64))
 def _next_start(state: Words, blog_size: int, size: int) -> int:
-    """Where the next claim of `size` bytes would begin, by the count of all bytes."""
+    """The absolute BLog offset at which the next claim of `size` bytes starts."""
     start = as_int64(state[BLOG_CLAIMED])
     before_end = blog_size - start % blog_size
     return start + before_end if size > before_end else start
@@ -181,19 +182,19 @@ def _next_start(state: Words, blog_size: int, size: int) -> int:
 
 @kernel(int64(int64_out, int64_out, _pending, int64, int64))
 def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
-    """Where in the BLog the next claim of `size` bytes would lie, as long as nothing else is claimed; or NO_ROOM."""
+    """The BLog offset of the next claim of `size` bytes, valid until another claim is made; or NO_SPACE."""
     free_completed(state, completion, pending)
     if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
-        return NO_ROOM
+        return NO_SPACE
     start = _next_start(state, blog_size, size)
     freed = start if state[CLAIMED] == state[FREED] else as_int64(state[BLOG_FREED])
     after = start + (size + LINE - 1) // LINE * LINE
-    return NO_ROOM if after - freed > blog_size else start % blog_size
+    return NO_SPACE if after - freed > blog_size else start % blog_size
 
 
 @kernel(void(int64_out, int64_out, int64, int64))
 def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
-    """Say that the next claim of `size` bytes, which fit the BLog, waits for room."""
+    """Ask to be woken when the next claim of `size` bytes, which fit the BLog, has space."""
     want_bytes(state, tails, _next_start(state, blog_size, size) + (size + LINE - 1) // LINE * LINE)
 
 
@@ -220,12 +221,12 @@ def publish_judged(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """Claim, fill and publish those batches that were judged TAKEN, and the refusals that use a number.
+    """Claim, fill and publish the batches with verdict TAKEN, and the refusals with NUMBER_USED.
 
-    A batch that lies already where its bytes are claimed (`free_space_for`) is left there. If one does, or lies
-    anywhere in what is free, it has to be the only one: those behind it would be moved into themselves.
+    A batch that was received at its claimed offset (`free_space_for`) is not copied. A batch anywhere in the free
+    part of the BLog must be the only one of the call: copying another one could overwrite it.
 
-    RUN_DONE, or RUN_FULL before one without room. A batch that no ring of this size ever holds is refused.
+    Returns RUN_DONE, or RUN_FULL before the first batch without space. Refuses a batch larger than the whole BLog.
     """
     code = RUN_DONE
     count = 0
@@ -240,16 +241,16 @@ def publish_judged(
         if verdicts[index] == TAKEN or verdicts[index] >= NUMBER_USED:
             is_taken = verdicts[index] == TAKEN
             slot = claim_slot(state, tails, completion, pending, blog.size, size if is_taken else 0)
-            if slot == NO_ROOM:
+            if slot == NO_SPACE:
                 code = RUN_FULL
                 break
             if is_taken:
                 topic_id = load_u32(source, at + TOPIC_AT)
                 order = as_int64(orders[topic_id])
                 level = as_int64(levels[topic_id])
-                place = as_int64(pending[slot % pending.size]["blog_offset"]) % blog.size
-                if address_of(blog, place) != address_of(source, at):
-                    copy_bytes(blog, place, source, at, size)
+                offset = as_int64(pending[slot % pending.size]["blog_offset"]) % blog.size
+                if address_of(blog, offset) != address_of(source, at):
+                    copy_bytes(blog, offset, source, at, size)
                 publish_filled(state, pending, entries, slots, blog, slot, owner, order, level, term)
                 size_total += size
             else:

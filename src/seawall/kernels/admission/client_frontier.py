@@ -1,10 +1,10 @@
-"""Admission behind a client window: what is new gets its numbers, what is known gets its answer, in one call.
+"""Admits batches through the client window: new ones get their numbers, repeated ones the original answer.
 
-For each batch of a run: check it against the window (`client_window`), admit it if it is new (`frontier`), record what
-became of it. A repetition within one run is therefore a duplicate of the first. What the window will not have is
-refused with the wire's reason. Control batches and clients without a session pass the window by.
+For each batch of a run: check it against the window (`client_window`), admit it if it is new (`frontier`), record its
+outcome in the window. A repetition within one run is therefore a duplicate of the first. A batch that the window
+rejects is refused with the wire's reason code. Control batches and clients without a session bypass the window.
 
-DUPLICATE is said only of a batch that was stored; one that was refused is refused again.
+Only a stored batch is answered DUPLICATE; a repetition of a refused batch is refused again.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _results = record_array(WINDOW_RESULT)
 
 
 @kernel(void(_rows, int64, int64, _results))
-def _settle_checked(rows: Rows, index: int, code: int, answers: Rows) -> None:
-    """The row of a batch that the client window knows, or will not have."""
+def _fill_known(rows: Rows, index: int, code: int, answers: Rows) -> None:
+    """Fill the row of a batch that the client window did not find new."""
     reason = as_int64(answers[0]["reason"])
     if code == CHECK_DUPLICATE:
         settle_row(rows, index, STATUS_DUPLICATE, 0)
@@ -76,13 +76,14 @@ def _settle_checked(rows: Rows, index: int, code: int, answers: Rows) -> None:
     elif code == CHECK_MISMATCH:
         reason = REASON_MISMATCH
     elif reason == 0:
-        # Skipped, or refused for a reason that is forgotten: what remains true is that it was passed over.
+        # Skipped, or refused and the reason has been evicted: it was not stored in either case.
         reason = REASON_SKIPPED
     settle_row(rows, index, STATUS_REJECTED, reason)
 
 
 @kernel(void(_rows, int64, int64, _results))
-def _outcome_of(rows: Rows, index: int, block_crc: int, answers: Rows) -> None:
+def _copy_outcome(rows: Rows, index: int, block_crc: int, answers: Rows) -> None:
+    """Copy the outcome of an admitted batch into `answers[0]`, for the window to record."""
     row = rows[index]
     outcome = answers[0]
     outcome["position"] = row["position"]
@@ -112,7 +113,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -121,9 +122,9 @@ def admit_client_batch(
     rows: Rows,
     index: int,
 ) -> int:
-    """`admit_batch` behind a client window: check the batch, admit it if it is new, record what became of it.
+    """`admit_batch` through the client window: check the batch, admit it if it is new, record the outcome.
 
-    RUN_UNKNOWN_CLIENT where the window does not have the client: nothing changed then. `answers` is working space.
+    Returns RUN_UNKNOWN_CLIENT, and changes nothing, if the window does not have the client. `answers` is scratch space.
     """
     if load_u16(buffer, at + COMMAND_AT) != 0:
         return admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
@@ -136,7 +137,7 @@ def admit_client_batch(
         epoch,
         client_seq,
         crc,
-        places,
+        table,
         clients,
         sides,
         slots,
@@ -148,12 +149,12 @@ def admit_client_batch(
         return RUN_UNKNOWN_CLIENT
     if verdict != CHECK_NEW:
         describe_row(buffer, at, rows, index)
-        _settle_checked(rows, index, verdict, answers)
+        _fill_known(rows, index, verdict, answers)
         return RUN_DONE
     code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
     if code == RUN_DONE:
-        _outcome_of(rows, index, crc, answers)
-        decide_batch(client_id, client_seq, places, clients, sides, slots, results, answers, 0)
+        _copy_outcome(rows, index, crc, answers)
+        decide_batch(client_id, client_seq, table, clients, sides, slots, results, answers, 0)
     return code
 
 
@@ -176,7 +177,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -185,7 +186,7 @@ def admit_client_run(
     rows: Rows,
     progress: Values,
 ) -> int:
-    """`admit_run` behind a client window."""
+    """`admit_run` through the client window."""
     at = start
     count = 0
     code = RUN_DONE
@@ -207,7 +208,7 @@ def admit_client_run(
             used,
             topics,
             numbers,
-            places,
+            table,
             clients,
             sides,
             slots,

@@ -1,39 +1,40 @@
-"""Which batches of a publisher are decided: a window of 256 client seqs for each client, in arrays.
+"""Detects repeated batches: a window of 256 client seqs for each client, in arrays.
 
 A client is one row of `clients`, eight u64, which is also what snapshots store (64 bytes, little-endian):
 
     0  8 client_id          16 8 next_expected: lowest client seq not decided     32 32 bitmap: client seq s is
     8  8 session_epoch      24 8 highest_seen: highest client seq decided               bit s mod 256, 1 = stored
 
-and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
-page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
-*memory* of a client is one row of `slots` (four zeros, bitmap of seqs with a known result) and 256 results. There are
-fewer memories than clients. Who needs one takes that which the hand points at; one whose client was decided again since
-the hand came by is spared, once. Behind the memories come their *keepers*, a word for each: the owner's row + 1,
-whether it has a second chance, and its turn. Most looks at a memory find that it is another's by now, and keepers are
-so small together that they stay near. The last row of `slots` says how many memories there are, has the hand, and
-counts decisions.
+and one row of `sides`, eight u64 that are not stored: slot of its memory + 1 (0 = none), number of the last decision,
+page of held batches + 1, time limit of a gap (`holding`), and the bitmap of decided seqs that were *refused*.
 
-The result of a seq is at seq + turn mod 256. A memory that changes hands is turned so that the seq it begins with is on
-a line of the memory's own: clients that come and go touch one line of each memory, a small part of all of it. From
-memory to memory that line is the next one, because lines that are whole memories apart would all belong into the same
-few places of a cache.
+The *memory* of a client caches its results: one row of `slots` (four zeros, bitmap of seqs with a known result) and 256
+results. There are fewer memories than clients; the CLOCK algorithm evicts: the hand takes the next memory, but skips
+once a memory whose client was decided since the hand last passed. After the memories, `slots` holds one *keeper* word
+for each: the owner's row + 1, the second-chance bit, and the rotation. Most lookups of a memory find that another one
+owns it by now; keepers are so small that all of them stay in the cache. The last row of `slots` holds the number of
+memories, the hand, and the count of decisions.
 
-A client whose memory was taken is not told, for that would be one more line from afar: a memory belongs to a client
-only where each names the other.
+The result of a seq is at (seq + rotation) mod 256. When a memory changes its owner, the rotation is set so that the
+first seq falls on a cache line chosen for this memory: clients that come and go touch one line of each memory, a small
+part of the whole. The next memory uses the next line; lines that are a whole memory apart would compete for the same
+few sets of the cache.
 
-Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
-    stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
+Evicting a memory does not touch the row of its former owner, which would be one more cache miss: a memory belongs to a
+client only if each refers to the other.
+
+The window covers client seqs from highest_seen − 255 to next_expected + 255. A seq inside has
+    stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block differs
     refused bit         decided and not stored: a repetition gets the same answer, and never an ack
     no bit, below next  skipped, abandoned, or refused before a restart: never stored, never an ack
     no bit, from next   new
 
 INV-WINDOW-EXACT: no client seq is decided twice, and only a stored batch is called a duplicate. next_expected − 1 ≤
-highest_seen ≤ next_expected + 255, so 256 bits tell all seqs apart; the seq next_expected is not decided, and each seq
+highest_seen ≤ next_expected + 255, so 256 bits distinguish all seqs; the seq next_expected is not decided, and each seq
 below it is decided or skipped.
 
-A client id with the top bit set belongs to a connection without a session: it passes, and leaves nothing behind.
-Batch headers carry the low 32 bits of a session epoch, so those are what is compared.
+A client id with the top bit set belongs to a connection without a session: its batches are always new, and nothing is
+recorded. Batch headers carry the low 32 bits of a session epoch, so the check compares only those.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Words = npt.NDArray[np.uint64]
 Rows: TypeAlias = npt.NDArray[np.void]
 
 WINDOW = 256
-#: Client seqs end here, far from where adding to one would overflow.
+#: The highest client seq, low enough that arithmetic on it does not overflow.
 CLIENT_SEQ_MAX = 1 << 62
 
 #: Columns of a row of `clients`, `sides` and `slots`. All three have their bitmap in the last four.
@@ -71,17 +72,17 @@ SLOT_COUNT = 0
 SLOT_HAND = 1
 SLOT_DECISIONS = 3
 
-#: A keeper: the owner's row + 1 in the low half, a bit for its second chance, its turn from this bit on.
+#: A keeper: the owner's row + 1 in the low half, the second-chance bit, and the rotation from this bit on.
 KEEPER_SPARED = 1 << 32
-KEEPER_TURN = 40
+KEEPER_ROTATION = 40
 
-#: What is asked of the window: one batch.
+#: The identity of one batch, as input of a check.
 WINDOW_BATCH = np.dtype(
     [("client_id", np.uint64), ("client_seq", np.uint64), ("session_epoch", np.uint32), ("block_crc", np.uint32)]
 )
 assert WINDOW_BATCH.itemsize == 24
 
-#: What became of a batch. `known` is 0 where the numbers are forgotten; position and base seq are then unknown.
+#: The outcome of a batch. `known` is 0 if the numbers were evicted; position and base seq are then unknown.
 WINDOW_RESULT = np.dtype(
     [
         ("position", np.uint64),
@@ -95,10 +96,10 @@ WINDOW_RESULT = np.dtype(
 )
 assert WINDOW_RESULT.itemsize == 32
 
-#: `status` of a result that was stored, as in an ACK; every other status is a refusal.
+#: `status` of a stored batch, as in an ACK; every other status is a refusal.
 STATUS_STORED = 0
 
-#: What a check finds.
+#: Results of a check.
 CHECK_NEW = 0
 CHECK_DUPLICATE = 1
 CHECK_REFUSED = 2
@@ -111,7 +112,7 @@ CHECK_UNKNOWN_CLIENT = 7
 _words = types.Array(types.uint64, 2, "C")
 _batches = record_array(WINDOW_BATCH)
 _results = record_array(WINDOW_RESULT)
-#: The arrays of all windows, as most kernels take them.
+#: The types of the window arrays, in the order in which most kernels take them.
 _window = (uint32_out, _words, _words, _words, _results)
 _ONE = np.uint64(1)
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -138,7 +139,7 @@ def _unmark(words: Words, row: int, seq: int) -> None:
 
 @kernel(int64(int64, int64, _words, _words, int64), inline=True, counted=False)
 def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
-    """What a seq of a known client is, as far as the bitmaps tell; an epoch of -1 is not compared."""
+    """Classify a seq of a known client by its bitmaps: a CHECK code. An epoch of -1 is not compared."""
     if session_epoch >= 0 and (as_int64(clients[row, SESSION_EPOCH]) & _LOW) != (session_epoch & _LOW):
         return CHECK_FENCED
     if client_seq < 1 or client_seq > CLIENT_SEQ_MAX:
@@ -157,7 +158,7 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
 
 
 def slot_rows(memories: int) -> int:
-    """Rows of `slots` for so many memories; the last one has their number."""
+    """Rows of `slots` for a number of memories: theirs, their keepers and the last row."""
     return memories + -(-memories // ROW_WORDS) + 1
 
 
@@ -170,33 +171,33 @@ def keeper_of(slots: Words, slot: int) -> int:
 
 @kernel(void(_words, int64, int64), inline=True, counted=False)
 def set_keeper(slots: Words, slot: int, keeper: int) -> None:
-    """Give a slot another keeper."""
+    """Set the keeper of a slot."""
     first = as_int64(slots[slots.shape[0] - 1, SLOT_COUNT])
     slots[first + (slot >> 3), slot & 7] = keeper
 
 
 @kernel(int64(_words, _words, int64), inline=True, counted=False)
 def own_memory(sides: Words, slots: Words, row: int) -> int:
-    """The slot of a client, or ABSENT if it has none or another client has taken it."""
+    """The memory slot of a client, or ABSENT if it has none or another client owns it now."""
     slot = as_int64(sides[row, SIDE_MEMORY]) - 1
     return slot if slot >= 0 and keeper_of(slots, slot) & _LOW == row + 1 else ABSENT
 
 
 @kernel(int64(int64), inline=True, counted=False)
 def first_result(slot: int) -> int:
-    """Which of its 256 results a memory begins with when another client takes it."""
+    """The index, among its 256 results, at which a memory starts when its owner changes."""
     return slot * _RESULTS_PER_LINE & (WINDOW - 1)
 
 
 @kernel(int64(_words, int64, int64), inline=True, counted=False)
 def result_place(slots: Words, slot: int, seq: int) -> int:
-    """Where a memory has the result of a seq."""
-    return slot * WINDOW + ((seq + (keeper_of(slots, slot) >> KEEPER_TURN)) & (WINDOW - 1))
+    """The index in `results` of a seq, for a memory slot."""
+    return slot * WINDOW + ((seq + (keeper_of(slots, slot) >> KEEPER_ROTATION)) & (WINDOW - 1))
 
 
 @kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
-    """Where the result of a decided seq is, or ABSENT if it is forgotten."""
+    """The index in `results` of a decided seq, or ABSENT if it was evicted."""
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or not _is_marked(slots, slot, client_seq):
         return ABSENT
@@ -209,7 +210,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -217,7 +218,7 @@ def check_batch(
     answers: Rows,
     index: int,
 ) -> int:
-    """What a batch is: a CHECK code. Nothing changes but `answers[index]`, which holds the original's result."""
+    """Classify a batch: a CHECK code. Writes only `answers[index]`, the result of the original batch."""
     answer = answers[index]
     answer["position"] = _UNKNOWN
     answer["base_seq"] = 0
@@ -228,7 +229,7 @@ def check_batch(
     answer["known"] = 0
     if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
         return CHECK_NEW
-    row = find_row(places, clients, client_id)
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, session_epoch, clients, sides, row)
@@ -252,13 +253,13 @@ def check_batch(
 
 @kernel(int64(_words, int64), inline=True, counted=False)
 def next_memory(slots: Words, slot: int) -> int:
-    """Where the hand goes from a slot."""
+    """The slot after this one, in the order of the hand."""
     return slot + 1 if slot + 1 < as_int64(slots[slots.shape[0] - 1, SLOT_COUNT]) else 0
 
 
 @kernel(int64(_words, _words, int64, int64), inline=True, counted=False)
-def _memory_of(sides: Words, slots: Words, row: int, seq: int) -> int:
-    """The slot of a client, which is spared the next time; taken from another one if it had none, for a seq."""
+def _claim_memory(sides: Words, slots: Words, row: int, seq: int) -> int:
+    """The memory slot of a client, now marked as recently used; without one, evict another client's for this seq."""
     slot = own_memory(sides, slots, row)
     if slot != ABSENT:
         set_keeper(slots, slot, keeper_of(slots, slot) | KEEPER_SPARED)
@@ -271,7 +272,7 @@ def _memory_of(sides: Words, slots: Words, row: int, seq: int) -> int:
         slot = next_memory(slots, slot)
         keeper = keeper_of(slots, slot)
     slots[last, SLOT_HAND] = next_memory(slots, slot)
-    set_keeper(slots, slot, (row + 1) | ((first_result(slot) - seq) & (WINDOW - 1)) << KEEPER_TURN)
+    set_keeper(slots, slot, (row + 1) | ((first_result(slot) - seq) & (WINDOW - 1)) << KEEPER_ROTATION)
     sides[row, SIDE_MEMORY] = slot + 1
     for word in range(BITS, ROW_WORDS):
         slots[slot, word] = 0
@@ -280,7 +281,7 @@ def _memory_of(sides: Words, slots: Words, row: int, seq: int) -> int:
 
 @kernel(void(_words, _words, _words, int64, int64, int64), inline=True, counted=False)
 def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, slot: int, highest: int) -> None:
-    """Move the upper end of the window; seqs that come into it are not decided, whoever had their bits before."""
+    """Move the upper end of the window; clears the reused bits, so that the new seqs are undecided."""
     before = as_int64(clients[row, HIGHEST_SEEN])
     for seq in range(max(before + 1, highest - WINDOW + 1), highest + 1):
         _unmark(clients, row, seq)
@@ -292,7 +293,7 @@ def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, slot: i
 
 @kernel(void(_words, _words, int64, int64), inline=True, counted=False)
 def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> None:
-    """Move the lower end of what is open, over all that is decided already."""
+    """Advance `next_expected`, past seqs that are decided already."""
     highest = as_int64(clients[row, HIGHEST_SEEN])
     seq = next_expected
     while seq <= highest and (_is_marked(clients, row, seq) or _is_marked(sides, row, seq)):
@@ -302,8 +303,8 @@ def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> N
 
 @kernel(int64(int64, int64, _words, _words, _words, int64), inline=True, counted=False)
 def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
-    """Decide a seq that is new to a known client, as stored (1) or refused (0): where its result goes."""
-    slot = _memory_of(sides, slots, row, client_seq)
+    """Decide a new seq of a known client as stored (1) or refused (0); returns the index for its result."""
+    slot = _claim_memory(sides, slots, row, client_seq)
     if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
         _raise_highest(clients, sides, slots, row, slot, client_seq)
     if stored != 0:
@@ -322,7 +323,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
 
 @kernel(int64(int64, _words, _words, int64), counted=False)
 def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
-    """A seq that was decided as stored was refused after all: 1, or 0 if the window has left it behind."""
+    """Change a decided seq from stored to refused; returns 1, or 0 if it is below the window or not stored."""
     if as_int64(clients[row, HIGHEST_SEEN]) - client_seq >= WINDOW or not _is_marked(clients, row, client_seq):
         return 0
     _unmark(clients, row, client_seq)
@@ -332,7 +333,7 @@ def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
 
 @kernel(int64(int64, _words, _words, _words, int64), counted=False)
 def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
-    """Give up the undecided seqs from next expected on, up to the first decided one and `end` at most; how many."""
+    """Skip the undecided seqs from next_expected to the first decided one, at most to `end`; returns how many."""
     first = seq = as_int64(clients[row, NEXT_EXPECTED])
     highest = as_int64(clients[row, HIGHEST_SEEN])
     while seq < end and (seq > highest or not (_is_marked(clients, row, seq) or _is_marked(sides, row, seq))):
@@ -348,7 +349,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -356,10 +357,10 @@ def decide_batch(
     outcomes: Rows,
     index: int,
 ) -> int:
-    """Record `outcomes[index]` as the fate of a batch: CHECK_NEW, or the code for which nothing was recorded."""
+    """Record `outcomes[index]` as the outcome of a batch; returns CHECK_NEW, or why it recorded nothing."""
     if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
         return CHECK_NEW
-    row = find_row(places, clients, client_id)
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, -1, clients, sides, row)
@@ -382,16 +383,16 @@ def decide_batch(
 def skip_to(
     client_id: np.uint64,
     next_expected: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
 ) -> int:
-    """Give up every undecided seq below `next_expected`: CHECK_NEW, or CHECK_OUTSIDE if there is none such.
+    """Skip every undecided seq below `next_expected`; returns CHECK_NEW, or CHECK_OUTSIDE if there is none.
 
-    The caller has checked that `next_expected` is at most CLIENT_SEQ_MAX.
+    The caller guarantees that `next_expected` is at most CLIENT_SEQ_MAX.
     """
-    row = find_row(places, clients, client_id)
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     if next_expected <= as_int64(clients[row, NEXT_EXPECTED]):
@@ -406,7 +407,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -414,7 +415,7 @@ def check_many(
     answers: Rows,
     codes: Values,
 ) -> None:
-    """`check_batch` for each of the first `count` batches, all against the window as it is now."""
+    """`check_batch` for each of the first `count` batches, all against the current window."""
     for index in range(count):
         batch = batches[index]
         client_id = batch["client_id"]
@@ -422,7 +423,7 @@ def check_many(
         client_seq = as_int64(batch["client_seq"])
         crc = as_int64(batch["block_crc"])
         codes[index] = check_batch(
-            client_id, epoch, client_seq, crc, places, clients, sides, slots, results, answers, index
+            client_id, epoch, client_seq, crc, table, clients, sides, slots, results, answers, index
         )
 
 
@@ -430,7 +431,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -438,9 +439,9 @@ def decide_many(
     outcomes: Rows,
     codes: Values,
 ) -> None:
-    """`decide_batch` for each of the first `count` batches, in order; a repetition finds itself decided."""
+    """`decide_batch` for each of the first `count` batches, in order; a repetition is not decided again."""
     for index in range(count):
         batch = batches[index]
         client_id = batch["client_id"]
         client_seq = as_int64(batch["client_seq"])
-        codes[index] = decide_batch(client_id, client_seq, places, clients, sides, slots, results, outcomes, index)
+        codes[index] = decide_batch(client_id, client_seq, table, clients, sides, slots, results, outcomes, index)

@@ -1,24 +1,24 @@
-"""Admission: give batches their numbers, where they lie, many in one call.
+"""Admits batches: assigns positions, seqs, offsets and timestamps in place, many batches per call.
 
 A topic is one row of `topics`, 64 bytes:
 
     0  4 topic_id       16 8 next_offset          40 8 record_total: records admitted
     4  4 flags          24 8 ceiling              48 8 byte_total: bytes of their batches
-    8  8 next_seq       32 8 last_timestamp_ns    56 8 wanted: ceiling that the last refused batch needed, 0 = none
+    8  8 next_seq       32 8 last_timestamp_ns    56 8 wanted: ceiling that the last stopped batch needs, 0 = none
 
-`keys`, `values` and `used` are a hash table from topic id to row. `numbers` holds what all topics share: the next
-position and the last timestamp of the hybrid clock. A batch is a 96-byte header (`wire.format.batches` has its table)
-whose checksums were verified when it arrived, and a block, which is never read here.
+`keys`, `values` and `used` are a hash table from topic id to row. `numbers` holds the counters that all topics share:
+the next position and the last timestamp of the hybrid clock. A batch is a 96-byte header (`wire.format.batches` has its
+byte table), with checksums that were verified on arrival, and a block, which admission never reads.
 
-For each batch: find its topic, refuse it, or stamp position, base seq, base offset, timestamp, term and header
-checksum, and move the numbers on. Control batches (command not 0) take a position and a timestamp and nothing else.
+For each batch: find its topic; refuse the batch, or stamp position, base seq, base offset, timestamp, term and header
+checksum and advance the counters. Control batches (command not 0) only take a position and a timestamp.
 
 INV-FRONTIER-DENSE: positions have no hole, and the seqs of a topic have none: a refused batch uses no number.
 INV-FRONTIER-CEILING: no seq at or above the durable ceiling of its topic is given, so no seq is given again after a
-crash. A run stops at the batch that would need one, so that no later batch overtakes it.
+crash. A run stops at a batch that would exceed the ceiling, so no later batch overtakes it.
 
-The hybrid clock rises with every batch, and timestamps never decrease within a topic. Nothing behind byte 95 of a batch
-is written.
+The hybrid clock rises with every batch, and timestamps never decrease within a topic. Admission writes only the first
+96 bytes of a batch.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ TOPIC_ROW = np.dtype(
 )
 assert TOPIC_ROW.itemsize == 64
 
-#: Flags of a topic. A row without EXISTS is free. STRONG: its batches keep each client's own order, which only an order
-#: among many brokers has to look at (`goi_frontier`).
+#: Flags of a topic. A row without EXISTS is free. STRONG: its batches keep each client's own order, which matters only
+#: when several brokers are ordered together (`goi_frontier`).
 TOPIC_EXISTS = 1
 TOPIC_DELETED = 2
 TOPIC_FULL = 4
 TOPIC_STRONG = 8
 
-#: What became of one batch; `at` and `size` are its bytes in the buffer. A refused batch has no numbers.
+#: The outcome of one batch; `at` and `size` locate its bytes in the buffer. A refused batch has no numbers.
 ADMISSION_ROW = np.dtype(
     [
         ("at", np.int64),
@@ -84,27 +84,27 @@ ADMISSION_ROW = np.dtype(
 )
 assert ADMISSION_ROW.itemsize == 56
 
-#: `status` and `reason` are those of an ACK and of errors on the wire.
+#: Values of `status` (as in an ACK) and `reason` (error codes of the wire).
 STATUS_OK = 0
 STATUS_REJECTED = 2
 REASON_TOPIC_NOT_FOUND = 0x10
 REASON_TOPIC_DELETED = 0x13
 REASON_READ_ONLY = 0x63
 
-#: Places in `numbers`.
+#: Indexes into `numbers`.
 NEXT_POSITION = 0
 LAST_TIMESTAMP = 1
 NUMBERS_SIZE = 2
 
-#: Why a run stopped. RUN_DONE: at its end. RUN_FULL: no row is left. RUN_CUT: the last batch is not whole.
+#: Why a run stopped. RUN_DONE: at its end. RUN_FULL: no free row. RUN_CUT: the last batch is incomplete.
 RUN_DONE = 0
 RUN_FULL = 1
 RUN_CUT = 2
 RUN_NEEDS_CEILING = 3
-#: Only behind a client window (`client_frontier`): it does not have the client of the next batch.
+#: Only through a client window (`client_frontier`): the window does not have the client of the next batch.
 RUN_UNKNOWN_CLIENT = 4
 
-#: Places in `progress`: rows filled, and the index of the first byte not consumed.
+#: Indexes into `progress`: rows filled, and the offset of the first byte not consumed.
 PROGRESS_ROWS = 0
 PROGRESS_CONSUMED = 1
 PROGRESS_SIZE = 2
@@ -118,13 +118,13 @@ _rows = record_array(ADMISSION_ROW)
 
 @kernel(int64(int64, int64))
 def next_timestamp(last_ns: int, wall_ns: int) -> int:
-    """The hybrid clock's timestamp after `last_ns` when the wall clock says `wall_ns`."""
+    """The next timestamp of the hybrid clock, given its last one and the wall clock."""
     return max(last_ns + 1, wall_ns - wall_ns % _MILLISECOND_NS)
 
 
 @kernel(int64(bytes_in, int64, int64))
 def batch_end(buffer: Bytes, at: int, end: int) -> int:
-    """Where the batch at `at` ends, or -1 if it is not whole before `end`."""
+    """The end of the batch at `at`, or -1 if it is not complete before `end`."""
     if end - at < HEADER_SIZE:
         return -1
     size = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
@@ -135,7 +135,7 @@ def batch_end(buffer: Bytes, at: int, end: int) -> int:
 
 @kernel(void(_rows, int64, int64, int64))
 def settle_row(rows: Rows, index: int, status: int, reason: int) -> None:
-    """A row without numbers."""
+    """Fill a row with a status and without numbers."""
     row = rows[index]
     row["position"] = _UNKNOWN
     row["base_seq"] = 0
@@ -147,7 +147,7 @@ def settle_row(rows: Rows, index: int, status: int, reason: int) -> None:
 
 @kernel(void(bytes_out, int64, _rows, int64))
 def describe_row(buffer: Bytes, at: int, rows: Rows, index: int) -> None:
-    """Which batch a row is about."""
+    """Fill the fields of a row that identify its batch."""
     row = rows[index]
     row["at"] = at
     row["size"] = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
@@ -170,9 +170,9 @@ def admit_batch(
     rows: Rows,
     index: int,
 ) -> int:
-    """Admit or refuse the batch at `at` and say so in `rows[index]`; its header is read, its block is not.
+    """Admit or refuse the batch at `at` and record the outcome in `rows[index]`; reads the header, not the block.
 
-    RUN_DONE, or RUN_NEEDS_CEILING: then the batch is undecided, and all that changed is `wanted` of its topic.
+    Returns RUN_DONE, or RUN_NEEDS_CEILING: the batch is undecided then, and only `wanted` of its topic changed.
     """
     describe_row(buffer, at, rows, index)
     base_seq = 0
@@ -239,7 +239,7 @@ def admit_run(
     rows: Rows,
     progress: Values,
 ) -> int:
-    """Admit the batches that lie back to back in `buffer[start:end]`, one row each; why it stopped."""
+    """Admit the adjacent batches in `buffer[start:end]`, one row each; returns why it stopped."""
     at = start
     count = 0
     code = RUN_DONE

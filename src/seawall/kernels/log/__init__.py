@@ -1,1 +1,1 @@
-"""Kernels of the write path: epochs, the commit cycle, segments, flushing."""
+"""Kernels of the write path: staging, the commit cycle, epochs of the write-ahead log, segments, flushing."""

@@ -1,34 +1,36 @@
-"""The commit cycle: collect, decide, number and stage before the write; publish behind it. The same at every count of
-batches and sources; one batch is a cycle of one.
+"""The commit cycle: turns the waiting batches into one epoch of the log, and publishes it after the write.
 
-Batches lie at two places, judged and whole: a receive buffer, which a publish thread fills from its connections
-(`publish_io`) or a local orderer with the blocks of its callers (`DRAFT_ROW`), and the rings of brokers (`arriving`).
-One call looks at what is there and makes an epoch of it, if nothing is lacking; whoever commits has that written, by
-any executor; and one publishes the result.
+It collects, decides, numbers and stages batches before the write and makes them visible after it, for any number of
+batches and sources; a single batch is a cycle of one.
 
-    stage_arrived  the next three, or a reason why that cannot be
-    survey_cycle   batches that are eligible, up to where in each ring, and what they need of each topic
-    lacks_grants   what of that the caller has to reserve first
-    stage_cycle    each is decided by the window of the orderer, numbered, copied behind the epoch header, and answered
-    settle_cycle   the store's window is updated, the rows are pending, and the positions are committed and durable
+Batches wait in two places, complete and validated: a receive buffer, which a publish thread fills from its connections
+(`publish_io`) or a local orderer fills with the blocks of its callers (`DRAFT_ROW`), and the rings of brokers
+(`arriving`). One call stages an epoch of them if nothing is missing; the commit leader has any executor write it; a
+second call publishes the result.
 
-Two orderers use it. A *local* one stages what its callers bring, all or nothing, and its window is the store's: what
-is known or refused is answered and not stored. Where a sequencer orders (`is_sequenced`), a batch is eligible if it is
-small, its topic accepts it and has a reservation, and it is new to both windows where it has a session. The first that
-is not ends the cycle for its connection or its ring: it goes through the sequencer, with everything behind it.
-Positions of a cycle have no entries in the GOI.
+    stage_arrived  runs the next three, or returns the reason why it cannot
+    survey_cycle   finds the eligible batches, their end in each ring, and what they need of each topic
+    lacks_grants   finds the needs that the caller must reserve first
+    stage_cycle    decides each batch by the orderer's window, numbers it, copies it after the epoch header, answers it
+    settle_cycle   updates the store's window, makes the rows pending, and the positions committed and durable
+
+Two orderers use it. A *local* orderer stages the batches of its callers, all or nothing, and its window is the store's:
+a known or refused batch is answered and not stored. With a sequencer (`is_sequenced`), a batch is eligible if it is
+small, its topic accepts it and has a reservation, and, if it has a session, it is new to both windows. The first
+ineligible batch ends the cycle for its connection or ring: it and all later ones go through the sequencer. Positions of
+a cycle have no entries in the GOI.
 
 All arguments and results are fields of one record, `CYCLE` (`cycle_records`).
 
-INV-CYCLE-SAME: a commit cycle stages the same bytes as the general path would for the same batches. That is the path by
-the sequencer and the follower, or the one by the lane.
-INV-CYCLE-BEHIND: a commit cycle becomes visible, to readers and to deduplication, only after its epoch is written. The
-window of a store behind a sequencer, the pending rows and all frontiers do not change before.
+INV-CYCLE-SAME: a commit cycle stages the same bytes as the general path would for the same batches. The general path
+leads through the sequencer and the applier, or through the lane.
+INV-CYCLE-BEHIND: a commit cycle becomes visible, to readers and to deduplication, only after its epoch is written. With
+a sequencer, the store's window, the pending rows and all frontiers do not change before.
 
-A cycle of a sequencer begins only where every reserved position is durable, every collected slot is completed, and
-nothing is held, waiting or unsettled: so nothing can come before it. Of one connection and of one ring, batches are
-staged in the order in which they came, without a hole. A row is taken and filled while the store's memory is held, and
-never one that is being applied or that another commit has.
+With a sequencer, a cycle begins only if every reserved position is durable, every collected slot is completed, and no
+batch is held, ready or unsettled: so no batch can precede it. The batches of one connection or ring are staged in the
+order of arrival, without a hole. A cycle allocates and fills rows while it holds the lock of the store's memory, and
+never a row that is being applied or that another commit uses.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ from seawall.kernels.log.cycle_records import (
     LARGE_SIZE,
     NEED_ROW,
     NOT_ELIGIBLE,
-    PASSES_ON,
+    NOT_STAGED,
     PENDING_NUMBERS,
     RECEIVED_ROW,
     UNDECIDED,
@@ -110,8 +112,8 @@ _needs = record_array(NEED_ROW)
 
 
 @kernel(int64(_cycle))
-def _is_at_rest(cycle: np.void) -> int:
-    """Whether nothing can come before a cycle, and no checkpoint of the order is due."""
+def _is_idle(cycle: np.void) -> int:
+    """1 if no batch can precede a cycle and no checkpoint of the order is due."""
     if cycle["is_sequenced"] == 0:
         return 1
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
@@ -138,14 +140,14 @@ def _is_at_rest(cycle: np.void) -> int:
 
 @kernel(int64(_cycle, int64, int64))
 def _slot_word(cycle: np.void, broker: int, index: int) -> int:
-    """The first word of a slot among all rings."""
+    """The index of the first word of a slot, in the array of all rings."""
     entries = cycle["slots_count"] // (cycle["ends_count"] * SLOT_WORDS)
     return as_int64((broker * entries + (index & (entries - 1))) * SLOT_WORDS)
 
 
 @kernel(int64(_cycle, int64, int64))
-def _source_of(cycle: np.void, broker: int, base: int) -> int:
-    """Where the batch of a slot lies, if that is small, whole, no NOP and not refused; or -1."""
+def _batch_offset(cycle: np.void, broker: int, base: int) -> int:
+    """The offset of the batch of a slot in the BLogs, if it is small, complete, no NOP and not refused; else -1."""
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
     size, count = slots[base + _SLOT_SIZE] & _LOW, (slots[base + _SLOT_SIZE] >> 32) & _LOW
@@ -157,8 +159,8 @@ def _source_of(cycle: np.void, broker: int, base: int) -> int:
 
 
 @kernel(int64(_needs, int64, int64))
-def _need_of(needs: Array, needed: int, topic_id: int) -> int:
-    """The row of a topic among the first ones, or -1; the last one first, since batches come in runs."""
+def _find_need(needs: Array, needed: int, topic_id: int) -> int:
+    """The row of a topic among the first `needed`, or -1; searches backwards, since batches of a topic come in runs."""
     for back in range(needed):
         if needs[needed - 1 - back]["topic_id"] == topic_id:
             return needed - 1 - back
@@ -167,10 +169,10 @@ def _need_of(needs: Array, needed: int, topic_id: int) -> int:
 
 @kernel(int64(_cycle, _needs, int64, int64, int64))
 def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size: int) -> int:
-    """Count a batch in: 1, or 0 if the cycle takes no more bytes or topics."""
+    """Add a batch to the needs; returns 1, or 0 if the cycle has no capacity for its bytes or its topic."""
     if cycle["size"] + size > cycle["size_max"]:
         return 0
-    row = _need_of(needs, cycle["needed"], topic_id)
+    row = _find_need(needs, cycle["needed"], topic_id)
     if row < 0:
         if cycle["needed"] == needs.size:
             return 0
@@ -191,8 +193,8 @@ def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size:
 
 
 @kernel(void(_cycle))
-def _put_drafts(cycle: np.void) -> None:
-    """Make batches of the drafts, in the receive buffer. Each is a connection of its own."""
+def _encode_drafts(cycle: np.void) -> None:
+    """Encode the drafts as batches of the receive buffer, each as a connection of its own."""
     buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
     received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
     drafts = carray(pointer_at(cycle["drafts_at"]), cycle["drafts_count"], DRAFT_ROW)
@@ -215,14 +217,14 @@ def _put_drafts(cycle: np.void) -> None:
 
 @kernel(int64(_cycles))
 def survey_cycle(cycles: Array) -> int:
-    """Find what is eligible now: how many batches, with `ends` and `needs`; 0 if nothing is.
+    """Find the eligible batches; returns how many, and fills `ends` and `needs`.
 
-    Rows of `needs` that are there from earlier cycles, up to `needed`, keep what is granted.
+    Rows of `needs` from earlier cycles, up to `needed`, keep their grants.
     """
     cycle = cycles[0]
     cycle["size"] = 0
     cycle["surveyed"] = 0
-    if _is_at_rest(cycle) == 0:
+    if _is_idle(cycle) == 0:
         return 0
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     tails = carray(pointer_at(cycle["tails_at"]), cycle["tails_count"], np.int64)
@@ -239,19 +241,19 @@ def survey_cycle(cycles: Array) -> int:
     total = 0
     for number in range(cycle["received"]):
         at, size = as_int64(received[number]["at"]), as_int64(received[number]["size"])
-        # One that does not fit stays in the receive buffer: staging stops there.
+        # A batch that does not fit stays in the receive buffer: staging stops there.
         topic_id, records = load_u32(buffer, at + TOPIC_AT), load_u32(buffer, at + RECORD_COUNT_AT)
         if total >= count_max or _count_need(cycle, needs, topic_id, records, size) == 0:
             break
         total += 1
     cycle["surveyed"] = total
-    for turn in range(ends.size):
-        broker = (cycle["first_ring"] + turn) % ends.size
+    for step in range(ends.size):
+        broker = (cycle["first_ring"] + step) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
         claimed = as_int64(load_acquire(tails, broker * TAIL_WORDS + TAIL_CLAIMED))
         while index < claimed and total < count_max:
             base = _slot_word(cycle, broker, index)
-            if load_acquire(slots, base + PBR_TOKEN) - index != 1 or _source_of(cycle, broker, base) < 0:
+            if load_acquire(slots, base + PBR_TOKEN) - index != 1 or _batch_offset(cycle, broker, base) < 0:
                 break
             size, topic_id = slots[base + _SLOT_SIZE] & _LOW, slots[base + _SLOT_TOPIC] & _LOW
             records = (slots[base + _SLOT_SIZE] >> 32) & _LOW
@@ -265,12 +267,12 @@ def survey_cycle(cycles: Array) -> int:
 
 @kernel(int64(_cycles))
 def lacks_grants(cycles: Array) -> int:
-    """Whether something of what was surveyed is not granted: space in the log, or what a topic needs. Marks what is."""
+    """The number of surveyed topics without a grant or without space in the log; marks the granted ones."""
     cycle = cycles[0]
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
-    behind = log[0]["next_at"] + EPOCH_HEADER + cycle["size"] + cycle["headroom"]
-    fits = behind <= log[0]["limit_at"]
+    end_at = log[0]["next_at"] + EPOCH_HEADER + cycle["size"] + cycle["headroom"]
+    fits = end_at <= log[0]["limit_at"]
     lacking = 0
     for row in range(cycle["needed"]):
         need = needs[row]
@@ -286,30 +288,30 @@ def lacks_grants(cycles: Array) -> int:
 
 
 @kernel(int64(_cycle, int64, int64, int64, int64))
-def _new_to_order(cycle: np.void, client_id: int, epoch: int, seq: int, is_strong: int) -> int:
-    """The row of a client, in the orderer's window, to which its batch is new and the next in order; else ABSENT."""
-    places = carray(pointer_at(cycle["order_places_at"]), cycle["order_places_count"], np.uint32)
+def _find_new_in_order(cycle: np.void, client_id: int, epoch: int, seq: int, is_strong: int) -> int:
+    """The client's row in the orderer's window if its batch is new there and next in order; else ABSENT."""
+    table = carray(pointer_at(cycle["order_table_at"]), cycle["order_table_count"], np.uint32)
     clients = carray(pointer_at(cycle["order_clients_at"]), (cycle["order_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
-    row = find_row(places, clients, np.uint64(client_id))
+    row = find_row(table, clients, np.uint64(client_id))
     if row == ABSENT or judge_row(seq, epoch, clients, sides, row) != CHECK_NEW or sides[row, SIDE_PAGE] != 0:
         return ABSENT
     return row if is_strong == 0 or as_int64(clients[row, NEXT_EXPECTED]) == seq else ABSENT
 
 
 @kernel(int64(_cycle, int64, int64, int64))
-def _new_to_store(cycle: np.void, client_id: int, epoch: int, seq: int) -> int:
-    """The row of a client, in the store's window, to which its batch is new; else ABSENT."""
-    places = carray(pointer_at(cycle["store_places_at"]), cycle["store_places_count"], np.uint32)
+def _find_new_in_store(cycle: np.void, client_id: int, epoch: int, seq: int) -> int:
+    """The client's row in the store's window if its batch is new there; else ABSENT."""
+    table = carray(pointer_at(cycle["store_table_at"]), cycle["store_table_count"], np.uint32)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["store_sides_at"]), (cycle["store_sides_count"], ROW_WORDS), np.uint64)
-    row = find_row(places, clients, np.uint64(client_id))
+    row = find_row(table, clients, np.uint64(client_id))
     return row if row != ABSENT and judge_row(seq, epoch, clients, sides, row) == CHECK_NEW else ABSENT
 
 
 @kernel(void(record_array(WINDOW_RESULT).dtype, int64, int64, int64, int64))
-def _remember_stored(result: np.void, position: int, base_seq: int, timestamp_ns: int, crc: int) -> None:
-    """The result that a window keeps of a stored batch."""
+def _record_stored(result: np.void, position: int, base_seq: int, timestamp_ns: int, crc: int) -> None:
+    """Fill the result of a stored batch, for a window."""
     result["position"] = position
     result["base_seq"] = base_seq
     result["timestamp_ns"] = timestamp_ns
@@ -321,9 +323,9 @@ def _remember_stored(result: np.void, position: int, base_seq: int, timestamp_ns
 
 @kernel(int64(_cycle, bytes_out, int64, int64, int64))
 def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> int:
-    """Number the batch at `at`, behind the window of a local orderer if it has a session: what `admit_batch` says.
+    """Admit the batch at `at`, through the window if it has a session; returns the code of `admit_batch`.
 
-    For a sequencer its session is found already, at `row`: the window of the orderer remembers what is stored.
+    With a sequencer the caller has found the session, at `row`: the orderer's window records the stored batch there.
     """
     keys = carray(pointer_at(cycle["keys_at"]), cycle["keys_count"], np.uint64)
     values = carray(pointer_at(cycle["values_at"]), cycle["values_count"], np.int64)
@@ -337,17 +339,17 @@ def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> 
     known = carray(pointer_at(cycle["order_results_at"]), cycle["order_results_count"], WINDOW_RESULT)
     term, wall_ns = as_int64(cycle["term"]), as_int64(cycle["wall_ns"])
     if client_id >= 0 and cycle["is_sequenced"] == 0:
-        places = carray(pointer_at(cycle["order_places_at"]), cycle["order_places_count"], np.uint32)
+        table = carray(pointer_at(cycle["order_table_at"]), cycle["order_table_count"], np.uint32)
         answers = carray(pointer_at(cycle["answers_at"]), cycle["answers_count"], WINDOW_RESULT)
         return admit_client_batch(
             *(memory, at, term, wall_ns, keys, values, used, topics, numbers),
-            *(places, clients, sides, memories, known, answers, rows, 0),
+            *(table, clients, sides, memories, known, answers, rows, 0),
         )
     code = admit_batch(memory, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
     if row != ABSENT and code == RUN_DONE and rows[0]["status"] == STATUS_OK:
         seq, crc = load_i64(memory, at + CLIENT_SEQ_AT), load_u32(memory, at + BLOCK_CRC_AT)
         numbered = (as_int64(rows[0]["position"]), as_int64(rows[0]["base_seq"]), as_int64(rows[0]["timestamp_ns"]))
-        _remember_stored(known[decide_row(seq, 1, clients, sides, memories, row)], *numbered, crc)
+        _record_stored(known[decide_row(seq, 1, clients, sides, memories, row)], *numbered, crc)
     return code
 
 
@@ -355,9 +357,9 @@ def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> 
 def _stage_batch(
     cycle: np.void, memory: Bytes, at: int, count: int, source: Bytes, source_at: int, size: int, flags: int
 ) -> int:
-    """Decide and number one batch, and stage it behind `count` others: its size, or PASSES_ON.
+    """Decide, number and stage one batch after `count` others; returns its size, or NOT_STAGED.
 
-    If it `is_decided`, the first row of `admitted` says how.
+    If `is_decided` is set, the first row of `admitted` has the outcome.
     """
     keys = carray(pointer_at(cycle["keys_at"]), cycle["keys_count"], np.uint64)
     values = carray(pointer_at(cycle["values_at"]), cycle["values_count"], np.int64)
@@ -368,26 +370,26 @@ def _stage_batch(
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     cycle["is_decided"] = 0
     topic_id = load_u32(source, source_at + TOPIC_AT)
-    need = _need_of(needs, cycle["needed"], topic_id)
+    need = _find_need(needs, cycle["needed"], topic_id)
     if need < 0 or needs[need]["is_reserved"] == 0:
-        return PASSES_ON
+        return NOT_STAGED
     is_sequenced = cycle["is_sequenced"] != 0
     topic = table_find(keys, used, np.uint64(topic_id))
     if topic == ABSENT or (is_sequenced and refusal_of(as_int64(topics[values[topic]]["flags"]), flags) != 0):
-        return PASSES_ON
+        return NOT_STAGED
     client_id, seq = load_i64(source, source_at + CLIENT_ID_AT), load_i64(source, source_at + CLIENT_SEQ_AT)
     row = ABSENT
     if client_id >= 0 and is_sequenced:
         epoch = load_u32(source, source_at + SESSION_EPOCH_AT)
-        row = _new_to_order(cycle, client_id, epoch, seq, flags & FLAG_STRONG_ORDER)
-        if row == ABSENT or _new_to_store(cycle, client_id, epoch, seq) == ABSENT:
-            return PASSES_ON
+        row = _find_new_in_order(cycle, client_id, epoch, seq, flags & FLAG_STRONG_ORDER)
+        if row == ABSENT or _find_new_in_store(cycle, client_id, epoch, seq) == ABSENT:
+            return NOT_STAGED
     copy_bytes(memory, at, source, source_at, size)
     if _admit(cycle, memory, at, client_id, row) != RUN_DONE:
-        return PASSES_ON
+        return NOT_STAGED
     cycle["is_decided"] = 1
     if rows[0]["status"] != STATUS_OK:
-        return PASSES_ON
+        return NOT_STAGED
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
     list_batch(memory, at, log[0]["next_at"] + at, size, staged, cycle["first_row"] + count)
     needs[need]["taken_records"] += load_u32(source, source_at + RECORD_COUNT_AT)
@@ -400,7 +402,7 @@ def _stage_batch(
 
 @kernel(int64(_cycle, bytes_out, int64, int64))
 def _stage_received(cycle: np.void, memory: Bytes, at: int, count: int) -> int:
-    """Stage what the receive buffer has, behind so many batches that end at `at`: how many it staged."""
+    """Stage the receive buffer after `count` batches that end at `at`; returns how many it staged."""
     received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
     rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
@@ -433,16 +435,16 @@ def _stage_received(cycle: np.void, memory: Bytes, at: int, count: int) -> int:
 
 @kernel(int64(_cycle, bytes_out, int64, int64, int64, int64))
 def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int, count: int) -> int:
-    """Stage the batch of one slot behind `count` others, and write its result: its size, or PASSES_ON."""
+    """Stage the batch of one slot after `count` others and write its result; returns its size, or NOT_STAGED."""
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
     results = carray(pointer_at(cycle["results_at"]), cycle["results_count"], np.int64)
     rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     base = _slot_word(cycle, broker, index)
     flags, size = (slots[base + _SLOT_FLAGS] >> 32) & _LOW, slots[base + _SLOT_SIZE] & _LOW
-    size = _stage_batch(cycle, memory, at, count, blogs, _source_of(cycle, broker, base), size, flags)
+    size = _stage_batch(cycle, memory, at, count, blogs, _batch_offset(cycle, broker, base), size, flags)
     if size < 0:
-        return PASSES_ON
+        return NOT_STAGED
     results[base] = rows[0]["position"]
     results[base + 1] = rows[0]["base_seq"]
     results[base + 2] = rows[0]["timestamp_ns"]
@@ -456,10 +458,10 @@ def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int,
 
 @kernel(int64(_cycles, bytes_out))
 def stage_cycle(cycles: Array, memory: Bytes) -> int:
-    """Make an epoch of what was surveyed, at the beginning of a memory: its size, or PASSES_ON.
+    """Build an epoch of the surveyed batches at the start of `memory`; returns its size, or NOT_STAGED.
 
-    Only what `lacks_grants` has marked is. A batch that turns out not to be eligible ends the cycle for its connection
-    or ring. `ends`, `is_staged` and `taken_…` say what was staged.
+    Takes only topics that `lacks_grants` has marked. A batch that turns out not to be eligible ends the cycle for its
+    connection or ring. `ends`, `is_staged` and `taken_…` record what was staged.
     """
     cycle = cycles[0]
     pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
@@ -472,8 +474,8 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     count = _stage_received(cycle, memory, EPOCH_HEADER, 0)
     cycle["of_rings"] = -count
     at = as_int64(cycle["size"])
-    for turn in range(ends.size):
-        broker = (cycle["first_ring"] + turn) % ends.size
+    for step in range(ends.size):
+        broker = (cycle["first_ring"] + step) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
         while index < ends[broker]:
             size = _stage_slot(cycle, memory, at, broker, index, count)
@@ -488,9 +490,9 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle["of_rings"] += count
     cycle["size"] = at
     if count == 0:
-        return PASSES_ON
+        return NOT_STAGED
     pending[0]["next"] += count
-    pending[0]["under_way"] += 1
+    pending[0]["in_flight"] += 1
     first, time_ns = cycle["first_position"], numbers[LAST_TIMESTAMP]
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
     salt, epoch, synced_through = log[0]["salt"], log[0]["next_epoch"], log[0]["synced_through"]
@@ -499,19 +501,17 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
 
 @kernel(int64(_cycles, bytes_out))
 def stage_arrived(cycles: Array, memory: Bytes) -> int:
-    """Survey what has arrived, and stage it, if nothing is lacking: the size of the epoch, or minus the reason.
+    """Survey the waiting batches and stage them if nothing is missing; returns the epoch's size, or minus the reason.
 
-    What a local orderer stages are drafts.
-
-    With `is_granted` what is not granted is left out, where a sequencer orders. A local orderer stages all or nothing;
-    0 if everything was known before, or is refused.
+    With a sequencer and `is_granted`, batches without a grant are left out. A local orderer stages its drafts, all or
+    nothing; returns 0 if every one of them is known or refused.
     """
     cycle = cycles[0]
     pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
     if cycle["staged_count"] - pending[0]["next"] < cycle["received"]:
         return -LACKS_ROWS
     if cycle["is_sequenced"] == 0:
-        _put_drafts(cycle)
+        _encode_drafts(cycle)
     total = survey_cycle(cycles)
     if total == 0 or (cycle["is_sequenced"] == 0 and total < cycle["received"]):
         return -NOT_ELIGIBLE
@@ -526,7 +526,7 @@ def stage_arrived(cycles: Array, memory: Bytes) -> int:
 
 @kernel(void(_cycle, int64, int64))
 def _settle_order(cycle: np.void, first_row: int, count: int) -> None:
-    """The store's window, and how far the order has come, behind a sequencer."""
+    """Update the store's window and the frontiers of the order, with a sequencer."""
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["store_sides_at"]), (cycle["store_sides_count"], ROW_WORDS), np.uint64)
@@ -537,8 +537,8 @@ def _settle_order(cycle: np.void, first_row: int, count: int) -> None:
         client_id, seq = as_int64(batch["client_id"]), as_int64(batch["client_seq"])
         if client_id < 0:
             continue
-        row = _new_to_store(cycle, client_id, as_int64(batch["session_epoch"]), seq)
-        _remember_stored(
+        row = _find_new_in_store(cycle, client_id, as_int64(batch["session_epoch"]), seq)
+        _record_stored(
             known[decide_row(seq, 1, clients, sides, memories, row)],
             as_int64(batch["position"]),
             as_int64(batch["base_seq"]),
@@ -546,44 +546,44 @@ def _settle_order(cycle: np.void, first_row: int, count: int) -> None:
             as_int64(batch["block_crc"]),
         )
     last = staged[first_row + count - 1]
-    behind = as_int64(last["position"]) + 1
+    next_position = as_int64(last["position"]) + 1
     reached = carray(pointer_at(cycle["reached_at"]), cycle["reached_count"], np.int64)
-    following = carray(pointer_at(cycle["following_at"]), cycle["following_count"], np.int64)
-    reached[0] = behind
-    following[PROGRESS_TIME] = max(following[PROGRESS_TIME], as_int64(last["timestamp_ns"]))
+    applier_progress = carray(pointer_at(cycle["applier_progress_at"]), cycle["applier_progress_count"], np.int64)
+    reached[0] = next_position
+    applier_progress[PROGRESS_TIME] = max(applier_progress[PROGRESS_TIME], as_int64(last["timestamp_ns"]))
     counters = carray(pointer_at(cycle["counters_at"]), cycle["counters_count"], np.int64)
     control = carray(pointer_at(cycle["control_at"]), cycle["control_count"], np.int64)
     replica = carray(pointer_at(cycle["replica_at"]), cycle["replica_count"], np.int64)
-    store_release(counters, RESERVED, behind)
-    store_release(control, CONTROL_COMMITTED, behind)
-    store_release(replica, 0, behind)
-    store_release(control, CONTROL_DURABLE, behind)
+    store_release(counters, RESERVED, next_position)
+    store_release(control, CONTROL_COMMITTED, next_position)
+    store_release(replica, 0, next_position)
+    store_release(control, CONTROL_DURABLE, next_position)
 
 
 @kernel(void(_cycles, int64, int64))
 def settle_cycle(cycles: Array, first_row: int, count: int) -> None:
-    """The epoch with these rows is written: they are pending, and how far the order has come is published.
+    """Publish a written epoch: make its rows pending and advance the frontiers.
 
-    Somebody may have applied rows meanwhile: then those of the cycle move to the front.
+    If earlier rows were applied in the meantime, the rows of the cycle move down.
     """
     cycle = cycles[0]
     if cycle["is_sequenced"] != 0:
         _settle_order(cycle, first_row, count)
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
-    front = as_int64(pending[0]["count"])
-    if front != first_row:
+    first_free = as_int64(pending[0]["count"])
+    if first_free != first_row:
         for number in range(count):
-            staged[front + number] = staged[first_row + number]
-    pending[0]["count"] = front + count
-    pending[0]["under_way"] -= 1
-    if pending[0]["under_way"] == 0:
-        pending[0]["next"] = front + count
+            staged[first_free + number] = staged[first_row + number]
+    pending[0]["count"] = first_free + count
+    pending[0]["in_flight"] -= 1
+    if pending[0]["in_flight"] == 0:
+        pending[0]["next"] = first_free + count
 
 
 @kernel(void(_cycles, int64))
 def advance_log(cycles: Array, size: int) -> None:
-    """The epoch of the cycle, of so many bytes, is written: the log ends behind it."""
+    """Advance the end of the log past the written epoch of `size` bytes."""
     cycle = cycles[0]
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)

@@ -1,15 +1,15 @@
-"""The records that the kernels of a commit cycle work on: arguments and results, needs, batches, rows, and reasons.
+"""The records of the commit cycle kernels: arguments and results, needs of topics, batches, rows, and result codes.
 
-Everything that a cycle is given and leaves is a field of `CYCLE`, or of an array whose address is a field of it.
-Whoever sets an address keeps the array alive.
+All input and output of a cycle is a field of `CYCLE`, or of an array whose address is a field of it. The caller that
+sets an address keeps the array alive.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-#: What a cycle needs of one topic; what is granted, by the caller: records, bytes, up to which time, and whether they
-#: have to be durable; and what cycles have taken of it. `is_reserved` says whether the need is granted.
+#: What a cycle needs of one topic (`records`, `size`); what the caller granted: records, bytes, expiry time, and
+#: whether they must be durable; and what cycles have used of the grant. `is_reserved`: the grant covers the need.
 NEED_ROW = np.dtype(
     [
         *((name, np.int64) for name in ("topic_id", "records", "size")),
@@ -18,13 +18,13 @@ NEED_ROW = np.dtype(
     ]
 )
 
-#: Rows of the log that catalog and index have not applied: how many are pending, the next one to use, behind those of
-#: commits that are under way, and how many of these there are.
-PENDING_NUMBERS = np.dtype([(name, np.int64) for name in ("count", "next", "under_way")])
+#: Rows of the log that are not yet applied to catalog and index: how many are pending, the next free row (after those
+#: of commits in flight), and the number of commits in flight.
+PENDING_NUMBERS = np.dtype([(name, np.int64) for name in ("count", "next", "in_flight")])
 
-#: A batch in the receive buffer: whose it is, where it lies, its ack level, and where the frames lie that it came in;
-#: then what became of it: whether it is staged, and what an ACK says. `status` is UNDECIDED if nothing did. Batches of
-#: one connection are in one stretch, in the order in which they came.
+#: A batch in the receive buffer: its connection, offset and size, its ack level, and the offset and number of its
+#: frames; then its outcome: whether it is staged, and the fields of its ACK. `status` is UNDECIDED if there is no
+#: outcome. Batches of one connection are adjacent, in the order of arrival.
 RECEIVED_ROW = np.dtype(
     [
         ("connection", np.int64),
@@ -44,8 +44,8 @@ RECEIVED_ROW = np.dtype(
     ]
 )
 
-#: A block of a local orderer, to be a batch of the receive buffer: its length, and the fields of its header. The blocks
-#: lie in the buffer, each behind space for its header.
+#: A block of a local orderer that becomes a batch of the receive buffer: its length, and the fields of its header. The
+#: blocks are in the buffer, each after space for its header.
 DRAFT_ROW = np.dtype(
     [
         *((name, np.int64) for name in ("length", "record_count", "topic_id", "client_id", "client_seq")),
@@ -53,25 +53,37 @@ DRAFT_ROW = np.dtype(
     ]
 )
 
-#: Arrays by the names of their fields in `CYCLE`: each has an address there, and a length.
+#: The arrays of a cycle: `CYCLE` has the fields `<name>_at` (address) and `<name>_count` (length) for each.
 CYCLE_ARRAYS = (
     *("keys", "values", "used", "topics", "numbers", "admitted", "staged"),
-    *("order_places", "order_clients", "order_sides", "order_slots", "order_results"),
-    *("store_places", "store_clients", "store_sides", "store_slots", "store_results"),
+    *("order_table", "order_clients", "order_sides", "order_slots", "order_results"),
+    *("store_table", "store_clients", "store_sides", "store_slots", "store_results"),
     *("control", "counters", "replica", "tails", "completion", "worker", "collected"),
-    *("slots", "blogs", "results", "needs", "ends", "received", "buffer", "log", "pending", "reached", "following"),
+    *(
+        "slots",
+        "blogs",
+        "results",
+        "needs",
+        "ends",
+        "received",
+        "buffer",
+        "log",
+        "pending",
+        "reached",
+        "applier_progress",
+    ),
     *("answers", "drafts"),
 )
 
-#: Arguments: which ring comes first, how many batches the receive buffer has, the time, and whether what is not granted
-#: is left out.
+#: Arguments: the ring to start with, the number of batches in the receive buffer, the time, and whether batches without
+#: a grant are left out.
 ARGUMENTS = ("first_ring", "received", "wall_ns", "is_granted")
-#: What no cycle changes: whether a sequencer orders, the term, when a checkpoint of the order is due, how many bytes a
-#: cycle may take, and how many have to stay free behind it in a file of the log.
+#: Constants: whether a sequencer orders, the term, positions between checkpoints of the order, the maximal bytes of a
+#: cycle, and the bytes that must stay free after it in a log file.
 CONSTANTS = ("is_sequenced", "term", "checkpoint_after", "size_max", "headroom")
-#: Results: batches of the receive buffer that were surveyed, topics, bytes and batches of the cycle, how many of these
-#: were in rings, whether it has to be durable, whether the last batch was decided, its first row, its first position,
-#: and position and time of its last batch.
+#: Results: surveyed batches of the receive buffer; topics, bytes and batches of the cycle; how many of the batches came
+#: from rings; whether the epoch must be durable; whether the last batch was decided; the first row and first position
+#: of the cycle, and position and time of its last batch.
 RESULTS = (
     *("surveyed", "needed", "size", "count", "of_rings", "is_durable", "is_decided", "first_row"),
     *("first_position", "position", "timestamp_ns"),
@@ -83,17 +95,17 @@ CYCLE = np.dtype(
     ]
 )
 
-#: A batch, or all that has arrived, is not staged.
-PASSES_ON = -1
+#: The batch, or the whole cycle, was not staged.
+NOT_STAGED = -1
 
-#: Why nothing is staged, as `stage_arrived` says: what is surveyed needs reservations that are not granted; there are
-#: not enough rows, so those that are pending have to be applied; or it has to be committed another way.
+#: Why `stage_arrived` staged nothing: the surveyed batches need reservations that are not granted; there are not enough
+#: free rows, so the pending ones must be applied first; or the batches must take the general path.
 LACKS_GRANTS = 1
 LACKS_ROWS = 2
 NOT_ELIGIBLE = 3
 
-#: The status of a batch that no window and no frontier has decided.
+#: The status of a batch that neither a window nor the frontier has decided.
 UNDECIDED = -1
 
-#: Bytes of a batch from which on it is written to its segment at once.
+#: A batch of this size or larger is written directly to its segment.
 LARGE_SIZE = 65_536

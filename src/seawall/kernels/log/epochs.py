@@ -1,4 +1,4 @@
-"""The epochs of a write-ahead log: verify and list the batches of many at once, and find a header behind damage.
+"""Reads epochs of a write-ahead log: verifies and lists their batches, and finds the next header after damage.
 
 An epoch is a header of 64 bytes and its batches, back to back:
 
@@ -6,19 +6,19 @@ An epoch is a header of 64 bytes and its batches, back to back:
     4  crc u32, of 8–63     16 epoch u64                32 synced_through u64    48 batch_count u32        54 asides u16
                                                                                                            56 time u64
 
-and of a stored batch, 96 bytes of header and a block, the kernels look at:
+A stored batch is 96 bytes of header and a block; the kernels check these fields:
 
     0  magic u32 "LANC"     6  command u16              32 payload_length u32 (52 + block)     56 position u64
     4  version u8, 2        8  header_crc u32           36 block_crc u32                       80 raw_length u32
     5  kind u8, 4           28 record_count u32         44 reserved u32, 0                     93 ack, codec, flags
 
-A batch is good here exactly if the codec of the wire takes it as a stored one: checksums, known values, and lengths
-that agree with each other. So whoever gets a batch out of a verified epoch can parse it, or use its row of `WAL_ROW`.
+A batch is valid exactly if the wire codec accepts it as a stored batch: correct checksums, known values, consistent
+lengths. A batch of a verified epoch can therefore be parsed, or used through its row of `WAL_ROW`.
 
-`scan_epochs` takes only epochs that are whole and plainly follow each other. Whether anything else is a torn tail or
-damage is for the reader to find out, one epoch at a time.
+`scan_epochs` accepts only complete epochs that directly follow each other. The reader decides, one epoch at a time,
+whether anything else is a torn tail or damage.
 
-No byte outside `start` … `end` is read, whatever the bytes say.
+The kernels read no byte outside `start` … `end`, whatever the bytes contain.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ WAL_ROW = np.dtype(
 )
 assert WAL_ROW.itemsize == 88
 
-#: Where a log ends: the address, number of the last epoch, position that is due, time of the last epoch, and the
-#: address up to which it is durable. Of the file that is written: the address behind its space, what is added to an
-#: address for its place in the file, and its salt. And address and number of the next epoch, behind those that are
-#: being written.
+#: The end of a log: its address, number of the last epoch, next position, time of the last epoch, and the address up to
+#: which the log is durable. Of the active file: the end address of its allocated space, the difference between address
+#: and file offset, and its salt. Finally address and number of the next epoch, after those in flight.
 LOG_NUMBERS = np.dtype(
     [
         *((name, np.int64) for name in ("at", "epoch", "position", "timestamp_ns", "synced_through")),
@@ -96,9 +95,9 @@ LOG_NUMBERS = np.dtype(
 WalRows: TypeAlias = npt.NDArray[np.void]
 Walk = npt.NDArray[np.int64]
 
-#: Places in the state of a scan. In: what must be added to an index of the buffer to get an address. In and out: number
-#: of the last epoch, position due next, highest synced_through, rows in use. Out: time of the last epoch taken, whether
-#: it was a clean close, and bytes that the epoch at which the scan stopped needs, as far as that is known.
+#: Indexes into the state of a scan. In: the difference between address and buffer index. In and out: number of the last
+#: epoch, next position, highest synced_through, rows in use. Out: time of the last accepted epoch, whether it was a
+#: clean close, and the size in bytes of the epoch at which the scan stopped, as far as known.
 WALK_SHIFT = 0
 WALK_EPOCH = 1
 WALK_POSITION = 2
@@ -113,10 +112,10 @@ EPOCH_MAGIC = 0x434F5045
 EPOCH_HEADER = 64
 BATCH_HEADER = HEADER_SIZE
 
-#: The command of a control batch that takes no position: it carries that of the batch that comes next.
+#: The command of an unpositioned control batch: it carries the position of the next batch.
 COMMAND_ASIDE = 17
 
-#: What `batch_size` says of bytes that are no good batch.
+#: Result of `batch_size` for bytes that are not a valid batch.
 BATCH_BAD = -1
 
 _BATCH_MAGIC = 0x434E414C
@@ -132,9 +131,9 @@ _AS_TOPIC = 0xFF
 _OPAQUE = 2
 _KEYED = 4
 _CLEAN = 1
-#: Bytes that are looked at together where zeros are expected.
+#: Bytes that `is_zero` checks at a time.
 _ZEROS_STEP = 4_096
-#: Positions and lengths of a plain scan end here, so that adding to one cannot overflow; the reader takes the others.
+#: Highest position and length that a scan accepts, so that sums cannot overflow; the reader handles larger ones.
 _NUMBER_MAX = 1 << 62
 
 _rows = record_array(WAL_ROW)
@@ -142,7 +141,7 @@ _rows = record_array(WAL_ROW)
 
 @kernel(int64(bytes_in, int64))
 def _fields_agree(buffer: Bytes, at: int) -> int:
-    """Whether the fields of a whole batch header are known values and fit each other."""
+    """1 if the fields of a complete batch header have known values and are consistent."""
     ack_level = as_int64(buffer[at + LEVEL_AT])
     codec = as_int64(buffer[at + CODEC_AT])
     flags = as_int64(buffer[at + FLAGS_AT])
@@ -171,7 +170,7 @@ def _fields_agree(buffer: Bytes, at: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64))
 def batch_size(buffer: Bytes, at: int, end: int) -> int:
-    """Bytes of the good batch that begins at `at` and ends by `end`; else BATCH_BAD."""
+    """The size of the valid batch that begins at `at` and ends by `end`; else BATCH_BAD."""
     if end - at < BATCH_HEADER or load_u32(buffer, at) != _BATCH_MAGIC:
         return BATCH_BAD
     if as_int64(buffer[at + VERSION_AT]) != _VERSION or as_int64(buffer[at + KIND_AT]) != _KIND_BATCH:
@@ -189,7 +188,7 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
 
 @kernel(void(bytes_in, int64, int64, int64, _rows, int64))
 def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
-    """Fill the row of a batch from its header, which lies at `at`."""
+    """Fill the row of a batch from its header at `at`."""
     row = rows[index]
     row["at"] = address
     row["position"] = load_u64(buffer, at + POSITION_AT)
@@ -214,7 +213,7 @@ def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, i
 def seal_epoch(
     memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
 ) -> int:
-    """The header of an epoch of so many batches, which lie behind it in the memory; bytes of the epoch."""
+    """Write the header of an epoch, whose batches follow it in `memory`; returns the size of the epoch."""
     store_u32(memory, 0, EPOCH_MAGIC)
     store_u64(memory, 8, salt)
     store_u64(memory, 16, epoch)
@@ -229,8 +228,8 @@ def seal_epoch(
 
 
 @kernel(int64(_rows, int64))
-def _end_of(rows: WalRows, index: int) -> int:
-    """The address behind a batch that is listed."""
+def _row_end(rows: WalRows, index: int) -> int:
+    """The end address of a listed batch."""
     row = rows[index]
     return as_int64(row["at"]) + as_int64(row["size"])
 
@@ -246,10 +245,10 @@ def verify_epoch(
     rows: WalRows,
     first_row: int,
 ) -> int:
-    """List the good batches from `start` on, at most `batch_count`, whose positions are dense from `first_position`.
+    """List the valid batches from `start` on, at most `batch_count`, with dense positions from `first_position`.
 
-    Asides take no position. Returns how many; `rows` has room for all behind `first_row`. The epoch is valid if all are
-    good and the last one ends at `end`.
+    Unpositioned control batches take no position. Returns how many; `rows` has space for all from `first_row` on. The
+    epoch is valid if all batches are valid and the last one ends at `end`.
     """
     at = start
     position = first_position
@@ -265,7 +264,7 @@ def verify_epoch(
 
 @kernel(int64(bytes_in, int64, uint64))
 def _is_header(buffer: Bytes, at: int, salt: np.uint64) -> int:
-    """Whether the 64 bytes at `at` are an epoch header with this salt and a right checksum."""
+    """1 if the 64 bytes at `at` are an epoch header with this salt and a correct checksum."""
     return as_int64(
         load_u32(buffer, at) == EPOCH_MAGIC
         and load_u64(buffer, at + 8) == salt
@@ -274,8 +273,8 @@ def _is_header(buffer: Bytes, at: int, salt: np.uint64) -> int:
 
 
 @kernel(int64(bytes_in, int64, int64_out))
-def _follows(buffer: Bytes, at: int, walk: Walk) -> int:
-    """Whether the header at `at` can be true and plainly continues what was scanned before."""
+def _continues(buffer: Bytes, at: int, walk: Walk) -> int:
+    """1 if the header at `at` is plausible and directly continues the scanned epochs."""
     length = load_i64(buffer, at + 24)
     synced_through = load_i64(buffer, at + 32)
     first_position = load_i64(buffer, at + 40)
@@ -296,17 +295,17 @@ def _follows(buffer: Bytes, at: int, walk: Walk) -> int:
 
 @kernel(int64(bytes_in, int64, int64, uint64, int64_out, _rows))
 def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk, rows: WalRows) -> int:
-    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends.
+    """List the batches of the complete epochs from `start` on that directly follow each other; returns their end.
 
-    Rows are added behind those in use. It stops at anything else, whatever the reason, and where `rows` has no room for
-    all batches of an epoch. WALK_NEEDED is above what is left of the buffer exactly if more bytes might make it go on.
+    Appends to the rows in use. Stops at anything else, for any reason, and when `rows` has no space for all batches of
+    an epoch. WALK_NEEDED exceeds the rest of the buffer exactly if the scan might continue with more bytes.
     """
     at = start
     count = walk[WALK_ROWS]
     walk[WALK_NEEDED] = EPOCH_HEADER
     while end - at >= EPOCH_HEADER:
         walk[WALK_NEEDED] = EPOCH_HEADER
-        if _is_header(buffer, at, salt) == 0 or _follows(buffer, at, walk) == 0:
+        if _is_header(buffer, at, salt) == 0 or _continues(buffer, at, walk) == 0:
             break
         length = load_i64(buffer, at + 24)
         batch_count = load_u32(buffer, at + 48)
@@ -320,7 +319,7 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk
         shift = walk[WALK_SHIFT]
         if verify_epoch(buffer, first, first + length, shift, first_position, batch_count, rows, count) != batch_count:
             break
-        if batch_count > 0 and _end_of(rows, count + batch_count - 1) != first + length + shift:
+        if batch_count > 0 and _row_end(rows, count + batch_count - 1) != first + length + shift:
             break
         count += batch_count
         walk[WALK_EPOCH] += 1
@@ -335,9 +334,9 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk
 
 @kernel(int64(bytes_in, int64, int64, uint64))
 def find_epoch(buffer: Bytes, start: int, end: int, salt: np.uint64) -> int:
-    """The first byte from `start` on where a whole epoch header with this salt and a right checksum begins; else -1.
+    """The index of the first complete epoch header from `start` on with this salt and a correct checksum; else -1.
 
-    Zeros, most of a preallocated file, are passed eight at a time: no header begins in one of them.
+    Skips zeros, most of a preallocated file, eight at a time: no header begins in one of them.
     """
     at = start
     last = end - EPOCH_HEADER
@@ -353,7 +352,7 @@ def find_epoch(buffer: Bytes, start: int, end: int, salt: np.uint64) -> int:
 
 @kernel(int64(bytes_in, int64, int64))
 def is_zero(buffer: Bytes, start: int, end: int) -> int:
-    """Whether nothing but zeros stands from `start` up to `end`."""
+    """1 if all bytes from `start` to `end` are zero."""
     at = start
     while end - at >= _ZEROS_STEP:
         found = np.uint64(0)

@@ -1,4 +1,4 @@
-"""Batches that lie apart in the log are put together as they lie in a segment."""
+"""Gathers scattered batches of the log into the contiguous bytes of a segment write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Integers = npt.NDArray[Any]
 
 @kernel(int64(bytes_out, bytes_in, int64_in, int64_in))
 def join_pieces(target: Bytes, source: Bytes, starts: Integers, lengths: Integers) -> int:
-    """Copy pieces of the source, which begin at `starts`, one behind the other; their bytes in all."""
+    """Concatenate the pieces of `source` that begin at `starts` into `target`; returns the bytes copied."""
     at = 0
     for index in range(starts.size):
         copy_bytes(target, at, source, starts[index], lengths[index])

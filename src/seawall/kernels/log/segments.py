@@ -1,18 +1,17 @@
-"""Stored batches of one topic, back to back: list them, find the next whole one, hold them against an index.
+"""Scans the batches of a segment: lists them, finds the next valid one after damage, verifies them against an index.
 
-A batch is 96 bytes of header and a block (`wire/format/batches.py` has the byte table). Here a batch counts as valid
-when its magic, version and kind are right, it is no control batch, it belongs to the topic, it holds at least one
-record, its length is within bounds, and both checksums match. In a segment it moreover continues what stands before it:
-its seqs lie above those already seen; its position, which the batches of a transaction share, its offset and its time
-not below.
+A batch is 96 bytes of header and a block (`wire/format/batches.py` has the byte table). It is valid if its magic,
+version and kind are correct, it is not a control batch, it belongs to the topic, it holds at least one record, its
+length is within bounds, and both checksums match. In a segment it must also continue the batches before it: its seqs
+are above theirs; its position (which the batches of a transaction share), its offset and its time are not below.
 
 One index entry for each batch, 48 bytes, little-endian:
 
     0  base_seq u64       16 timestamp_ns u64    32 position u64     44 length u32, of the whole batch
     8  at u64             24 base_offset u64     40 count u32
 
-No kernel here reads a byte outside `start` … `end` or outside the buffer, whatever the bytes or the entries say.
-Numbers at or above 2^63 are refused as out of order: nothing that counts up gets there.
+The kernels read no byte outside `start` … `end` or outside the buffer, whatever the bytes or the entries contain.
+Numbers at or above 2^63 count as out of order: no counter reaches them.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ assert INDEX_ENTRY.itemsize == 48
 Entries: TypeAlias = npt.NDArray[np.void]
 State = npt.NDArray[np.int64]
 
-#: Why a scan stopped. SCAN_MORE: the rest is no whole batch. SCAN_FULL: no room for another entry, call again.
-#: SCAN_HEADER: no valid header stands there. SCAN_BLOCK: the header is good, its block is not.
+#: Why a scan stopped. SCAN_MORE: the last batch is incomplete. SCAN_FULL: no space for another entry, call again.
+#: SCAN_HEADER: no valid header. SCAN_BLOCK: the header is valid, its block is damaged.
 SCAN_MORE = 0
 SCAN_FULL = 1
 SCAN_HEADER = 2
 SCAN_BLOCK = 3
 
-#: Places in `state`. In and out: the least seq, position, offset and time the next batch may have. Out: the others.
+#: Indexes into `state`. In and out: the lowest seq, position, offset and time of the next batch. Out: the others.
 STATE_SEQ = 0
 STATE_POSITION = 1
 STATE_OFFSET = 2
@@ -79,12 +78,12 @@ STATE_CONSUMED = 5
 STATE_NEEDED = 6
 STATE_SIZE = 7
 
-#: Verdicts over an entry: the batch is as the entry says; its header is not; its block is damaged.
+#: Verdicts on an entry: the batch matches; its header does not match; its block is damaged.
 VERDICT_GOOD = 0
 VERDICT_HEADER = 1
 VERDICT_BLOCK = 2
 
-#: Longest block of a stored batch; the same as `limits.PAYLOAD_SIZE_MAX`.
+#: Largest block of a stored batch; equal to `limits.PAYLOAD_SIZE_MAX`.
 BLOCK_SIZE_MAX = 64 * 1024 * 1024
 
 _PROLOGUE = 52
@@ -95,7 +94,7 @@ _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
 
 @kernel(int64(bytes_in, int64, int64, int64))
 def _batch_size(buffer: Bytes, at: int, end: int, topic_id: int) -> int:
-    """Whole size of the batch whose header stands at `at`; 0 if no valid header of this topic stands there."""
+    """The size of the batch with a valid header of this topic at `at`; 0 if there is none."""
     if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
         return 0
     if (
@@ -116,7 +115,7 @@ def _batch_size(buffer: Bytes, at: int, end: int, topic_id: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64_in))
 def _continues(buffer: Bytes, at: int, state: State) -> int:
-    """Whether the batch at `at` may stand behind what `state` has seen."""
+    """1 if the batch at `at` may follow the batches that `state` describes."""
     in_order = (
         load_i64(buffer, at + BASE_SEQ_AT) >= state[STATE_SEQ]
         and load_i64(buffer, at + POSITION_AT) >= state[STATE_POSITION]
@@ -133,11 +132,11 @@ def _block_matches(buffer: Bytes, at: int, size: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, record_array(INDEX_ENTRY), int64_out))
 def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int, entries: Entries, state: State) -> int:
-    """List the valid batches that stand back to back from `start`; return why it stopped (a SCAN code).
+    """List the valid adjacent batches from `start` on; returns why it stopped (a SCAN code).
 
-    `shift` is what must be added to an index of the buffer to get the position in the file. Afterwards `state` holds
-    what the next batch must continue, the number of entries written, the index of the first byte not consumed, and
-    how many bytes from there the next batch needs, as far as that is known.
+    `shift` is the difference between file offset and buffer index. Afterwards `state` holds the lower bounds for the
+    next batch, the number of entries written, the index of the first byte not consumed, and the size of the batch
+    there, as far as known.
     """
     count = 0
     at = start
@@ -185,9 +184,9 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
 
 @kernel(int64(bytes_in, int64, int64, int64, int64_in))
 def find_header(buffer: Bytes, start: int, end: int, topic_id: int, state: State) -> int:
-    """Index of the first byte from `start` where a valid header stands that continues `state`; -1 if there is none."""
+    """The index of the first valid header from `start` on that continues `state`; -1 if there is none."""
     for at in range(start, end - HEADER_SIZE + 1):
-        # The byte is compared here, since a call for each one would double the time of a search through zeros.
+        # Compare the first byte here: a call for each byte would double the time of a search through zeros.
         if as_int64(buffer[at]) != _MAGIC_BYTE or _batch_size(buffer, at, end, topic_id) == 0:
             continue
         if _continues(buffer, at, state) != 0:
@@ -196,15 +195,15 @@ def find_header(buffer: Bytes, start: int, end: int, topic_id: int, state: State
 
 
 @kernel(int64(bytes_in, int64, int64, _entries_in, int64, int64))
-def _judge(buffer: Bytes, end: int, shift: int, entries: Entries, index: int, topic_id: int) -> int:
-    """The verdict over one entry."""
+def _verify_entry(buffer: Bytes, end: int, shift: int, entries: Entries, index: int, topic_id: int) -> int:
+    """The verdict on one entry."""
     entry = entries[index]
-    place = as_int64(entry["at"])
+    file_at = as_int64(entry["at"])
     size = as_int64(entry["length"])
-    # In this order, since a sum with the numbers of an entry that lies could wrap.
-    if place < shift or place - shift > end or size > end - (place - shift):
+    # In this order: sums with the numbers of a corrupt entry could overflow.
+    if file_at < shift or file_at - shift > end or size > end - (file_at - shift):
         return VERDICT_HEADER
-    at = place - shift
+    at = file_at - shift
     if _batch_size(buffer, at, end, topic_id) != size or load_u32(buffer, at + RECORD_COUNT_AT) != as_int64(
         entry["count"]
     ):
@@ -224,14 +223,14 @@ def _judge(buffer: Bytes, end: int, shift: int, entries: Entries, index: int, to
 
 @kernel(int64(bytes_in, int64, int64, _entries_in, int64, bytes_out))
 def verify_entries(buffer: Bytes, end: int, shift: int, entries: Entries, topic_id: int, verdicts: Bytes) -> int:
-    """Hold every entry against the batch it names in `buffer[0:end]`; return how many are not good.
+    """Verify every entry against its batch in `buffer[0:end]`; returns how many are not VERDICT_GOOD.
 
-    `shift` is the file position of the buffer's first byte. Header fields must equal those of the entry, so neither a
-    damaged batch nor a stale index goes unseen. `verdicts` has room for one byte an entry.
+    `shift` is the file offset of the buffer's first byte. Header fields must equal those of the entry, so the check
+    finds both a damaged batch and a stale index. `verdicts` has one byte per entry.
     """
     bad = 0
     for index in range(entries.size):
-        verdict = _judge(buffer, end, shift, entries, index, topic_id)
+        verdict = _verify_entry(buffer, end, shift, entries, index, topic_id)
         verdicts[index] = verdict
         if verdict != VERDICT_GOOD:
             bad += 1

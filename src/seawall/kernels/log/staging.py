@@ -1,11 +1,11 @@
-"""A writer's batch gets its header and its numbers in one call.
+"""Writes the header of a local writer's batch and admits the batch, in one call.
 
-`write_header` puts the 96 bytes of a header (`wire.format.batches` has its table) before or apart from a block, with
-the block's checksum and without those fields that the frontier stamps. `number_batch` and `number_client_batch` do that
-and then what `frontier` and `client_frontier` do with a batch that has come from outside. The header may lie in another
-array than the block: large blocks are never copied.
+`write_header` writes the 96 bytes of a header (`wire.format.batches` has its byte table) with the block's checksum; the
+fields that the frontier stamps stay 0. `number_batch` and `number_client_batch` do that and then admit the batch, as
+`frontier` and `client_frontier` do for a received batch. The header may be in another array than the block, so large
+blocks are never copied.
 
-A block is read, never written.
+The kernels read a block and never write it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from seawall.kernels.runtime.tables import Keys, Values
 
 _PROLOGUE = 52
 _BATCH_HEADER = 96
-#: `LANC`, version 2, kind 4, command 0, as one number of 8 bytes.
+#: `LANC`, version 2, kind 4, command 0, as one 8-byte number.
 _START = int.from_bytes(b"LANC\x02\x04\x00\x00", "little")
 
 _topics = record_array(TOPIC_ROW)
@@ -75,9 +75,9 @@ def write_header(
     raw_length: int,
     choices: int,
 ) -> None:
-    """The header of `block[start:end]`, at `header[at:at + 96]`; its checksum and numbers come with the stamp.
+    """Write the header of `block[start:end]` to `header[at:at + 96]`, without its checksum and the stamped fields.
 
-    Client id and seq are bit patterns; `choices` are order, ack level, codec and flags, a byte each from the lowest.
+    Client id and seq are bit patterns; `choices` has order, ack level, codec and flags, one byte each from the lowest.
     """
     store_u64(header, at, _START)
     store_u32(header, at + CRC_AT, 0)
@@ -127,7 +127,7 @@ def number_batch(
     numbers: Values,
     rows: Rows,
 ) -> int:
-    """Write the header of a block and admit it; `rows[0]` says what became of it; the code is that of `admit_batch`."""
+    """Write the header of a block and admit the batch; returns the code of `admit_batch`, the outcome in `rows[0]`."""
     write_header(
         header,
         at,
@@ -174,7 +174,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -182,7 +182,7 @@ def number_client_batch(
     answers: Rows,
     rows: Rows,
 ) -> int:
-    """`number_batch` behind a client window."""
+    """`number_batch` through the client window."""
     write_header(
         header,
         at,
@@ -207,7 +207,7 @@ def number_client_batch(
         used,
         topics,
         numbers,
-        places,
+        table,
         clients,
         sides,
         slots,

@@ -1,10 +1,10 @@
-"""Admission of batches that take effect together: all of them get one position and one time of the clock.
+"""Admits the batches of a transaction: all of them get the same position and the same clock time.
 
-Only their headers are here, 96 bytes each, back to back; where their blocks lie does not matter. Whoever calls has made
-sure that each topic is there and has seqs below its ceiling: a batch that is refused all the same ends the run, and
-what was numbered before it stays so.
+The input is only their headers, 96 bytes each, back to back; the blocks can be anywhere. The caller has checked that
+each topic exists and has enough seqs below its ceiling. A batch that is refused nevertheless ends the run; batches
+before it keep their numbers.
 
-Whatever their number, also without any, the batches of a call take exactly one position.
+The batches of one call take exactly one position, even if there are none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, rec
 from seawall.kernels.runtime.memory import Bytes, as_int64
 from seawall.kernels.runtime.tables import Keys, Values
 
-#: A batch was refused; its row says why. Beside it there are the codes of a run.
+#: A batch was refused; its row has the reason. An addition to the RUN codes of `frontier`.
 TOGETHER_REFUSED = -1
 
 
@@ -45,7 +45,7 @@ def admit_together(
     numbers: Values,
     rows: Rows,
 ) -> int:
-    """Number one header for each row, all at the next position; RUN_DONE, or why it stopped before the last."""
+    """Admit one header for each row, all at the next position; returns RUN_DONE, or why it stopped early."""
     position = numbers[NEXT_POSITION]
     last_ns = numbers[LAST_TIMESTAMP]
     code = RUN_DONE

@@ -1,1 +1,1 @@
-"""Kernels of the sequencer and its brokers: collect, decide, order, commit, answer, recover."""
+"""Kernels of the sequencer and its brokers: collect, decide, order, commit, answer, apply, recover."""

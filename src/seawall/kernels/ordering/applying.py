@@ -1,6 +1,6 @@
-"""Committed entries of the global order index become stored batches, back to back, many in one call.
+"""Applies committed entries of the global order index to the log: writes them as stored batches, many per call.
 
-An entry (64 bytes) and its side entry (32 bytes) lie at position & mask of their rings; what is read of them:
+An entry (64 bytes) and its side entry (32 bytes) are at position & mask of their rings; the kernels read:
 
     entry   0  token u64 = position + 1     18 term u16           32 record_count u32     48 client_seq u64
             8  topic_id u32                 20 blog_offset u64    40 client_id u64        60 flags u32
@@ -8,21 +8,21 @@ An entry (64 bytes) and its side entry (32 bytes) lie at position & mask of thei
             16 broker u16
     side    0  topic_id u32    4 status u8    6 reason u16    8 base_seq u64    16 base_offset u64    24 time u64
 
-A batch that was admitted is copied from its BLog and stamped in the copy: position, base seq, base offset, time, term
-and header checksum. Whatever else has a position becomes a control batch (`storage.control.order` has the blocks): a
-NOP, a batch that was refused, a SKIP. So the positions of what is written are dense, whatever the entries were.
+An admitted batch is copied from its BLog and stamped in the copy: position, base seq, base offset, time, term and
+header checksum. Any other entry becomes a control batch (`storage.control.order` has the blocks): a NOP, a refused
+batch, a SKIP. So the written positions are dense, whatever the entries are.
 
-An entry has the low half of its term; the term is the newest one, not above that of the follower, with this half.
+An entry has the low half of its term; the full term is the newest one with this half that is not above the applier's.
 
-What is written is the entry's own batch: token, size, topic and checksum of the block are compared, and where they
-differ the run stops before that entry (FOLLOW_BAD). The BLog is never written. Control batches that are written can be
-read back: numbers that none has are FOLLOW_BAD too.
+The kernels verify that a batch in a BLog is the entry's own: they compare token, size, topic and block checksum, and
+stop before an entry that differs (FOLLOW_BAD). They never write the BLog. Every written control batch can be read back:
+values that no control batch can have are FOLLOW_BAD too.
 
-Rows (`WAL_ROW`) are filled for what takes effect: admitted batches (command 0), SKIPs, and refusals that decide a
-client seq. The caller has made room: for `count` rows, and in the lane for every entry that does not go apart.
+Rows (`WAL_ROW`) are filled for entries that take effect: admitted batches (command 0), SKIPs, and refusals that decide
+a client seq. The caller provides the space: `count` rows, and in the lane for every entry that is not stored apart.
 
-Batches that go apart are not copied (`apply_apart`): their stamped headers are put together, each with a reference in
-the lane, and whoever places them takes header and block from where they lie.
+Batches stored *apart*, directly in a segment, are not copied (`apply_apart`): their stamped headers are collected, the
+lane gets a reference to each, and the caller writes headers and blocks to the segment from their separate buffers.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ from seawall.kernels.runtime.memory import (
 )
 from seawall.kernels.runtime.tables import Values
 
-#: Why a run stopped. FOLLOW_APART: at a batch that its caller places by itself. FOLLOW_BAD: at an entry that is not
-#: what it should be.
+#: Why a run stopped. FOLLOW_APART: at a batch that the caller stores apart. FOLLOW_BAD: at an inconsistent entry.
 FOLLOW_DONE = 0
 FOLLOW_APART = 1
 FOLLOW_BAD = 2
 
-#: Places in `progress`. Out: entries taken, bytes written, rows filled. In and out: the newest time of any batch.
+#: Indexes into `progress`. Out: entries applied, bytes written, rows filled. In and out: the newest time of any batch.
 PROGRESS_ENTRIES = 0
 PROGRESS_BYTES = 1
 PROGRESS_ROWS = 2
@@ -96,7 +95,7 @@ _rows = record_array(WAL_ROW)
 
 @kernel(int64(int64, int64))
 def full_term(term: int, low: int) -> int:
-    """The newest term not above `term` whose low 16 bits are these."""
+    """The newest term not above `term` with these low 16 bits."""
     return term - ((term - low) & 0xFFFF)
 
 
@@ -104,7 +103,7 @@ def full_term(term: int, low: int) -> int:
 def _seal_control(
     lane: Bytes, at: int, size: int, command: int, topic_id: int, position: int, time_ns: int, term: int
 ) -> None:
-    """The header of a control batch whose block is written."""
+    """Write the header of a control batch after its block."""
     block = at + HEADER_SIZE
     write_header(lane, at, lane, block, at + size, 0, topic_id, 0, 0, 0, size - HEADER_SIZE, _AS_TOPIC)
     store_u16(lane, at + COMMAND_AT, command)
@@ -113,10 +112,10 @@ def _seal_control(
 
 @kernel(int64(bytes_in, int64, bytes_in, int64, bytes_out, int64, int64, int64, int64))
 def _write_nop(
-    goi: Bytes, entry: int, side: Bytes, beside: int, lane: Bytes, at: int, position: int, time_ns: int, term: int
+    goi: Bytes, entry: int, side: Bytes, side_at: int, lane: Bytes, at: int, position: int, time_ns: int, term: int
 ) -> int:
-    """A NOP, or a batch that was refused: bytes written, 0 if there can be no such NOP."""
-    status = as_int64(side[beside + 4])
+    """Write a NOP or a refused batch; returns its size, or 0 if the values are not possible."""
+    status = as_int64(side[side_at + 4])
     if status not in (_DUPLICATE, _REJECTED, _RETRY):
         return 0
     block = at + HEADER_SIZE
@@ -126,11 +125,11 @@ def _write_nop(
     topic_id = load_u32(goi, entry + 8)
     lane[block] = status
     lane[block + 1] = as_int64(is_batch)
-    store_u16(lane, block + 2, load_u16(side, beside + 6))
+    store_u16(lane, block + 2, load_u16(side, side_at + 6))
     store_u32(lane, block + 4, topic_id)
     store_u64(lane, block + 8, load_i64(goi, entry + 40))
     store_u64(lane, block + 16, load_i64(goi, entry + 48))
-    # A batch that was refused repeats nothing; of a NOP the field has the position of the original.
+    # A refused batch is no repetition; for a NOP the field is the position of the original.
     store_u64(lane, block + 24, -1 if is_batch else load_i64(goi, entry + 20))
     store_u32(lane, block + 32, load_u32(goi, entry + 12))
     store_u32(lane, block + 36, 0)
@@ -140,7 +139,7 @@ def _write_nop(
 
 @kernel(int64(bytes_in, int64, bytes_out, int64, int64, int64, int64))
 def _write_skip(goi: Bytes, entry: int, lane: Bytes, at: int, position: int, time_ns: int, term: int) -> int:
-    """A SKIP: bytes written, 0 if there can be no such SKIP."""
+    """Write a SKIP; returns its size, or 0 if the values are not possible."""
     client_id, first = load_i64(goi, entry + 40), load_i64(goi, entry + 48)
     count = load_u32(goi, entry + 32)
     if client_id < 1 or first < 1 or count < 1 or first > CLIENT_SEQ_MAX - count + 1:
@@ -159,7 +158,7 @@ def _write_skip(goi: Bytes, entry: int, lane: Bytes, at: int, position: int, tim
 def batch_in_blog(
     blogs: Bytes, blog_size: int, broker: int, offset: int, size: int, count: int, crc: int, topic_id: int
 ) -> int:
-    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not."""
+    """The index, in the array of all BLogs, of a broker's batch at an offset; -1 if that batch is not there."""
     first = broker * blog_size
     if offset < 0 or size < HEADER_SIZE or first + blog_size > blogs.size:
         return -1
@@ -180,7 +179,7 @@ def batch_in_blog(
 
 @kernel(int64(bytes_in, int64, bytes_in, int64))
 def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
-    """Where the batch of an entry lies among all BLogs; -1 if it is not there."""
+    """The index, in the array of all BLogs, of the batch of an entry; -1 if it is not there."""
     broker, offset, size = load_u16(goi, entry + 16), load_i64(goi, entry + 20), load_u32(goi, entry + 28)
     count, crc, topic_id = load_u32(goi, entry + 32), load_u32(goi, entry + 12), load_u32(goi, entry + 8)
     return batch_in_blog(blogs, blog_size, broker, offset, size, count, crc, topic_id)
@@ -208,9 +207,9 @@ def apply_run(
     rows: WalRows,
     progress: Values,
 ) -> int:
-    """Write the entries from position `first` on into `lane[start:]`, whose first byte has that address in the log.
+    """Write the entries from position `first` on into `lane[start:]`; `address` is the log address of its first byte.
 
-    `count` at most, up to the first with a mark in `apart`. Rows begin at row 0.
+    At most `count`, up to the first that is marked in `apart`. Rows begin at row 0.
     """
     at = start
     filled = 0
@@ -220,7 +219,7 @@ def apply_run(
     while taken < count:
         position = first + taken
         entry = (position & mask) * _ENTRY
-        beside = (position & mask) * _SIDE
+        side_at = (position & mask) * _SIDE
         flags = load_u32(goi, entry + 60)
         if load_i64(goi, entry) != position + 1 or flags & FLAG_CONTROL:
             code = FOLLOW_BAD
@@ -232,8 +231,8 @@ def apply_run(
         takes_effect = 1
         if flags & FLAG_SKIP:
             size = _write_skip(goi, entry, lane, at, position, time_ns, entry_term)
-        elif flags & FLAG_NOP or as_int64(side[beside + 4]) != _OK:
-            size = _write_nop(goi, entry, side, beside, lane, at, position, time_ns, entry_term)
+        elif flags & FLAG_NOP or as_int64(side[side_at + 4]) != _OK:
+            size = _write_nop(goi, entry, side, side_at, lane, at, position, time_ns, entry_term)
             takes_effect = as_int64((flags & FLAG_NOP) == 0)
         else:
             source = batch_at(goi, entry, blogs, blog_size)
@@ -241,9 +240,9 @@ def apply_run(
             if source >= 0:
                 size = load_u32(goi, entry + 28)
                 copy_bytes(lane, at, blogs, source, size)
-                stamped = load_i64(side, beside + 24)
+                stamped = load_i64(side, side_at + 24)
                 time_ns = max(time_ns, stamped)
-                base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
+                base_seq, base_offset = load_i64(side, side_at + 8), load_i64(side, side_at + 16)
                 stamp_header(lane, at, position, base_seq, base_offset, stamped, entry_term)
         if size == 0:
             code = FOLLOW_BAD
@@ -261,12 +260,14 @@ def apply_run(
 
 
 @kernel(void(bytes_in, int64, bytes_out, int64, int64, int64, int64))
-def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
-    """The mark that the batch with this header lies at a place of a segment, or, both 0, nowhere but in memory."""
+def write_reference(
+    headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, segment_at: int, term: int
+) -> None:
+    """Write a reference to the batch with this header at a segment position; both 0 if it is only in memory."""
     block = at + HEADER_SIZE
     copy_bytes(lane, block, headers, header, HEADER_SIZE)
     store_u64(lane, block + HEADER_SIZE, first_seq)
-    store_u64(lane, block + HEADER_SIZE + 8, place)
+    store_u64(lane, block + HEADER_SIZE + 8, segment_at)
     topic_id, position = load_u32(headers, header + TOPIC_AT), load_i64(headers, header + POSITION_AT)
     time_ns = load_i64(headers, header + TIMESTAMP_AT)
     _seal_control(lane, at, REFERENCE_SIZE, COMMAND_REFERENCE, topic_id, position, time_ns, term)
@@ -291,16 +292,16 @@ def apply_apart(
     lane: Bytes,
     start: int,
     first_seq: int,
-    place: int,
+    segment_at: int,
     term: int,
     log_term: int,
     rows: WalRows,
     progress: Values,
 ) -> int:
-    """Stamp the headers of `count` admitted batches from position `first` on, and say where each lies in the BLogs.
+    """Stamp the headers of `count` admitted batches from position `first` on; writes their BLog indexes to `sources`.
 
-    References to them go to `lane[start:]`, in the term of the log: to places back to back from `place` on in the
-    segment that begins at `first_seq`, or, where that is 0, to none. Rows have no address.
+    Writes references to `lane[start:]`, in the term of the log: to adjacent positions from `segment_at` on in the
+    segment that begins at `first_seq`, or, if that is 0, to memory only. Rows have no address.
     """
     time_ns: int = progress[PROGRESS_TIME]
     code = FOLLOW_DONE
@@ -308,7 +309,7 @@ def apply_apart(
     while taken < count:
         position = first + taken
         entry = (position & mask) * _ENTRY
-        beside = (position & mask) * _SIDE
+        side_at = (position & mask) * _SIDE
         source = batch_at(goi, entry, blogs, blog_size)
         if load_i64(goi, entry) != position + 1 or source < 0:
             code = FOLLOW_BAD
@@ -316,17 +317,17 @@ def apply_apart(
         size = load_u32(goi, entry + 28)
         header = taken * HEADER_SIZE
         copy_bytes(headers, header, blogs, source, HEADER_SIZE)
-        stamped = load_i64(side, beside + 24)
+        stamped = load_i64(side, side_at + 24)
         time_ns = max(time_ns, stamped)
-        base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
+        base_seq, base_offset = load_i64(side, side_at + 8), load_i64(side, side_at + 16)
         stamp_header(
             headers, header, position, base_seq, base_offset, stamped, full_term(term, load_u16(goi, entry + 18))
         )
-        write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, place, log_term)
+        write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, segment_at, log_term)
         list_batch(headers, header, 0, size, rows, taken)
         sources[taken] = source
         if first_seq != 0:
-            place += size
+            segment_at += size
         taken += 1
     progress[PROGRESS_ENTRIES] = taken
     progress[PROGRESS_BYTES] = taken * REFERENCE_SIZE

@@ -1,22 +1,22 @@
-"""Answers of a broker: what the commit frontier says about its slots, told as far as each ack level promises.
+"""Collects the answers that a broker owes its publishers, as soon as each ack level allows.
 
-Results come in any order, since a batch may wait for an earlier one of its client; so slots are looked at from the
-first that owes an answer to the last that is claimed. A batch may wait for long while thousands behind it are answered:
-each slot that is left open remembers the next open one, and what lies between is not looked at again.
+Results arrive in any order, since a batch may wait for an earlier one of its client; so a call checks all slots from
+the first that owes an answer to the last claimed one. A batch may wait long while thousands after it are answered: each
+open slot stores the index of the next open one, and the slots between are not checked again.
 
     order 0, level 1     answered on arrival: position, seq and time are not known yet
-    refused              answered as soon as the result is there, at every level: REJECTED, UNKNOWN, RETRY
-    level 0              nothing else
-    level 1              with the result: the batch is ordered
-    level 2              when the durable frontier has passed the result's position. A duplicate waits for its own
-                         position, which lies behind that of the original
+    refused              answered with the result, at every level: REJECTED, UNKNOWN, RETRY
+    level 0              no other answer
+    level 1              answered with the result: the batch is ordered
+    level 2              answered when the durable frontier has passed the result's position. A duplicate waits for its
+                         own position, which is above that of the original
 
 INV-ANSWER-DURABLE: no answer of level 2 says OK or DUPLICATE before the batch is as durable as its topic promises.
 
-A batch is answered once at most. ANSWERED never passes a slot that owes an answer, so its result is not written over
+A batch is answered at most once. ANSWERED never passes a slot that owes an answer, so its result is not overwritten
 (`broker_ring`).
 
-What a crash does: answers not sent yet are lost, and their publishers send again.
+A crash loses answers that are not sent yet; their publishers send again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, 
 from seawall.kernels.runtime.rings import SLOT_WORDS, Words
 from seawall.kernels.runtime.slots import slot_base
 
-#: One answer. `owner` is whoever published the batch; position is all ones where it is not known.
+#: One answer. `owner` identifies the publisher of the batch; an unknown position has all bits set.
 ANSWER_ROW = np.dtype(
     [
         ("owner", np.int64),
@@ -64,8 +64,8 @@ LEVEL_FAILURES = 0
 LEVEL_ORDERED = 1
 LEVEL_DURABLE = 2
 
-#: What is to be done about a slot.
-STAYS = 0
+#: What to do with a slot.
+KEEP_WAITING = 0
 ANSWER_NOTHING = 1
 ANSWER_ARRIVED = 2
 ANSWER_RESULT = 3
@@ -78,24 +78,24 @@ _answers = record_array(ANSWER_ROW)
 
 @kernel(int64(int64, int64, int64, int64, int64))
 def judge_result(order: int, ack_level: int, status: int, position: int, durable: int) -> int:
-    """What is to be done about a batch whose result is there, or is not: then `status` is negative."""
+    """What to do with a batch; `status` is negative if there is no result yet."""
     if order == 0 and ack_level == LEVEL_ORDERED:
         return ANSWER_ARRIVED
     if status < 0:
-        return STAYS
+        return KEEP_WAITING
     if status >= STATUS_REJECTED:
         return ANSWER_RESULT
     if ack_level == LEVEL_FAILURES:
         return ANSWER_NOTHING
-    # A position that is not known is negative here, and durable it is not.
+    # An unknown position is negative here, and never durable.
     if ack_level == LEVEL_DURABLE and (position < 0 or position >= durable):
-        return STAYS
+        return KEEP_WAITING
     return ANSWER_RESULT
 
 
 @kernel(void(_pending, int64, bytes_in, int64, int64, _answers, int64))
 def write_answer(pending: Rows, index: int, results: Bytes, at: int, verdict: int, answers: Rows, count: int) -> None:
-    """Fill one answer from the broker's row and, unless it is given on arrival, from the result at byte `at`."""
+    """Fill one answer from the broker's row and, unless answered on arrival, from the result at byte `at`."""
     row = pending[index % pending.size]
     answer = answers[count]
     answer["owner"] = row["owner"]
@@ -121,7 +121,7 @@ def write_answer(pending: Rows, index: int, results: Bytes, at: int, verdict: in
 
 @kernel(int64(int64_out, _pending, int64_in, bytes_in, int64_in, _answers))
 def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, control: Words, answers: Rows) -> int:
-    """Put the answers that can be given into `answers`, as many as fit, and move ANSWERED on; how many.
+    """Write the due answers to `answers`, as many as fit, and advance ANSWERED; returns how many.
 
     `slots` are the words of the result ring, `results` its bytes, `control` the words of the control block.
     """
@@ -131,8 +131,8 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
     last_open = -1
     while index < state[CLAIMED]:
         row = pending[index % pending.size]
-        # Of the lap before, if it is not ahead.
-        following = max(as_int64(row["next_open"]), index + 1)
+        # A value that is not above `index` is left over from the previous lap.
+        next_index = max(as_int64(row["next_open"]), index + 1)
         if row["stage"] == STAGE_WAITING:
             if count == answers.size:
                 break
@@ -147,7 +147,7 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
             if verdict >= ANSWER_ARRIVED:
                 write_answer(pending, index, results, at, verdict, answers, count)
                 count += 1
-            if verdict != STAYS:
+            if verdict != KEEP_WAITING:
                 row["stage"] = STAGE_DONE
         if row["stage"] != STAGE_DONE:
             if last_open < 0:
@@ -155,7 +155,7 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
             else:
                 pending[last_open % pending.size]["next_open"] = index
             last_open = index
-        index = following
+        index = next_index
     if last_open < 0:
         state[ANSWERED] = index
     else:

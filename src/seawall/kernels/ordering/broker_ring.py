@@ -1,26 +1,26 @@
-"""A broker's side of its pending batch ring and BLog: claim a slot and bytes, fill them, publish the token.
+"""The broker's side of its pending batch ring and BLog: claims a slot and bytes, fills them, publishes the token.
 
-    claim     the next slot and a stretch of the BLog, counted in the tails that the sequencer sees
-    fill      the batch goes into the BLog, what is to be known of it into the slot
-    publish   the token, index + 1, last
+    claim     the next slot and a range of the BLog; the tails, which the sequencer reads, count both
+    fill      copy the batch into the BLog, and describe it in the slot
+    publish   write the token, index + 1, last
 
-`state` is private to the broker and so is `pending`, one row for each slot of the ring; `tails`, `completion`, `slots`
-(and `entries`, the same bytes) and `blog` are in the fabric. One thread of the broker calls all of this.
+`state` and `pending`, one row for each slot of the ring, are private to the broker; `tails`, `completion`, `slots` (and
+`entries`, the same bytes) and `blog` are in the fabric. One thread of the broker calls all of these kernels.
 
-Wrap. Indexes and offsets are absolute; their place is the remainder by the size of the ring. A batch lies in one piece
-and begins on a cache line: one that does not fit before the end of the BLog begins at its start, and the bytes between
-belong to the batch before. So a slot's bytes end where those of the next one begin.
+Wrap-around. Indexes and offsets are absolute; the location is their remainder modulo the size of the ring. A batch is
+contiguous and begins on a cache line. A batch that does not fit before the end of the BLog begins at its start, and the
+unused bytes belong to the batch before. So a slot's bytes end where those of the next one begin.
 
 INV-BROKER-REUSE: a broker reuses a slot and its bytes only after the batch is completed and its answer was taken.
 INV-BROKER-CLAIM-ENDS: every claimed slot is published: as its whole batch, or as a NOP if the batch does not come. A
-slot has its token only when its entry and its bytes are whole, and then nobody writes them.
+slot gets its token only when its entry and its bytes are complete, and then they do not change.
 
-Bytes are counted before their slot is, so bytes of no slot are free with the last one. While a claim waits for bytes,
-the tails say where they would end, and whoever holds batches below a lap before that gives them back (`holding`): what
-is claimed last always gets its space.
+Bytes are counted before their slot, so bytes without a slot are freed with the last slot. While a claim waits for
+bytes, the tails publish the wanted end; a worker bounces the held batches that are more than a lap below it
+(`holding`), so the waiting claim always gets its space.
 
-What a crash does: tails, tokens and bytes are left as they are; `resume_ring` makes NOPs of claimed slots without a
-token and finds out from the entries which bytes are in use.
+A crash leaves tails, tokens and bytes as they are; `resume_ring` turns claimed slots without a token into NOPs and
+reads from the entries which bytes are in use.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from seawall.kernels.runtime.slots import slot_base
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: What the broker keeps of one slot. `blog_end` is where the bytes of the next slot may begin; slots between an open
-#: one and its `next_open`, if that is ahead, owe no answer.
+#: The broker's record of one slot. The bytes of the next slot may begin at `blog_end`. No slot between an open slot and
+#: its `next_open`, if that is larger, owes an answer.
 PENDING_ROW = np.dtype(
     [
         ("owner", np.int64),
@@ -77,12 +77,12 @@ PENDING_ROW = np.dtype(
     ]
 )
 
-#: Stages of a slot: nothing is owed to anybody, a batch is still to come, an answer is owed.
+#: Stages of a slot: no answer is due; the batch is still being received; an answer is due.
 STAGE_DONE = 0
 STAGE_RESERVED = 1
 STAGE_WAITING = 2
 
-#: Places in `state`. Counts are exclusive. Slots below ANSWERED owe no answer, slots below FREED may be claimed again.
+#: Indexes into `state`. Counts are exclusive. Slots below ANSWERED owe no answer, slots below FREED can be reused.
 CLAIMED = 0
 BLOG_CLAIMED = 1
 ANSWERED = 2
@@ -92,23 +92,23 @@ BROKER = 5
 BLOG_WANTED = 6
 STATE_SIZE = 7
 
-#: Why there is no index: the ring or the BLog has no room now; the BLog is smaller than the batch.
-NO_ROOM = -1
+#: Why a claim failed: the ring or the BLog has no space now; the BLog is smaller than the batch.
+NO_SPACE = -1
 NEVER_FITS = -2
 
-#: Why a run stopped: at its end, or before a batch that has no room, that never fits, that is not whole.
+#: Why a run stopped: at its end, or before a batch without space, that never fits, or that is incomplete.
 RUN_DONE = 0
 RUN_FULL = 1
 RUN_NEVER_FITS = 2
 RUN_CUT = 3
 
-#: Places in `progress`: slots published, the index of the first, and the first byte not consumed.
+#: Indexes into `progress`: slots published, the index of the first, and the first byte not consumed.
 PROGRESS_COUNT = 0
 PROGRESS_FIRST = 1
 PROGRESS_CONSUMED = 2
 PROGRESS_SIZE = 3
 
-#: What came of a reservation: it has its token; it was given up before; its bytes are not one batch of its size.
+#: The outcome of a reservation: published; abandoned before; its bytes are not one batch of the reserved size.
 RESERVED_PUBLISHED = 1
 RESERVED_GONE = 0
 RESERVED_CUT = -1
@@ -125,10 +125,10 @@ FLAG_NOP = 32
 FLAG_REFUSED = 128
 REFUSED_REASON_SHIFT = 16
 
-#: In the order and the ack level of a batch: whatever its topic has.
+#: In the order and the ack level of a batch: that of its topic.
 AS_TOPIC = 0xFF
 ORDER_STRONG = 5
-#: What a refused batch is answered as: not on arrival, and as soon as it is ordered.
+#: Order and level of a refused batch: it is answered once it is ordered, not on arrival.
 ORDER_REFUSED = 2
 LEVEL_REFUSED = 1
 
@@ -139,7 +139,7 @@ _pending = record_array(PENDING_ROW)
 
 @kernel(void(int64_out, int64_out, _pending))
 def free_completed(state: Words, completion: Words, pending: Rows) -> None:
-    """Learn which slots and bytes may be used again."""
+    """Update which slots and bytes can be reused."""
     freed = min(load_acquire(completion, COMPLETED), state[ANSWERED])
     if freed > state[FREED]:
         # The row is still that of slot `freed` − 1: no more than a lap is claimed beyond what was free before.
@@ -149,7 +149,7 @@ def free_completed(state: Words, completion: Words, pending: Rows) -> None:
 
 @kernel(void(int64_out, int64_out, int64))
 def want_bytes(state: Words, tails: Words, end: int) -> None:
-    """Say where the bytes would end that there is no room for; 0 if none are waited for."""
+    """Publish the end offset of a claim that waits for space; 0 if none waits."""
     if state[BLOG_WANTED] != end:
         state[BLOG_WANTED] = end
         store_release(tails, TAIL_BLOG_WANTED, end)
@@ -157,30 +157,30 @@ def want_bytes(state: Words, tails: Words, end: int) -> None:
 
 @kernel(int64(int64_out, int64_out, int64_out, _pending, int64, int64))
 def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
-    """Take the next slot and `size` bytes in one piece: its absolute index, or NO_ROOM, or NEVER_FITS."""
+    """Claim the next slot and `size` contiguous bytes; returns its absolute index, NO_SPACE or NEVER_FITS."""
     if size > blog_size:
         return NEVER_FITS
     free_completed(state, completion, pending)
     index = as_int64(state[CLAIMED])
     if index - state[FREED] >= pending.size:
-        return NO_ROOM
+        return NO_SPACE
     start = state[BLOG_CLAIMED]
     before_end = blog_size - start % blog_size
     if size > before_end:
         start += before_end
     if index == state[FREED]:
-        state[BLOG_FREED] = start  # nothing is in use, so nobody has the bytes that were passed over
+        state[BLOG_FREED] = start  # nothing is in use, so the skipped bytes are free
     after = start + (size + LINE - 1) // LINE * LINE
     if after - state[BLOG_FREED] > blog_size:
         want_bytes(state, tails, after)
-        return NO_ROOM
+        return NO_SPACE
     want_bytes(state, tails, 0)
     row = pending[index % pending.size]
     row["blog_offset"] = start
     row["blog_end"] = after
     row["size"] = size
     row["stage"] = STAGE_DONE
-    # What was passed over belongs to the slot before.
+    # The skipped bytes belong to the slot before.
     if index > state[FREED]:
         pending[(index - 1) % pending.size]["blog_end"] = start
     state[CLAIMED] = index + 1
@@ -192,7 +192,7 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
 
 @kernel(void(bytes_out, int64_out, int64, int64, int64, int64, int64))
 def publish_nop(entries: Bytes, slots: Words, index: int, blog_offset: int, broker: int, term: int, flags: int) -> None:
-    """Publish a claimed slot that has no batch."""
+    """Publish a claimed slot without a batch."""
     base = slot_base(slots.size // SLOT_WORDS, index)
     for word in range(TOKEN_WORD):
         slots[base + word] = 0
@@ -264,7 +264,7 @@ def publish_refused(
     reason: int,
     term: int,
 ) -> None:
-    """Publish a claimed slot, which has no bytes, for a batch at `source[at]` that is refused: it uses its number."""
+    """Publish a claimed slot without bytes for the refused batch at `source[at]`; its client seq counts as used."""
     row = pending[index % pending.size]
     base = slot_base(slots.size // SLOT_WORDS, index)
     to = base * 8
@@ -312,9 +312,9 @@ def publish_run(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """Claim, fill and publish the batches that lie back to back in `source[start:end]`; why it stopped.
+    """Claim, fill and publish the adjacent batches in `source[start:end]`; returns why it stopped.
 
-    Their checksums were verified when they arrived.
+    Their checksums were verified on arrival.
     """
     at = start
     code = RUN_DONE
@@ -327,7 +327,7 @@ def publish_run(
             break
         index = claim_slot(state, tails, completion, pending, blog.size, after - at)
         if index < 0:
-            code = RUN_FULL if index == NO_ROOM else RUN_NEVER_FITS
+            code = RUN_FULL if index == NO_SPACE else RUN_NEVER_FITS
             break
         copy_bytes(blog, pending[index % pending.size]["blog_offset"] % blog.size, source, at, after - at)
         publish_filled(state, pending, entries, slots, blog, index, owner, order, ack_level, term)
@@ -347,7 +347,7 @@ def reserve_slot(
     size: int,
     deadline_ns: int,
 ) -> int:
-    """Claim for a batch that is still to come, until the deadline: its absolute index, or NO_ROOM, or NEVER_FITS."""
+    """Claim for a batch that arrives until the deadline; returns its absolute index, NO_SPACE or NEVER_FITS."""
     index = claim_slot(state, tails, completion, pending, blog_size, size)
     if index >= 0:
         row = pending[index % pending.size]
@@ -358,7 +358,7 @@ def reserve_slot(
 
 @kernel(int64(int64_out, _pending, int64))
 def is_reserved(state: Words, pending: Rows, index: int) -> int:
-    """Whether a slot still waits for its batch."""
+    """1 if a slot still waits for its batch."""
     if index < state[FREED] or index >= state[CLAIMED]:
         return 0
     return as_int64(pending[index % pending.size]["stage"] == STAGE_RESERVED)
@@ -377,7 +377,7 @@ def publish_reserved(
     ack_level: int,
     term: int,
 ) -> int:
-    """Publish a reserved slot whose bytes have come; RESERVED_GONE or RESERVED_CUT leave everything as it is."""
+    """Publish a reserved slot whose bytes are received; changes nothing if RESERVED_GONE or RESERVED_CUT."""
     if is_reserved(state, pending, index) == 0:
         return RESERVED_GONE
     row = pending[index % pending.size]
@@ -391,7 +391,7 @@ def publish_reserved(
 
 @kernel(int64(int64_out, _pending, bytes_out, int64_out, int64, int64))
 def abandon_reserved(state: Words, pending: Rows, entries: Bytes, slots: Words, index: int, term: int) -> int:
-    """Publish a reserved slot as a NOP: 1, or 0 if it is not reserved any more."""
+    """Publish a reserved slot as a NOP; returns 1, or 0 if it is not reserved any more."""
     if is_reserved(state, pending, index) == 0:
         return 0
     row = pending[index % pending.size]
@@ -402,7 +402,7 @@ def abandon_reserved(state: Words, pending: Rows, entries: Bytes, slots: Words, 
 
 @kernel(int64(int64_out, _pending, int64, int64_out))
 def find_overdue(state: Words, pending: Rows, now_ns: int, found: Words) -> int:
-    """Put indexes of reserved slots whose deadline has come into `found`, oldest first; how many, as many as fit."""
+    """List the reserved slots past their deadline in `found`, oldest first, as many as fit; returns how many."""
     count = 0
     for index in range(state[ANSWERED], state[CLAIMED]):
         if count == found.size:
@@ -424,9 +424,9 @@ def resume_ring(
     slots: Words,
     term: int,
 ) -> int:
-    """Take over a ring whose broker has ended: how many of its slots became NOPs, or −1 if its counts contradict.
+    """Take over the ring of a former broker; returns how many slots became NOPs, or −1 if its counts are inconsistent.
 
-    Nobody is left to be answered. A new ring is one with nothing in it.
+    No answers are due. A new ring is resumed as an empty one.
     """
     claimed = load_acquire(tails, TAIL_CLAIMED)
     completed = load_acquire(completion, COMPLETED)

@@ -1,23 +1,23 @@
-"""Collecting: take the slots of brokers in order, and pass each on to the worker of its client.
+"""Collects the published slots of brokers, in order, and queues each for the worker of its client.
 
-A slot that goes on is a *ref*: broker << 48 | absolute index. What a collector keeps of a broker is one line of
-`collected`: the cursor (slots below it were taken), the slot it waits for and since when, whether the broker is dead,
-up to where slots of the run before may have an entry already, and how many slots were given up.
+A queued slot is a *ref*: broker << 48 | absolute index. The state of a broker is one line of `collected`: the cursor
+(slots below it are collected), the slot that it waits for and since when, whether the broker is dead, the index below
+which slots may already have an entry from before a restart, and the number of abandoned slots.
 
-    token is index + 1       taken
-    claimed, no token        waited for until `stuck_after_ns` have passed or the broker is marked dead; then it goes on
-                             with the STUCK bit, and nobody looks at its content
-    index below RESUME_UNTIL passed over if `taken` says that the run before gave it an entry
-    queue of its worker full nothing is taken, and no later slot of that broker either
+    token is index + 1       collected
+    claimed, no token        awaited until `stuck_after_ns` have passed or the broker is marked dead; then queued with
+                             the STUCK bit, and its content is ignored
+    index below RESUME_UNTIL skipped if `taken` marks it: it got an entry before the restart
+    queue of its worker full not collected, and no later slot of that broker either
 
 All batches of a client go to one worker, by `worker_of`. Slots without a session (synthetic clients, NOPs) go to the
 worker of their broker, so that they keep the broker's order.
 
-Slots of a broker are taken strictly by rising index, each once; none is left out. A slot that was taken keeps its
-content until completion has passed it, so a ref is enough.
+Slots of a broker are collected strictly by rising index, each once, without a hole. A collected slot keeps its content
+until the completion vector has passed it, so a ref is enough.
 
-What a crash does: cursors are gone; they begin again at the completion vector, and `taken` tells what has an entry.
-One thread uses the arrays of a collector; workers read the cursors, which only grow.
+A crash loses the cursors; they restart at the completion vector, and `taken` marks the slots with an entry. Only one
+thread uses the arrays of a collector; workers read the cursors, which only grow.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ IS_DEAD = 3
 RESUME_UNTIL = 4
 STUCK_TOTAL = 5
 
-#: In WAITED_INDEX: no slot is waited for.
+#: In WAITED_INDEX: the collector waits for no slot.
 NO_SLOT = -1
 
-#: A ref: the broker above, the index below, and a bit for slots that were given up.
+#: A ref: the broker in the high bits, the index in the low bits, and a bit for abandoned slots.
 BROKER_SHIFT = 48
 INDEX_MASK = (1 << BROKER_SHIFT) - 1
 STUCK = 1 << 62
@@ -62,7 +62,7 @@ _HALF = np.uint64(32)
 
 @kernel(int64(int64, int64), counted=False)
 def worker_of(client_id: int, workers: int) -> int:
-    """The worker of a client: other bits than the hash tables use, so that a worker's table fills evenly."""
+    """The worker of a client; uses other hash bits than the hash tables, so that a worker's table fills evenly."""
     wide = np.uint64(client_id & 0x7FFFFFFFFFFFFFFF)
     folded = ((wide ^ (wide >> _HALF)) & _LOW) * _MIX
     mixed = ((folded ^ (folded >> _HALF)) & _LOW) * _MIX
@@ -71,13 +71,13 @@ def worker_of(client_id: int, workers: int) -> int:
 
 @kernel(int64(int64, int64), inline=True, counted=False)
 def slot_of_ref(ref: int, pbr_entries: int) -> int:
-    """The first word of a slot among all rings."""
+    """The index of the first word of a slot, in the array of all rings."""
     return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS & INDEX_BITS
 
 
 @kernel(int64(int64_out, int64, int64, int64, int64), counted=False)
-def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_after_ns: int) -> int:
-    """Whether a claimed slot without a token is not waited for any longer; begins to wait where it did not yet."""
+def is_abandoned(collected: Words, line: int, index: int, now_ns: int, stuck_after_ns: int) -> int:
+    """1 if a claimed slot without a token is abandoned; otherwise starts waiting for it, if not yet done."""
     if collected[line + IS_DEAD] != 0:
         return 1
     if collected[line + WAITED_INDEX] != index:
@@ -88,7 +88,7 @@ def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_afte
 
 @kernel(int64(int64_out, int64_out, int64, int64), counted=False)
 def push_ref(queue_words: Words, queue_counters: Words, worker: int, ref: int) -> int:
-    """Put a ref into the queue of a worker: 1, or 0 if it is full."""
+    """Append a ref to the queue of a worker; returns 1, or 0 if it is full."""
     capacity = queue_words.size // (queue_counters.size // COUNTER_WORDS)
     counts = worker * COUNTER_WORDS
     produced = queue_counters[counts + PRODUCED]
@@ -119,7 +119,7 @@ def collect_ring(
     now_ns: int,
     stuck_after_ns: int,
 ) -> int:
-    """Pass on up to `limit` slots of one broker; how many the cursor went on, slots passed over included."""
+    """Queue up to `limit` slots of one broker; returns how far the cursor advanced, skipped slots included."""
     workers = queue_counters.size // COUNTER_WORDS
     line = broker * LINE_WORDS
     ring = broker * pbr_entries
@@ -129,21 +129,21 @@ def collect_ring(
     index = first
     end = min(claimed, first + limit)
     while index < end:
-        place = ring + (index & (pbr_entries - 1))
-        if index < collected[line + RESUME_UNTIL] and taken[place] == index + 1:
+        slot = ring + (index & (pbr_entries - 1))
+        if index < collected[line + RESUME_UNTIL] and taken[slot] == index + 1:
             index += 1
             continue
-        base = place * SLOT_WORDS
+        base = slot * SLOT_WORDS
         ref = (broker << BROKER_SHIFT) | index
         worker = own_worker
-        # Not as `== index + 1`: the compiler would go on with what it has read, and wait for it each time.
+        # Not `== index + 1`: the compiler would then compute with the loaded value and wait for it each time.
         is_ready = load_acquire(slots, base + PBR_TOKEN) - index == 1
         if is_ready:
             client_id = as_int64(slots[base + PBR_CLIENT])
             is_nop = (slots[base + PBR_FLAGS] >> 32) & FLAG_NOP
             if workers > 1 and client_id >= 0 and is_nop == 0:
                 worker = worker_of(client_id, workers)
-        elif is_given_up(collected, line, index, now_ns, stuck_after_ns) != 0:
+        elif is_abandoned(collected, line, index, now_ns, stuck_after_ns) != 0:
             ref |= STUCK
         else:
             break
@@ -176,7 +176,7 @@ def collect_rings(
     now_ns: int,
     stuck_after_ns: int,
 ) -> int:
-    """`collect_ring` for each of the given brokers; how many slots in all."""
+    """`collect_ring` for each of the given brokers; returns the total number of slots."""
     total = 0
     for at in range(brokers.size):
         total += collect_ring(
@@ -197,7 +197,7 @@ def collect_rings(
 
 @kernel(void(int64_out, int64, int64, int64), counted=False)
 def start_cursor(collected: Words, broker: int, cursor: int, resume_until: int) -> None:
-    """Begin with a broker: at slot `cursor`, those below `resume_until` only if they have no entry yet."""
+    """Start a broker at slot `cursor`; slots below `resume_until` are collected only if they have no entry yet."""
     line = broker * LINE_WORDS
     for word in range(LINE_WORDS):
         collected[line + word] = 0

@@ -1,28 +1,28 @@
-"""Ordering: decide what each collected slot becomes, in which order, behind the windows of its clients.
+"""Decides what each collected slot becomes and in which order, by the windows of its clients.
 
-Every ref that is taken ends in exactly one ready item (`holding`), now or later, and so in one entry of the GOI:
+Every ref ends in exactly one ready item (`holding`), now or later, and so in one entry of the GOI:
 
-    slot given up, NOP                   NOP, status RETRY
+    abandoned slot, NOP                  NOP, status RETRY
     client without a session             batch
     known to the window                  NOP: DUPLICATE with the original's numbers, or REJECTED with a reason
-    new, order 2 or next expected        batch; then all that was held and has its turn
-    new, order 5, ahead of its turn      held
-    same seq is held already             NOP: REJECTED as a mismatch if its block is another one, else RETRY
+    new, order 2 or next expected        batch; then the held batches that directly follow it
+    new, order 5, too early              held
+    same seq is held already             NOP: REJECTED as a mismatch if its block differs, else RETRY
 
-A batch of order 2 never waits, whatever is held of its client. There is no sorting within a drain: what comes early is
-held and released when its turn comes, which gives the same order, and a gap that opens and closes within one drain has
-left no clock behind.
+A batch of order 2 never waits, even if its client has held batches. A drain does not sort: a batch that arrives early
+is held and released when the ones before it are decided, which gives the same order. A gap that opens and closes within
+one drain leaves no timer running.
 
-What does not come in time is given up by `gaps`, and refused here if it comes late.
+`gaps` skips the seqs that do not arrive in time; a drain refuses them if they arrive late.
 
 INV-ORDER-ONCE: each collected slot of a broker ends in exactly one entry of the order. A ref is in one ready item or
 held, never both.
 INV-ORDER-CLIENT: batches of order 5 stand in the client's own order, and a SKIP names every seq that is missing.
 
-A drain begins with no ready item, so there is never more of them than refs in it and batches held.
+A drain begins without ready items, so there are never more of them than refs in the drain plus held batches.
 
-The result of a batch that is ready has no position yet; it says which item it is (IN_READY). What a crash does: all of
-it is gone; slots without an entry are collected again.
+The result of a ready batch has no position yet; it refers to the item instead (IN_READY). A crash loses all of this;
+slots without an entry are collected again.
 """
 
 from __future__ import annotations
@@ -87,20 +87,20 @@ PBR_EPOCH = 6
 FLAG_STRONG_ORDER = 1
 FLAG_NOP = 32
 
-#: Why a client's batch is refused, as on the wire.
+#: Why a client's batch is refused: error codes of the wire.
 REASON_FENCED = 0x24
 REASON_OUTSIDE_WINDOW = 0x25
 REASON_SKIPPED = 0x26
 REASON_MISMATCH = 0x28
 
-#: In the position of a result: the batch is ready, and the bits below say which item it is.
+#: In the position of a result: the batch is ready, and the lower bits are the number of its item.
 IN_READY = np.uint64(1 << 63)
 
-#: Why a drain ended: nothing is left or the limit is reached; the window does not have the client of the next slot.
+#: Why a drain ended: the queue is empty or the limit is reached; the window does not have the client of the next slot.
 DRAIN_DONE = 0
 DRAIN_UNKNOWN_CLIENT = 1
 
-#: No client is known to have no row.
+#: For `absent_client`: every client may have a row.
 NO_CLIENT = 0
 
 _LOW = 0xFFFFFFFF
@@ -113,7 +113,7 @@ _results = record_array(WINDOW_RESULT)
     inline=True,
     counted=False,
 )
-def _ready_batch(
+def _push_batch(
     slots: Words,
     base: int,
     ref: int,
@@ -126,7 +126,7 @@ def _ready_batch(
     ready: Words,
     state: Words,
 ) -> None:
-    """Decide a new batch: it is stored, with numbers that are to come."""
+    """Decide a new batch as stored; it gets its numbers later."""
     at = decide_row(seq, 1, clients, sides, memories, row) & INDEX_BITS
     result = results[at]
     result["position"] = IN_READY | np.uint64(state[READY_TAIL])
@@ -140,7 +140,7 @@ def _ready_batch(
 
 
 @kernel(void(int64, int64, int64, int64, int64, _clients, _clients, _results, int64_out, int64_out), counted=False)
-def _ready_known(
+def _push_known(
     verdict: int,
     ref: int,
     seq: int,
@@ -152,7 +152,7 @@ def _ready_known(
     ready: Words,
     state: Words,
 ) -> None:
-    """A NOP for a batch that the window knows or will not have."""
+    """Push a NOP for a batch that the window does not find new."""
     code = verdict
     reason = 0
     original = -1
@@ -166,7 +166,7 @@ def _ready_known(
         if as_int64(result["block_crc"]) != crc:
             code = CHECK_MISMATCH
         elif code == CHECK_DUPLICATE:
-            # The item of one that has no position yet is below −1.
+            # An original without a position yet is encoded as −2 − its item.
             original = as_int64(result["position"])
             if original < -1:
                 original = -2 - (original & (2**63 - 1))
@@ -187,7 +187,7 @@ def _ready_known(
     elif code == CHECK_MISMATCH:
         reason = REASON_MISMATCH
     elif reason == 0:
-        # Skipped, or refused for a reason that is forgotten: what remains true is that it was passed over.
+        # Skipped, or refused and the reason has been evicted: it was not stored in either case.
         reason = REASON_SKIPPED
     push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | reason << REASON_SHIFT, row, -1)
 
@@ -213,7 +213,7 @@ def release_held(
     ready: Words,
     state: Words,
 ) -> None:
-    """Release what a client has held and whose turn has come."""
+    """Release the held batches of a client from next_expected on, up to the first missing one."""
     released = 0
     page = as_int64(sides[row, SIDE_PAGE]) - 1
     while sides[row, SIDE_PAGE] != 0:
@@ -224,7 +224,7 @@ def release_held(
         ref = as_int64(holds[hold * HOLD_WORDS + HOLD_REF])
         unhold(sides, holds, pages, state, hold)
         base = slot_of_ref(ref, pbr_entries)
-        _ready_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
+        _push_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
         released += 1
     if released > 0 and sides[row, SIDE_PAGE] != 0:
         start_gap(pages, state, page, now_ns)
@@ -238,7 +238,7 @@ def release_held(
     inline=True,
     counted=False,
 )
-def _order_session_batch(
+def _decide_session_batch(
     slots: Words,
     pbr_entries: int,
     base: int,
@@ -254,7 +254,7 @@ def _order_session_batch(
     ready: Words,
     state: Words,
 ) -> None:
-    """One batch of a client whose row is known."""
+    """Decide one batch of a client whose row is known."""
     seq = as_int64(slots[base + PBR_SEQ])
     crc = (slots[base + PBR_TOPIC] >> 32) & _LOW
     verdict = judge_row(seq, slots[base + PBR_EPOCH] & _LOW, clients, sides, row)
@@ -262,7 +262,7 @@ def _order_session_batch(
     if head >= 0 and verdict != CHECK_FENCED:
         pages[head + PAGE_LAST_SEEN] = now_ns
     if verdict != CHECK_NEW:
-        _ready_known(verdict, ref, seq, crc, row, sides, memories, results, ready, state)
+        _push_known(verdict, ref, seq, crc, row, sides, memories, results, ready, state)
         return
     if head >= 0:
         hold = as_int64(pages[head + PAGE_HEAD + (seq & (WINDOW - 1))])
@@ -277,7 +277,7 @@ def _order_session_batch(
     if is_strong != 0 and seq > as_int64(clients[row, NEXT_EXPECTED]):
         hold_batch(sides, holds, pages, ready, state, row, seq, ref, now_ns)
         return
-    _ready_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
+    _push_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
     if head >= 0:
         release_held(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
 
@@ -298,7 +298,7 @@ def drain_refs(
     pbr_entries: int,
     now_ns: int,
     absent_client: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,
@@ -310,22 +310,24 @@ def drain_refs(
     collected: Words,
     tails: Words,
 ) -> int:
-    """Take up to `limit` refs of one queue and decide on each; `absent_client` has no row anywhere.
+    """Consume up to `limit` refs of one queue and decide each; `absent_client` is known to have no row.
 
-    DRAIN_UNKNOWN_CLIENT where the next slot's client (in `state`) is not in memory; that slot is not taken then.
+    Returns DRAIN_UNKNOWN_CLIENT if the next slot's client (in `state`) is not in the window; leaves that slot queued.
     """
     code = DRAIN_DONE
     last_client = row = -1
     index = as_int64(counters[CONSUMED])
     end = min(as_int64(load_acquire(counters, PRODUCED)), index + limit)
-    began = asked = index
-    ahead = 0
+    chunk_start = chunk_end = index
+    has_rows = 0
     while index < end:
-        if index == asked:
-            asked = min(end, index + AHEAD_MAX)
-            began = index
+        if index == chunk_end:
+            chunk_end = min(end, index + AHEAD_MAX)
+            chunk_start = index
             last_client = -1
-            ahead = ask_ahead(queue, index, asked, slots, pbr_entries, places, clients, sides, memories, results, state)
+            has_rows = ask_ahead(
+                queue, index, chunk_end, slots, pbr_entries, table, clients, sides, memories, results, state
+            )
         ref = as_int64(queue[index & (queue.size - 1) & INDEX_BITS])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
@@ -334,13 +336,13 @@ def drain_refs(
         if is_nop or client_id < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
-        if ahead != 0:
-            row = as_int64(state[AHEAD_ROWS + index - 1 - began])
+        if has_rows != 0:
+            row = as_int64(state[AHEAD_ROWS + index - 1 - chunk_start])
             is_known = row >= 0 and as_int64(clients[row, CLIENT_ID]) == client_id
         else:
             is_known = client_id == last_client
         if not is_known:
-            row = find_row(places, clients, np.uint64(client_id))
+            row = find_row(table, clients, np.uint64(client_id))
             if row == ABSENT and client_id != absent_client:
                 state[UNKNOWN_CLIENT] = client_id
                 code = DRAIN_UNKNOWN_CLIENT
@@ -350,7 +352,7 @@ def drain_refs(
         if row < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
             continue
-        _order_session_batch(
+        _decide_session_batch(
             slots, pbr_entries, base, ref, row, now_ns, clients, sides, memories, results, holds, pages, ready, state
         )
     store_release(counters, CONSUMED, index)

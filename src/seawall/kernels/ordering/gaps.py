@@ -1,12 +1,12 @@
-"""Gaps whose time is over: what a client has lost is given up, and what waited for it goes on.
+"""Expires gaps: skips the client seqs that did not arrive in time, and releases the batches held after them.
 
-Every run of undecided seqs below the lowest held one becomes a SKIP, which takes a position and no seq; then all that
-was held and has its turn is released. How long a gap may last is in the client's page (`holding`).
+Every run of undecided seqs below the lowest held one becomes a SKIP, which takes a position and no seq; then the held
+batches that are now next expected are released. The client's page has the time limit of a gap (`holding`).
 
 INV-GAP-UNDECIDED: a SKIP never covers a decided client seq, and a skipped seq is never stored. The window refuses it
-from then on.
+afterwards.
 
-`state[NEXT_DEADLINE]` is never later than the first deadline, so looking at it is enough until then.
+`state[NEXT_DEADLINE]` is never later than the first deadline, so nothing else needs checking until then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, reco
 from seawall.kernels.runtime.memory import as_int64
 from seawall.kernels.runtime.rings import Words
 
-#: Ready items that the SKIPs of one client may take.
+#: The maximal number of ready items for the SKIPs of one client.
 SKIPS_MAX = WINDOW
 
 _LOW = 0xFFFFFFFF
@@ -70,12 +70,12 @@ def _skip_gap(
     ready: Words,
     state: Words,
 ) -> None:
-    """SKIPs up to the lowest held seq of a client, and what they release."""
-    places = (as_int64(sides[row, SIDE_PAGE]) - 1) * PAGE_WORDS + PAGE_HEAD
+    """Push SKIPs up to the lowest held seq of a client, and release the batches after them."""
+    first_slot = (as_int64(sides[row, SIDE_PAGE]) - 1) * PAGE_WORDS + PAGE_HEAD
     lowest = as_int64(clients[row, NEXT_EXPECTED])
-    while pages[places + (lowest & (WINDOW - 1))] == 0:
+    while pages[first_slot + (lowest & (WINDOW - 1))] == 0:
         lowest += 1
-    hold = as_int64(pages[places + (lowest & (WINDOW - 1))])
+    hold = as_int64(pages[first_slot + (lowest & (WINDOW - 1))])
     base = slot_of_ref(as_int64(holds[hold * HOLD_WORDS + HOLD_REF]), pbr_entries)
     topic = slots[base + PBR_TOPIC] & _LOW
     while as_int64(clients[row, NEXT_EXPECTED]) < lowest:
@@ -106,7 +106,7 @@ def expire_gaps(
     ready: Words,
     state: Words,
 ) -> int:
-    """Give up the gaps whose time is over, with a SKIP for each run of lost seqs; how many seqs."""
+    """Skip the gaps past their deadline, with a SKIP for each run of missing seqs; returns how many seqs."""
     if state[HELD] == 0 or now_ns < state[NEXT_DEADLINE]:
         return 0
     before = as_int64(state[SKIPPED_TOTAL])

@@ -1,34 +1,34 @@
-"""The commit frontier of a pod: it walks the global order index, stamps each entry once, and tells the brokers.
+"""The commit frontier of a pod: walks the global order index, stamps each entry once, and writes the results.
 
-An entry is eight words (`fabric.records` has its table), written by a worker, its token first to be read. What the
-frontier makes of it is four words of the side array: topic, status and reason; base seq; base offset; timestamp.
+An entry is eight words (`fabric.records` has its byte table), written by a worker; readers check its token first. The
+frontier stamps four words of the side array: topic, status and reason; base seq; base offset; timestamp.
 
     BATCH     gets numbers from its topic's row, by the rules of `frontier.admit_batch`, or is refused. A batch whose
-              order is not that of its topic is refused, too, and so is one that was refused on arrival
+              order differs from that of its topic is refused, too, and so is one that was refused on arrival
     NOP       keeps the status and the reason that the worker gave it. A repetition gets the numbers of its original:
-              from the worker's note, else from the side array; where neither has them they are unknown. A repetition
-              of what was refused is refused
+              from the worker's note, else from the side array; if neither has them they are unknown. A repetition of a
+              refused batch is refused
     SKIP      no numbers
-    CONTROL   the run stops before it: its owner carries it out, and the next run goes on behind it
+    CONTROL   the run stops before it: the owner executes it, and the next run continues after it
 
-Arrays are handed from kernel to kernel once a chunk and not once an entry: numba counts references to each of them, and
-that would cost more than all the rest. So what is done for each entry is one loop over scalars.
+Kernels pass arrays to each other once per chunk, not once per entry: numba counts references to each array, which would
+cost more than all the rest. So the work for each entry is one loop over scalars.
 
-Tokens are compared by their difference to an index. Were they compared to index + 1, the compiler would go on with the
-token in the place of index + 1, since they are equal, and each entry would wait for the one before to be read.
+Tokens are compared by their difference to an index. If they were compared to index + 1, the compiler would substitute
+the token for index + 1, since they are equal, and each entry would wait until the one before is loaded.
 
-A run is made in chunks. Each is stamped, then `committed` is stored, and only then results are written to the rings of
-the brokers: nobody is told of an entry that readers could not see, and the entries are still in the core's cache.
+A run works in chunks. It stamps each chunk, then stores `committed`, and only then writes results to the rings of the
+brokers: no broker gets the result of an entry that readers cannot see yet, and the entries are still in the cache.
 
 INV-GOI-ORDER: positions are committed one after the other, each once, and a result is written only after its position
-is committed. What cannot be decided stops the run; nothing overtakes it.
-INV-GOI-TERM: from the start of a term on, only entries of that term are committed. Below it those of the terms before
-count.
+is committed. An entry that cannot be decided stops the run; nothing overtakes it.
+INV-GOI-TERM: from the start of a term on, only entries of that term are committed. Below it, entries of earlier terms
+are valid.
 
-Ceilings and times are kept as in `frontier`. BLogs are read, never written.
+Ceilings and times follow the rules of `frontier`. BLogs are read, never written.
 
-What a crash does: `committed` says what was decided. What was stamped above it, a chunk at most, was seen by nobody and
-is stamped anew; results of the last chunk may be missing, and a recovery writes them (`goi_recovery`).
+After a crash, `committed` separates decided from undecided entries. Stamps above it, a chunk at most, were not visible
+and are made again; results of the last chunk may be missing, and recovery writes them (`goi_recovery`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ from seawall.kernels.runtime.memory import INDEX_BITS, LINE_SIZE, Bytes, as_int6
 from seawall.kernels.runtime.rings import SLOT_WORDS, Words
 from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find
 
-#: Why a run stopped, beside RUN_DONE and RUN_NEEDS_CEILING of `frontier`: before an entry of the owner's, before one
-#: that is not there, or before one of another term.
+#: Why a run stopped, in addition to RUN_DONE and RUN_NEEDS_CEILING of `frontier`: before a control entry, which the
+#: owner executes; before a missing entry; before an entry of another term.
 RUN_CONTROL = 5
 RUN_HOLE = 6
 RUN_STALE_TERM = 7
@@ -98,11 +98,11 @@ COMPLETION_WORDS = 16
 REPLICA_WORDS = 8
 RESULT_TOKEN = 7
 
-#: Entries that are stamped before they are committed and their results written; never more than half of the index.
+#: Entries that are stamped before they are committed and their results written; at most half of the index.
 CHUNK_MAX = 512
 
-#: Entries ahead of the present one whose lines elsewhere are asked for: about as long as memory takes.
-AHEAD = 16
+#: How many entries ahead to prefetch: about the latency of memory.
+PREFETCH_DISTANCE = 16
 
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
@@ -116,7 +116,7 @@ _topic = _topics.dtype
 def write_side(
     side: Words, at: int, topic: int, status: int, reason: int, base_seq: int, base_offset: int, timestamp_ns: int
 ) -> None:
-    """Fill one entry of the side array, whose first word is `at`."""
+    """Fill the entry of the side array whose first word is `at`."""
     side[at] = topic | (status << 32) | (reason << 48)
     side[at + 1] = base_seq
     side[at + 2] = base_offset
@@ -124,35 +124,35 @@ def write_side(
 
 
 @kernel(int64(int64, int64))
-def blog_offset_of(third: int, fourth: int) -> int:
-    """The field of an entry that lies across two of its words."""
+def blog_offset_field(third: int, fourth: int) -> int:
+    """The BLog offset of an entry, which spans two of its words."""
     return ((third >> 32) & _LOW) | (fourth << 32)
 
 
 @kernel(int64(int64))
 def chunk_of(entries: int) -> int:
-    """How many entries of an index of this size are stamped at once."""
+    """Entries per chunk, for an index of this size."""
     return min(CHUNK_MAX, entries >> 1)
 
 
 @kernel(void(int64_out, int64, int64_out, int64_out))
-def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
-    """Stamp a NOP: what the worker says of it and, of a repetition, the numbers of the original.
+def stamp_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
+    """Stamp a NOP: the status from its worker and, for a repetition, the numbers of the original.
 
-    An original that is nearly a lap away is not looked up: a run that was cut may have stamped a chunk ahead of here.
+    An original that is nearly a lap away is not looked up: an interrupted run may have stamped a chunk beyond here.
     """
     mask = goi.size // SLOT_WORDS - 1
     reach = mask + 1 - chunk_of(mask + 1)
-    place = position & mask
-    base = place * SLOT_WORDS
+    slot = position & mask
+    base = slot * SLOT_WORDS
     status = goi[base + 4] & 0xFF
     reason = (goi[base + 4] >> 8) & 0xFFFF
     base_seq = 0
     timestamp = 0
     if status == STATUS_DUPLICATE:
-        base_seq = notes[place * NOTE_WORDS]
-        timestamp = notes[place * NOTE_WORDS + 1]
-        original = blog_offset_of(goi[base + 2], goi[base + 3])
+        base_seq = notes[slot * NOTE_WORDS]
+        timestamp = notes[slot * NOTE_WORDS + 1]
+        original = blog_offset_field(goi[base + 2], goi[base + 3])
         if base_seq == 0 and original >= 0 and original < position and position - original <= reach:
             at = (original & mask) * SIDE_WORDS
             if (side[at] >> 32) & 0xFF == STATUS_OK:
@@ -161,12 +161,12 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
             else:
                 status = STATUS_REJECTED
                 reason = REASON_SKIPPED
-    write_side(side, place * SIDE_WORDS, goi[base + 1] & _LOW, status, reason, base_seq, 0, timestamp)
+    write_side(side, slot * SIDE_WORDS, goi[base + 1] & _LOW, status, reason, base_seq, 0, timestamp)
 
 
 @kernel(int64(int64, int64))
 def refusal_of(topic_flags: int, flags: int) -> int:
-    """Why a batch with these flags is refused by a topic with those, or 0; no flags are no topic."""
+    """Why a topic refuses a batch with these flags, or 0; `topic_flags` 0 means that there is no topic."""
     if flags & FLAG_REFUSED:
         return (flags >> REFUSED_REASON_SHIFT) & 0xFFFF
     if topic_flags & TOPIC_EXISTS == 0:
@@ -179,8 +179,8 @@ def refusal_of(topic_flags: int, flags: int) -> int:
 
 
 @kernel(int64(_topic, int64, int64, int64, int64))
-def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
-    """Move a topic's numbers behind a batch: RUN_DONE, or RUN_NEEDS_CEILING, and all that changed is `wanted`."""
+def advance_topic(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
+    """Advance a topic's numbers past a batch; returns RUN_DONE, or RUN_NEEDS_CEILING and changes only `wanted`."""
     next_seq = as_int64(topic["next_seq"]) + record_count
     if next_seq > as_int64(topic["ceiling"]):
         topic["wanted"] = next_seq
@@ -195,9 +195,9 @@ def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, 
 
 @kernel(int64(int64, int64, int64))
 def lap_start(offset: int, lap: int, blog_size: int) -> int:
-    """Where the lap of a BLog begins that an offset lies in; `lap` is where the last one looked for began.
+    """The start offset of the BLog lap that contains an offset; `lap` is the result of the last call.
 
-    Most are in the same one, which saves a division.
+    Most offsets are in the same lap, which saves a division.
     """
     if offset >= lap and offset - lap < blog_size:
         return lap
@@ -227,10 +227,10 @@ def _stamp(
     topics: Rows,
     numbers: Values,
 ) -> int:
-    """Decide entries from the next position on, to `end` at most; why it stopped."""
+    """Decide entries from the next position on, to `end` at most; returns why it stopped."""
     mask = goi.size // SLOT_WORDS - 1
     blog_size = blogs.size // laps.size
-    known = row = -1  # the topic of the batch before: most come in runs
+    known = row = -1  # the topic of the previous batch: batches of a topic come in runs
     for position in range(numbers[NEXT_POSITION], end):
         base = (position & mask) * SLOT_WORDS & INDEX_BITS
         if load_acquire(goi, base) - position != 1:
@@ -244,7 +244,7 @@ def _stamp(
         if flags & FLAG_CONTROL:
             return RUN_CONTROL
         if flags & FLAG_NOP:
-            settle_nop(goi, position, side, notes)
+            stamp_nop(goi, position, side, notes)
             numbers[NEXT_POSITION] = position + 1
             continue
         if flags & FLAG_SKIP == 0:
@@ -257,24 +257,24 @@ def _stamp(
                 stamped |= (STATUS_REJECTED << 32) | (reason << 48)
             else:
                 broker = goi[base + 2] & 0xFFFF
-                offset = blog_offset_of(goi[base + 2], goi[base + 3])
+                offset = blog_offset_field(goi[base + 2], goi[base + 3])
                 laps[broker] = lap_start(offset, laps[broker], blog_size)
                 raw_length = load_u32(blogs, broker * blog_size + offset - laps[broker] + RAW_LENGTH_AT)
-                far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
-                other = min(goi[far + 2] & 0xFFFF, laps.size - 1)
-                place = blog_offset_of(goi[far + 2], goi[far + 3]) - laps[other]
-                prefetch(blogs, other * blog_size + place + RAW_LENGTH_AT)
+                distant = ((position + PREFETCH_DISTANCE) & mask) * SLOT_WORDS & INDEX_BITS
+                other = min(goi[distant + 2] & 0xFFFF, laps.size - 1)
+                lap_offset = blog_offset_field(goi[distant + 2], goi[distant + 3]) - laps[other]
+                prefetch(blogs, other * blog_size + lap_offset + RAW_LENGTH_AT)
                 topic = topics[row]
                 base_seq = as_int64(topic["next_seq"])
                 base_offset = as_int64(topic["next_offset"])
                 clock = next_timestamp(numbers[LAST_TIMESTAMP], wall_ns)
                 size = (goi[base + 3] >> 32) & _LOW
-                if take_numbers(topic, goi[base + 4] & _LOW, size, raw_length, clock) != RUN_DONE:
+                if advance_topic(topic, goi[base + 4] & _LOW, size, raw_length, clock) != RUN_DONE:
                     return RUN_NEEDS_CEILING
                 numbers[LAST_TIMESTAMP] = clock
                 timestamp = as_int64(topic["last_timestamp_ns"])
         at = (position & mask) * SIDE_WORDS & INDEX_BITS
-        prefetch(side, ((position + AHEAD) & mask) * (SIDE_WORDS * 8))
+        prefetch(side, ((position + PREFETCH_DISTANCE) & mask) * (SIDE_WORDS * 8))
         side[at] = stamped
         side[at + 1] = base_seq
         side[at + 2] = base_offset
@@ -285,12 +285,12 @@ def _stamp(
 
 @kernel(int64(int64, int64))
 def slot_index_of(low: int, completed: int) -> int:
-    """The absolute index of a slot, of which an entry has the low 32 bits, or -1 if it is completed.
+    """The absolute index of a slot from its low 32 bits in an entry, or -1 if it is completed.
 
-    Rings are far smaller than half of that, so what is completed in the slot's ring tells the rest.
+    Rings are far smaller than 2^31, so the completed index of the ring determines the high bits.
     """
-    ahead = (low - completed) & _LOW
-    return completed + ahead if ahead < _HALF else -1
+    distance = (low - completed) & _LOW
+    return completed + distance if distance < _HALF else -1
 
 
 @kernel(int64(int64, int64, int64_in, int64_in, int64_in, int64_out, int64, int64))
@@ -304,15 +304,15 @@ def write_results(
     ring_entries: int,
     only_missing: int,
 ) -> int:
-    """Tell brokers what became of their slots at the positions of a stretch; of how many.
+    """Write the results of a range of positions to the rings of the brokers; returns how many.
 
-    With `only_missing` slots that have their result, or are completed, are left alone.
+    With `only_missing`, slots that have a result or are completed are skipped.
     """
     mask = goi.size // SLOT_WORDS - 1
     written = 0
     for position in range(first, end):
-        place = position & mask & INDEX_BITS
-        base = place * SLOT_WORDS & INDEX_BITS
+        entry = position & mask & INDEX_BITS
+        base = entry * SLOT_WORDS & INDEX_BITS
         broker = goi[base + 2] & 0xFFFF
         if broker == NO_BROKER:
             continue
@@ -320,17 +320,17 @@ def write_results(
         at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
         if only_missing != 0 and (index < 0 or results[at + RESULT_TOKEN] == index + 1):
             continue
-        far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
-        slot = (goi[far + 2] & 0xFFFF) * ring_entries + (goi[far + 7] & (ring_entries - 1))
+        distant = ((position + PREFETCH_DISTANCE) & mask) * SLOT_WORDS & INDEX_BITS
+        slot = (goi[distant + 2] & 0xFFFF) * ring_entries + (goi[distant + 7] & (ring_entries - 1))
         prefetch(results, slot * LINE_SIZE)
-        stamped = side[place * SIDE_WORDS]
+        stamped = side[entry * SIDE_WORDS]
         status = (stamped >> 32) & 0xFF
         original = _UNKNOWN
         if status == STATUS_DUPLICATE:
-            original = blog_offset_of(goi[base + 2], goi[base + 3])
+            original = blog_offset_field(goi[base + 2], goi[base + 3])
         results[at] = position
-        results[at + 1] = side[place * SIDE_WORDS + 1]
-        results[at + 2] = side[place * SIDE_WORDS + 3]
+        results[at + 1] = side[entry * SIDE_WORDS + 1]
+        results[at + 2] = side[entry * SIDE_WORDS + 3]
         results[at + 3] = original
         results[at + 4] = status | ((stamped >> 48) & 0xFFFF) << 16
         results[at + 5] = 0
@@ -367,9 +367,9 @@ def commit_run(
     topics: Rows,
     numbers: Values,
 ) -> int:
-    """Decide and commit entries from the next position on, to `limit` at most; why it stopped.
+    """Decide and commit entries from the next position on, to `limit` at most; returns why it stopped.
 
-    `goi`, `side`, `completion`, `results` and `blogs` are whole regions of the fabric; `laps` has a word for each
+    `goi`, `side`, `completion`, `results` and `blogs` are entire regions of the fabric; `laps` has a word for each
     broker.
     """
     ring_entries = results.size // (SLOT_WORDS * laps.size)
@@ -388,7 +388,7 @@ def commit_run(
 
 @kernel(int64(int64_out, int64_out, int64, int64))
 def advance_durable(control: Words, replicas: Words, members: int, members_min: int) -> int:
-    """Move the durable frontier to what every member (a bit each) has, if they are enough; where it is then."""
+    """Advance the durable frontier to the lowest of all members (a bit each), if there are enough; returns it."""
     durable = as_int64(control[CONTROL_DURABLE])
     reached = as_int64(control[CONTROL_COMMITTED])
     count = 0
@@ -404,7 +404,7 @@ def advance_durable(control: Words, replicas: Words, members: int, members_min: 
 
 @kernel(int64(int64_out, int64_out, int64_out, int64))
 def advance_completion(control: Words, results: Words, completion: Words, brokers: int) -> int:
-    """Free the slots of all brokers whose results are durable, each ring in its order; how many."""
+    """Complete the slots of all brokers whose results are durable, each ring in order; returns how many."""
     durable = control[CONTROL_DURABLE]
     ring_entries = results.size // (SLOT_WORDS * brokers)
     freed = 0

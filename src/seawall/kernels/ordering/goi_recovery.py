@@ -1,14 +1,13 @@
-"""What a recovering sequencer reads in the global order index and mends in the fabric.
+"""Recovers a sequencer from the global order index, and repairs the index and the rings in the fabric.
 
-    scrub      entries behind the first hole are made to be not there: their batches are still in their rings
-    replay     committed batches move the rows of their topics to where they were; those of sessions are gathered for
-               the client window
-    mark       slots that have an entry are taken: they must not be ordered again
+    scrub      erases the entries above the first hole: their batches are still in the rings of the brokers
+    replay     restores the rows of topics from the committed batches; gathers batches of sessions for the client window
+    mark       marks slots that have an entry: they must not be ordered again
 
-The caller has seen to it that every entry of the stretch has its token: nothing of what is replayed was lapped, since
-workers reserve no position whose place a recovery would need.
+The caller guarantees that every entry of the range has its token: no replayed entry was overwritten, since workers
+reserve no position whose entry recovery would need.
 
-No entry below the hole is touched, and none at or above it is left. Each of these may be cut anywhere and done again.
+No entry below the hole changes, and none at or above it remains. Each step can be interrupted anywhere and repeated.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _results = record_array(WINDOW_RESULT)
 
 
 @kernel(int64(int64_out, int64))
-def scrub_behind(goi: Words, hole: int) -> int:
-    """Take the token from every entry of a position at or above `hole`; how many had one."""
+def scrub_from(goi: Words, hole: int) -> int:
+    """Clear the token of every entry at or above position `hole`; returns how many had one."""
     scrubbed = 0
-    for place in range(goi.size // SLOT_WORDS):
-        if load_acquire(goi, place * SLOT_WORDS) > hole:
-            store_release(goi, place * SLOT_WORDS, 0)
+    for index in range(goi.size // SLOT_WORDS):
+        if load_acquire(goi, index * SLOT_WORDS) > hole:
+            store_release(goi, index * SLOT_WORDS, 0)
             scrubbed += 1
     return scrubbed
 
@@ -70,10 +69,10 @@ def replay_topics(
     numbers: Values,
     latest: Words,
 ) -> int:
-    """Give topics the numbers that they had behind the batches of a stretch; where it stopped: the end, or a CONTROL.
+    """Restore the numbers of topics after the batches of a range; returns where it stopped: the end, or a CONTROL.
 
-    `latest` gets for each row the last position that has a batch of it. A row's next offset is left at that batch's
-    own: how long it was only its bytes tell. The ceiling is at least what was handed out.
+    Writes the position of the last batch of each row to `latest`. The next offset of a row becomes the base offset of
+    that batch: only the batch's bytes contain its length. Raises the ceiling to the seqs that were assigned.
     """
     mask = goi.size // SLOT_WORDS - 1
     for position in range(first, end):
@@ -104,9 +103,9 @@ def replay_topics(
 
 @kernel(int64(int64, int64, int64_in, int64_in, _batches, _results, int64_out))
 def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows, outcomes: Rows, counts: Words) -> int:
-    """Gather what clients with a session had stored or refused, `counts[0]` of them; where it stopped.
+    """List the stored and refused batches of clients with a session, `counts[0]` of them; returns where it stopped.
 
-    That is the end, a SKIP, a CONTROL, or the first batch that has no room.
+    It stops at the end, a SKIP, a CONTROL, or the first batch without space.
     """
     mask = goi.size // SLOT_WORDS - 1
     count = 0
@@ -141,9 +140,9 @@ def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows,
 
 @kernel(void(int64, int64, int64_in, int64_in, int64_out, int64))
 def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Words, brokers: int) -> None:
-    """Mark the slots that have an entry in a stretch.
+    """Mark the slots that have an entry in a range of positions.
 
-    `taken` has a word for each slot of all rings: index + 1 of the slot that has an entry.
+    `taken` has a word for each slot of all rings: index + 1 if the slot has an entry.
     """
     mask = goi.size // SLOT_WORDS - 1
     ring_entries = taken.size // brokers
@@ -158,7 +157,7 @@ def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Wor
 
 @kernel(void(int64_in, int64, int64, int64, int64_out, int64))
 def mark_answered(results: Words, broker: int, first: int, end: int, taken: Words, brokers: int) -> None:
-    """Mark the slots of a broker from index `first` to `end` that have a result: their entry may be lapped by now."""
+    """Mark the slots of a broker from `first` to `end` that have a result; their entry may be overwritten by now."""
     ring_entries = taken.size // brokers
     for index in range(first, end):
         slot = broker * ring_entries + (index & (ring_entries - 1))

@@ -1,25 +1,24 @@
-"""Batches of order 5 that wait for an earlier one of their client, and the entries that a drain has decided on.
+"""Holds batches of order 5 that arrived before an earlier one of their client, and queues decided items.
 
-A held batch is the ref of its slot: the slot stays pinned in its ring, so a crash loses none. Three things in arrays:
+A held batch is the ref of its slot: the slot stays pinned in its ring, so a crash loses none. Three arrays:
 
-    holds   rows of eight words. The first 32 are the ends of one ring of rows for each broker, in the order of arrival;
-            the others hold one batch each, or are free (a chain by NEWER).
-    pages   one for each client that holds anything: eight words of head, then the row of each held seq at seq mod 256
-    ready   what has been decided and waits for its position, six words each, in the order in which it is to be written
+    holds   rows of eight words. The first 32 are the list heads of one doubly linked list per broker, in the order of
+            arrival; the others hold one batch each, or are free (linked by NEWER).
+    pages   one for each client with held batches: a head of eight words, then the row of each held seq at seq mod 256
+    ready   decided items that wait for a position, six words each, in the order in which they will be written
 
-Seqs that are held lie between next expected and next expected + 255, so a page has one place for each.
+Held seqs are between next expected and next expected + 255, so a page has one slot for each.
 
-Bounds. `hold_high` batches in all, and no slot that pins its ring or bytes that pin its BLog: the oldest are sent back
-as NOPs with status RETRY, and their publisher sends them again. Nothing is given up for load.
+Bounds: `hold_high` batches in total, and none whose slot blocks its ring or whose bytes block its BLog. Beyond that the
+oldest are bounced: they become NOPs with status RETRY, and their publisher sends them again. Load never causes a SKIP.
 
-The gap clock of a client is in its page: when the gap opened, when a frame of the session was last seen, and how long
-the session allows a gap to last (0: until the session has been silent for `SILENCE_NS`). It begins when a batch is held
-and nothing was before, goes on whatever else arrives, and begins anew when held batches are released and others remain.
+The gap timer of a client is in its page: when the gap opened, when a frame of the session was last seen, and how long
+the session allows a gap to last (0: until the session has been silent for `SILENCE_NS`). It starts with the first held
+batch, keeps running whatever else arrives, and restarts when held batches are released and others remain.
 
-A client has a page exactly while it holds a batch; the page counts them. After a drain nothing is held whose bytes lie
-where its broker wants to write next, be it what has come already or a share of the BLog that is kept for what comes
-(`BLOG_SPARE`). So a held batch never stops a ring. Each held batch is in the ring of its broker, and rings are in the
-order of arrival.
+A client has a page exactly while it has held batches; the page counts them. After a drain no held batch occupies bytes
+that its broker needs next, either for a waiting claim or as a reserve for future ones (`BLOG_RESERVE`). So a held batch
+never blocks a ring. Each held batch is in the list of its broker, and lists are in the order of arrival.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ HOLD_ARRIVAL = 5
 PBR_BLOG_OFFSET = 0
 TAIL_BLOG_CLAIMED = 1
 TAIL_BLOG_WANTED = 2
-#: Rows of `holds` that are the ends of the rings of brokers.
+#: Rows of `holds` that are the list heads of brokers.
 BROKERS = 32
 
-#: Words of a page's head, ahead of its 256 places. A place is 0 or a row of `holds`.
+#: Words of a page's head, before its 256 slots. A slot is 0 or a row of `holds`.
 PAGE_HEAD = 8
 PAGE_WORDS = PAGE_HEAD + WINDOW
 PAGE_OWNER = 0
@@ -62,9 +61,9 @@ PAGE_LAST_SEEN = 3
 PAGE_GAP_NS = 4
 PAGE_NEXT_FREE = 5
 
-#: Words of a ready item. REF: the slot; of a SKIP its topic and count. ROW: of the client, −1 without one. AT: of a
-#: batch its result; of a duplicate the original's position, or −2 − the original's item, or −1 if it is forgotten; of a
-#: SKIP its first seq. A control item has topic, client and seq in these three.
+#: Words of a ready item. REF: the slot; for a SKIP its topic and count. ROW: of the client, −1 without one. AT: for a
+#: batch its result; for a duplicate the original's position, or −2 − the original's item, or −1 if it was evicted; for
+#: a SKIP its first seq. A control item has topic, client and seq in these three.
 READY_WORDS = 6
 READY_REF = 0
 READY_CODE = 1
@@ -73,7 +72,7 @@ READY_AT = 3
 READY_BASE_SEQ = 4
 READY_TIMESTAMP = 5
 
-#: Kinds of a ready item, in READY_CODE above status (8 bits) and reason (16 bits).
+#: Kinds of a ready item, in READY_CODE above the status (8 bits) and the reason (16 bits).
 KIND_SHIFT = 32
 KIND_BATCH = 0
 KIND_NOP = 1 << KIND_SHIFT
@@ -85,7 +84,7 @@ STATUS_DUPLICATE = 1
 STATUS_REJECTED = 2
 STATUS_RETRY = 4
 
-#: Places in `state`, which belongs to one worker. READY_HEAD to READY_TAIL are the items that wait.
+#: Indexes into `state`, which belongs to one worker. READY_HEAD to READY_TAIL are the queued items.
 READY_HEAD = 0
 READY_TAIL = 1
 HELD = 2
@@ -104,10 +103,10 @@ BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
 BLOG_SIZE = 17
-BLOG_SPARE = 18
+BLOG_RESERVE = 18
 AHEAD_ROWS = 24
-#: Refs that a drain looks at ahead of deciding on them: where each one's slot is and the row of its client, a word for
-#: each behind AHEAD_SLOTS and AHEAD_ROWS (`asking_ahead`).
+#: Refs that a drain prefetches before it decides them: the slot of each and the row of its client, one word each from
+#: AHEAD_SLOTS and AHEAD_ROWS on (`runtime.prefetch`).
 AHEAD_MAX = 32
 AHEAD_SLOTS = AHEAD_ROWS + AHEAD_MAX
 STATE_WORDS = AHEAD_SLOTS + AHEAD_MAX
@@ -120,7 +119,7 @@ _clients = types.Array(types.uint64, 2, "C")
 
 @kernel(void(int64_out, int64_out, int64, int64, int64, int64), inline=True, counted=False)
 def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: int) -> None:
-    """Add an item; the caller has seen to it that there is room."""
+    """Append an item; the caller guarantees the space."""
     item = as_int64(state[READY_TAIL]) * READY_WORDS & INDEX_BITS
     ready[item + READY_REF] = ref
     ready[item + READY_CODE] = code
@@ -131,7 +130,7 @@ def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: in
 
 @kernel(void(_clients, int64_out, int64_out, int64_out, int64), counted=False)
 def unhold(sides: ClientWords, holds: Words, pages: Words, state: Words, hold: int) -> None:
-    """Take a held batch out of its ring and its page; a page that is empty becomes free, and its clock ends."""
+    """Remove a held batch from its list and its page; an empty page becomes free, and its timer ends."""
     at = hold * HOLD_WORDS
     newer = as_int64(holds[at + HOLD_NEWER])
     older = as_int64(holds[at + HOLD_OLDER])
@@ -156,7 +155,7 @@ def unhold(sides: ClientWords, holds: Words, pages: Words, state: Words, hold: i
 def bounce(
     sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, hold: int, status_reason: int
 ) -> None:
-    """Send a held batch back: a NOP with the given status and reason."""
+    """Turn a held batch into a NOP with the given status and reason."""
     ref = as_int64(holds[hold * HOLD_WORDS + HOLD_REF])
     unhold(sides, holds, pages, state, hold)
     push_ready(ready, state, ref, KIND_NOP | status_reason, -1, -1)
@@ -165,7 +164,7 @@ def bounce(
 
 @kernel(int64(int64_out), counted=False)
 def oldest_hold(holds: Words) -> int:
-    """The batch that has been held longest; 0 if there is none."""
+    """The row of the batch that has been held longest; 0 if there is none."""
     oldest = 0
     for broker in range(BROKERS):
         first = as_int64(holds[broker * HOLD_WORDS + HOLD_NEWER])
@@ -178,7 +177,7 @@ def oldest_hold(holds: Words) -> int:
 
 @kernel(void(int64_out, int64_out, int64, int64), counted=False)
 def start_gap(pages: Words, state: Words, page: int, now_ns: int) -> None:
-    """Begin the gap clock of a page."""
+    """Start the gap timer of a page."""
     head = page * PAGE_WORDS
     pages[head + PAGE_GAP_SINCE] = now_ns
     allowed = as_int64(pages[head + PAGE_GAP_NS])
@@ -199,7 +198,7 @@ def hold_batch(
     ref: int,
     now_ns: int,
 ) -> None:
-    """Hold a batch; where there is no room for it, the oldest ones are sent back first."""
+    """Hold a batch; bounces the oldest ones first if there is no space."""
     while state[HELD] >= state[HOLD_HIGH] or (sides[row, SIDE_PAGE] == 0 and state[PAGE_FREE] < 0):
         bounce(sides, holds, pages, ready, state, oldest_hold(holds), STATUS_RETRY)
     page = as_int64(sides[row, SIDE_PAGE]) - 1
@@ -233,9 +232,9 @@ def hold_batch(
 
 @kernel(int64(int64, int64_in, int64_out), counted=False)
 def needed_from(broker: int, tails: Words, state: Words) -> int:
-    """The offset of the BLog below which a broker needs the bytes for what it writes next."""
+    """The BLog offset below which a broker needs the bytes for its next batches."""
     line = broker * TAIL_WORDS
-    end = load_acquire(tails, line + TAIL_BLOG_CLAIMED) + state[BLOG_SPARE]
+    end = load_acquire(tails, line + TAIL_BLOG_CLAIMED) + state[BLOG_RESERVE]
     return max(as_int64(end), as_int64(load_acquire(tails, line + TAIL_BLOG_WANTED))) - as_int64(state[BLOG_SIZE])
 
 
@@ -257,7 +256,7 @@ def bounce_pinned(
     collected: Words,
     tails: Words,
 ) -> None:
-    """Send back the batches that are so far behind their broker that they would stop its ring or its BLog."""
+    """Bounce the batches that are so old that they would block their broker's ring or BLog."""
     for broker in range(BROKERS):
         hold = as_int64(holds[broker * HOLD_WORDS + HOLD_NEWER])
         if hold == broker:
@@ -277,7 +276,7 @@ def bounce_pinned(
 def bounce_client(
     sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, row: int, status_reason: int
 ) -> int:
-    """Send back all that a client has held, by the place of its seqs; how many."""
+    """Bounce all held batches of a client, by seq mod 256; returns how many."""
     count = 0
     page = as_int64(sides[row, SIDE_PAGE]) - 1
     if page >= 0:

@@ -1,20 +1,19 @@
-"""From ready items to entries: reserve positions, write the global order index, and learn numbers once they are given.
+"""Writes ready items to the global order index: reserves positions, writes entries, records the committed numbers.
 
-    reserve_positions   a stretch of positions, by one atomic operation, inside the ring
-    write_entries       ready items become GOI entries, duplicates with a note, each with its token last; then one
-                        range for the frontier
-    settle_entries      batches below committed get seq and timestamp from the side array into their client's window,
-                        or are marked as refused there if the frontier refused them
+    reserve_positions   reserves a range of positions by one atomic operation, within the capacity of the ring
+    write_entries       writes ready items as GOI entries, duplicates with a note, each with its token last; then
+                        reports one range to the frontier
+    settle_entries      copies seq and timestamp of committed batches from the side array to their client's window, or
+                        marks them refused there if the frontier refused them
 
 INV-GOI-WRAP: no entry of the order is overwritten while the frontier, a worker or a recovery still needs it:
-reserved − floor ≤ `goi_entries`, floor being the least of what the frontier needs and of what each worker has still to
-settle.
+reserved − floor ≤ `goi_entries`, where floor is the lowest position that the frontier still needs or that a worker has
+not settled.
 
-A position is reserved once, and only its worker writes its entry and its note. A seq is called a duplicate of a refused
-batch never after the refusal was settled, and before that only by naming the original's position, whose status the
-frontier knows.
+A position is reserved once, and only its worker writes its entry and its note. Once a refusal is settled, no repetition
+is called its duplicate; before, a duplicate refers to the original's position, whose status the frontier knows.
 
-Fill has two watermarks: from the high one on nothing is reserved, until it is down to the low one.
+The fill level has two watermarks: at the high one workers stop reserving, until it falls to the low one.
 """
 
 from __future__ import annotations
@@ -88,8 +87,8 @@ RESULT_STATUS = 4
 RESULT_TOKEN = 7
 REASON_SKIPPED = 0x26
 
-#: Items ahead of the present one whose results are asked for: about as long as memory takes.
-AHEAD = 16
+#: How many items ahead to prefetch: about the latency of memory.
+PREFETCH_DISTANCE = 16
 
 _LOW = 0xFFFFFFFF
 _clients = types.Array(types.uint64, 2, "C")
@@ -98,7 +97,7 @@ _results = record_array(WINDOW_RESULT)
 
 @kernel(int64(int64_out, int64_out), counted=False)
 def wrap_floor(counters: Words, settled: Words) -> int:
-    """Entries below it may be written over."""
+    """The position below which entries may be overwritten."""
     floor = as_int64(load_acquire(counters, FLOOR))
     for at in range(0, settled.size, LINE_WORDS):
         floor = min(floor, as_int64(load_acquire(settled, at)))
@@ -117,14 +116,14 @@ def reserve_positions(
     most: int,
     state: Words,
 ) -> int:
-    """Reserve from `least` to `most` positions, as many as there is room for: the first, or NONE_RESERVED.
+    """Reserve from `least` to `most` positions, as space allows; returns the first, or NONE_RESERVED.
 
-    How many they are is in `state[RESERVED_COUNT]`.
+    Writes their number to `state[RESERVED_COUNT]`.
     """
     line = worker * LINE_WORDS
     reserved = as_int64(load_acquire(counters, RESERVED))
     if settled[line] == NOTHING_UNSETTLED:
-        # Before positions are taken, so that nobody laps them before they are settled.
+        # Before the reservation, so that no other worker overwrites the entries before they are settled.
         store_release(settled, line, reserved)
         fence()
     while True:
@@ -145,7 +144,7 @@ def reserve_positions(
 
 @kernel(int64(int64_out, int64_out, int64, int64, int64, int64_out), counted=False)
 def reserve_repeatedly(counters: Words, settled: Words, goi_entries: int, each: int, times: int, state: Words) -> int:
-    """Reserve `each` positions so often, all of which are free again at once; how many in all. For measuring."""
+    """Reserve and free `each` positions, `times` times; returns the total. For benchmarks."""
     total = 0
     for _ in range(times):
         start = reserve_positions(counters, settled, 0, goi_entries, goi_entries, goi_entries, each, each, state)
@@ -156,10 +155,10 @@ def reserve_repeatedly(counters: Words, settled: Words, goi_entries: int, each: 
 
 
 @kernel(void(int64_out, int64, int64, int64, int64, int64, int64, int64), counted=False)
-def _fill_odd(
+def _fill_without_batch(
     goi: Words, at: int, term: int, broker: int, index: int, flags: int, record_count: int, blog_offset: int
 ) -> None:
-    """Everything but token, topic, checksum, client and seq of an entry that brings no batch."""
+    """Fill an entry without a batch, except token, topic, checksum, client and seq."""
     goi[at + 2] = broker | term << 16 | (blog_offset << 32)
     goi[at + 3] = (blog_offset >> 32) & _LOW
     goi[at + 4] = record_count
@@ -167,7 +166,7 @@ def _fill_odd(
 
 
 @kernel(void(int64_out, int64, int64, int64_in, int64, int64_out, int64, _clients), counted=False)
-def _write_odd(
+def _write_without_batch(
     goi: Words,
     at: int,
     term: int,
@@ -177,7 +176,7 @@ def _write_odd(
     item: int,
     clients: ClientWords,
 ) -> None:
-    """The entry of a NOP, a SKIP or a control item, without its token."""
+    """Write the entry of a NOP, a SKIP or a control item, without its token."""
     ref = as_int64(ready[item + READY_REF])
     code = as_int64(ready[item + READY_CODE])
     kind = code >> KIND_SHIFT << KIND_SHIFT
@@ -185,26 +184,26 @@ def _write_odd(
     if kind == KIND_SKIP:
         count = ref & _LOW
         flags = FLAG_SKIP | FLAG_SKIP_RANGE if count > 1 else FLAG_SKIP
-        _fill_odd(goi, at, term, NO_BROKER, 0, flags, count, 0)
+        _fill_without_batch(goi, at, term, NO_BROKER, 0, flags, count, 0)
         goi[at + 1] = ref >> KIND_SHIFT
         goi[at + 5] = as_int64(clients[as_int64(ready[item + READY_ROW]), 0])
         goi[at + 6] = target
     elif kind == KIND_CONTROL:
-        _fill_odd(goi, at, term, NO_BROKER, 0, FLAG_CONTROL, code & _LOW, 0)
+        _fill_without_batch(goi, at, term, NO_BROKER, 0, FLAG_CONTROL, code & _LOW, 0)
         goi[at + 1] = ref
         goi[at + 5] = ready[item + READY_ROW]
         goi[at + 6] = target
     else:
         slot = ref & ~STUCK
         if target < -1:
-            # The original has been written before this one, and its item has learnt its position.
+            # The original is already written, and its item now holds its position.
             target = as_int64(ready[(-2 - target) * READY_WORDS + READY_REF])
-        _fill_odd(goi, at, term, slot >> BROKER_SHIFT, slot & INDEX_MASK, FLAG_NOP, code & 0xFFFFFF, target)
+        _fill_without_batch(goi, at, term, slot >> BROKER_SHIFT, slot & INDEX_MASK, FLAG_NOP, code & 0xFFFFFF, target)
         base = slot_of_ref(slot, pbr_entries)
-        is_whole = ref & STUCK == 0
-        goi[at + 1] = slots[base + 2] if is_whole else 0
-        goi[at + 5] = slots[base + 4] if is_whole else 0
-        goi[at + 6] = slots[base + 5] if is_whole else 0
+        has_content = ref & STUCK == 0
+        goi[at + 1] = slots[base + 2] if has_content else 0
+        goi[at + 5] = slots[base + 4] if has_content else 0
+        goi[at + 6] = slots[base + 5] if has_content else 0
 
 
 @kernel(void(int64_out, int64_out, int64, int64), counted=False)
@@ -218,9 +217,9 @@ def _push_range(ranges: Words, range_counters: Words, start: int, end: int) -> N
 
 @kernel(int64(int64_in, int64_out), counted=False)
 def has_range_space(ranges: Words, range_counters: Words) -> int:
-    """Whether another range can be told to the frontier."""
-    waiting = range_counters[PRODUCED] - load_acquire(range_counters, CONSUMED)
-    return as_int64(waiting < ranges.size // 2)
+    """1 if another range can be reported to the frontier."""
+    unread = range_counters[PRODUCED] - load_acquire(range_counters, CONSUMED)
+    return as_int64(unread < ranges.size // 2)
 
 
 @kernel(
@@ -245,18 +244,18 @@ def write_entries(
     range_counters: Words,
     state: Words,
 ) -> None:
-    """Write the first `state[RESERVED_COUNT]` ready items at positions from `start` on, and tell the frontier."""
+    """Write the first `state[RESERVED_COUNT]` ready items at positions from `start` on and report them."""
     mask = goi.size // SLOT_WORDS - 1
     term_bits = (term & 0xFFFF) << 16
     first = as_int64(state[READY_HEAD])
     count = as_int64(state[RESERVED_COUNT])
-    waiting = as_int64(state[UNSETTLED_TAIL])
+    tail = as_int64(state[UNSETTLED_TAIL])
     last = (first + count - 1) * READY_WORDS
     for number in range(first, first + count):
         item = number * READY_WORDS & INDEX_BITS
         position = start + number - first
         at = (position & mask) * SLOT_WORDS & INDEX_BITS
-        prefetch(goi, ((position + AHEAD) & mask) * LINE_SIZE)
+        prefetch(goi, ((position + PREFETCH_DISTANCE) & mask) * LINE_SIZE)
         code = as_int64(ready[item + READY_CODE])
         if code == KIND_BATCH:
             ref = as_int64(ready[item + READY_REF])
@@ -272,26 +271,28 @@ def write_entries(
             goi[at + 7] = (ref & _LOW) | ((slots[base + 3] >> 32 & FLAGS_KEPT) << 32)
             row = as_int64(ready[item + READY_ROW])
             if row >= 0:
-                prefetch(results, as_int64(ready[min(item + AHEAD * READY_WORDS, last) + READY_AT]) * RESULT_SIZE)
+                prefetch(
+                    results, as_int64(ready[min(item + PREFETCH_DISTANCE * READY_WORDS, last) + READY_AT]) * RESULT_SIZE
+                )
                 result_at = as_int64(ready[item + READY_AT]) & INDEX_BITS
                 if results[result_at]["position"] == IN_READY | np.uint64(number):
                     results[result_at]["position"] = position
-                place = (waiting & mask) * UNSETTLED_WORDS & INDEX_BITS
-                unsettled[place + UNSETTLED_POSITION] = position
-                unsettled[place + UNSETTLED_RESULT] = result_at
-                unsettled[place + UNSETTLED_ROW] = row
-                unsettled[place + UNSETTLED_SEQ] = slots[base + 5]
-                unsettled[place + UNSETTLED_REF] = ref
-                waiting += 1
+                pending_at = (tail & mask) * UNSETTLED_WORDS & INDEX_BITS
+                unsettled[pending_at + UNSETTLED_POSITION] = position
+                unsettled[pending_at + UNSETTLED_RESULT] = result_at
+                unsettled[pending_at + UNSETTLED_ROW] = row
+                unsettled[pending_at + UNSETTLED_SEQ] = slots[base + 5]
+                unsettled[pending_at + UNSETTLED_REF] = ref
+                tail += 1
             ready[item + READY_REF] = position
         else:
-            _write_odd(goi, at, term & 0xFFFF, slots, pbr_entries, ready, item, clients)
+            _write_without_batch(goi, at, term & 0xFFFF, slots, pbr_entries, ready, item, clients)
             if code == KIND_NOP | STATUS_DUPLICATE:
                 note = (position & mask) * 2
                 notes[note] = ready[item + READY_BASE_SEQ]
                 notes[note + 1] = ready[item + READY_TIMESTAMP]
         store_release(goi, at, position + 1)
-    state[UNSETTLED_TAIL] = waiting
+    state[UNSETTLED_TAIL] = tail
     state[READY_HEAD] = first + count
     if state[READY_HEAD] == state[READY_TAIL]:
         state[READY_HEAD] = 0
@@ -320,34 +321,34 @@ def settle_entries(
     worker: int,
     state: Words,
 ) -> int:
-    """Give batches below `committed` their numbers or their refusal in the window; how many."""
+    """Record numbers or refusals of the batches below `committed` in the window; returns how many."""
     head = as_int64(state[UNSETTLED_HEAD])
     first = head
     while head < state[UNSETTLED_TAIL]:
-        place = (head & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
-        position = as_int64(unsettled[place + UNSETTLED_POSITION])
+        pending_at = (head & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
+        position = as_int64(unsettled[pending_at + UNSETTLED_POSITION])
         if position >= committed:
             break
-        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
-        prefetch(results, unsettled[far + UNSETTLED_RESULT] * RESULT_SIZE)
+        distant = ((head + PREFETCH_DISTANCE) & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
+        prefetch(results, unsettled[distant + UNSETTLED_RESULT] * RESULT_SIZE)
         entry = (position & (goi_entries - 1)) * SIDE_WORDS & INDEX_BITS
-        result = results[unsettled[place + UNSETTLED_RESULT] & INDEX_BITS]
-        is_remembered = as_int64(result["position"]) == position
+        result = results[unsettled[pending_at + UNSETTLED_RESULT] & INDEX_BITS]
+        is_cached = as_int64(result["position"]) == position
         if (side[entry] >> 32) & 0xFF == STATUS_OK:
-            if is_remembered:
+            if is_cached:
                 result["base_seq"] = side[entry + SIDE_BASE_SEQ]
                 result["timestamp_ns"] = side[entry + SIDE_TIMESTAMP]
         else:
-            ref = as_int64(unsettled[place + UNSETTLED_REF])
+            ref = as_int64(unsettled[pending_at + UNSETTLED_REF])
             slot = slot_of_ref(ref, pbr_entries)
             token = load_acquire(result_slots, slot + RESULT_TOKEN)
             if token < (ref & INDEX_MASK) + 1:
-                break  # its result, which has the reason, is about to be written
+                break  # the result, which has the reason, is not written yet
             reason = REASON_SKIPPED
             if token == (ref & INDEX_MASK) + 1:
                 reason = (result_slots[slot + RESULT_STATUS] >> 16) & 0xFFFF
-            refuse_row(unsettled[place + UNSETTLED_SEQ], clients, sides, unsettled[place + UNSETTLED_ROW])
-            if is_remembered:
+            refuse_row(unsettled[pending_at + UNSETTLED_SEQ], clients, sides, unsettled[pending_at + UNSETTLED_ROW])
+            if is_cached:
                 result["status"] = STATUS_REJECTED
                 result["reason"] = reason
         head += 1
@@ -356,7 +357,7 @@ def settle_entries(
     if head < state[UNSETTLED_TAIL]:
         lowest = as_int64(unsettled[(head & (goi_entries - 1)) * UNSETTLED_WORDS + UNSETTLED_POSITION])
     else:
-        # From the beginning again, which is in the cache, and not on through a ring as long as that of entries.
+        # Restart at index 0, which is in the cache, instead of cycling through a ring as long as the GOI.
         head = 0
         state[UNSETTLED_TAIL] = 0
     state[UNSETTLED_HEAD] = head

@@ -1,16 +1,17 @@
-"""Finished stretches of the global order index, put into order: how far it is written without a hole.
+"""Finds up to which position the global order index is written without a hole, from the ranges of its workers.
 
-Each worker tells of the stretches it has written, as (first position, end), in a ring of its own and in rising order;
-between workers they come in any order. What cannot be joined yet waits in a heap (`tables`), lowest first.
+Each worker reports the ranges that it has written, as (first position, end), in a ring of its own and in rising order;
+ranges of different workers arrive in any order. A range that does not yet connect waits in a heap (`tables`), lowest
+first.
 
-    words      items of a ring, two words each; the ring's size is a power of two
-    counters   its two counts (`rings`): the worker's, written by it, and the consumer's, written here
+    words      items of a ring, two words each; the number of items is a power of two
+    counters   its two counts (`rings`): the worker writes the one, this consumer the other
 
-A stretch that begins at or below the limit is joined at once, so a full heap never keeps back the one that all others
-wait for: it is the lowest of its worker, and therefore first in its ring.
+A range that begins at or below the limit is joined without the heap. So a full heap never blocks the range that all
+others wait for: it is the lowest of its worker, and therefore first in its ring.
 
-A stretch may lie below the limit, wholly or in part: somebody has looked at the index itself meanwhile. What a crash
-does: rings and heap are gone; a recovery looks at the index.
+A range may be below the limit, entirely or in part, if the limit was meanwhile taken from the index itself. After a
+crash, rings and heap are empty; recovery reads the index.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RANGE_WORDS = 2
 
 @kernel(int64(int64_out, int64_out, int64_out, int64_out, int64))
 def join_ranges(firsts: Words, ends: Words, counts: Words, taken: Words, limit: int) -> int:
-    """The limit after everything in the heap that begins at or below it is joined; `taken` is working space."""
+    """Join the ranges of the heap that begin at or below the limit; returns the new limit. `taken` is scratch space."""
     while counts[0] > 0 and firsts[0] <= limit:
         heap_pop(firsts, ends, counts, taken)
         limit = max(limit, taken[1])
@@ -36,7 +37,7 @@ def join_ranges(firsts: Words, ends: Words, counts: Words, taken: Words, limit: 
 def drain_ranges(
     words: Words, counters: Words, firsts: Words, ends: Words, counts: Words, taken: Words, limit: int
 ) -> int:
-    """Take what a worker's ring holds, as far as the heap has room, and join what can be joined: the new limit."""
+    """Consume a worker's ring, as far as the heap has space, and join what connects; returns the new limit."""
     mask = words.size // RANGE_WORDS - 1
     index = counters[CONSUMED]
     produced = load_acquire(counters, PRODUCED)

@@ -1,4 +1,4 @@
-"""Arriving batches, judged one by one from their unpacked headers, and published one by one."""
+"""Validation and publishing of received batches, one at a time, from their unpacked headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
 def judge_batch(
     buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
 ) -> int:
-    """What is wrong first, in the order of the kernel."""
+    """The first violated rule, checked in the order of the kernel."""
     fields = _HEADER.unpack(buffer[at : at + _HEADER.size].tobytes())
     _, _, _, command, _, client_seq, _, count, _, _, topic_id, reserved, client, *rest = fields
     position, base_seq, base_offset, raw_length, term, epoch, order, level, codec, flags = rest
@@ -61,22 +61,22 @@ def judge_batches(
     offsets: Words,
     verdicts: Words,
 ) -> int:
-    """Each by itself."""
+    """`judge_batch` for each row."""
     for index, (at, size) in enumerate(rows[["at", "size"]].tolist()):
         verdicts[index] = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
     return int(np.count_nonzero(verdicts[: len(rows)]))
 
 
 def free_space_for(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
-    """Claim it in a copy of everything, and look where it lies."""
+    """Claim it in a copy of the state and return its offset."""
     copied, rows = state.copy(), pending.copy()
     slot = claim_slot(copied, np.zeros(8, np.int64), completion, rows, blog_size, size)
     free_completed(state, completion, pending)
-    return broker_ring.NO_ROOM if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
+    return broker_ring.NO_SPACE if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
 
 
 def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
-    """Claim it in a copy in which everything is in use, which wants its room."""
+    """Claim it in a copy in which everything is in use, which records the wanted space."""
     copied, rows = state.copy(), np.zeros(2, broker_ring.PENDING_ROW)
     copied[[broker_ring.CLAIMED, broker_ring.ANSWERED, broker_ring.FREED]] = 1, 0, 0
     copied[broker_ring.BLOG_FREED] = copied[broker_ring.BLOG_CLAIMED] - blog_size
@@ -101,7 +101,7 @@ def publish_judged(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """Slot by slot, until one has no room."""
+    """Slot by slot, until one has no space."""
     progress[:] = 0, 0, state[broker_ring.CLAIMED], 0
     for index, (at, size, topic_id) in enumerate(rows[["at", "size", "topic_id"]].tolist()):
         if verdicts[index] == arriving.TAKEN and size > len(blog):
@@ -109,15 +109,15 @@ def publish_judged(
         is_taken, uses_number = verdicts[index] == arriving.TAKEN, verdicts[index] & arriving.NUMBER_USED
         if is_taken or (verdicts[index] > 0 and uses_number):
             slot = claim_slot(state, tails, completion, pending, len(blog), size if is_taken else 0)
-            if slot == broker_ring.NO_ROOM:
+            if slot == broker_ring.NO_SPACE:
                 return broker_ring.RUN_FULL
             progress[arriving.PROGRESS_COUNT] += 1
             if not is_taken:
                 reason = int(verdicts[index]) - arriving.NUMBER_USED
                 publish_refused(state, pending, entries, slots, source, at, slot, owner, reason, term)
             else:
-                place = int(pending[slot % len(pending)]["blog_offset"]) % len(blog)
-                blog[place : place + size] = source[at : at + size]
+                offset = int(pending[slot % len(pending)]["blog_offset"]) % len(blog)
+                blog[offset : offset + size] = source[at : at + size]
                 numbers = (owner, int(orders[topic_id]), int(levels[topic_id]), term)
                 publish_filled(state, pending, entries, slots, blog, slot, *numbers)
                 progress[arriving.PROGRESS_BYTES] += size

@@ -1,4 +1,4 @@
-"""Window and frontier, one after the other, for one batch after another."""
+"""Admission through the client window: calls the twins of window and frontier in turn, batch by batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -60,9 +60,9 @@ def admit_client_batch(
     rows: Rows,
     index: int,
 ) -> int:
-    """Check the batch, admit it if it is new, record what became of it."""
+    """Check the batch, admit it if it is new, record the outcome."""
     header = header_at(buffer, at)
-    window = (places, clients, sides, slots, results)
+    window = (table, clients, sides, slots, results)
     code = CHECK_NEW
     if not header.is_control:
         code = check_batch(
@@ -102,7 +102,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -111,8 +111,8 @@ def admit_client_run(
     rows: Rows,
     progress: Values,
 ) -> int:
-    """`admit_client_batch` for one batch after another, until something stops it."""
-    state = (keys, values, used, topics, numbers, places, clients, sides, slots)
+    """`admit_client_batch` for each batch, until one stops the run."""
+    state = (keys, values, used, topics, numbers, table, clients, sides, slots)
     at, count, code = start, 0, RUN_DONE
     while at < end and code == RUN_DONE:
         after = batch_end(buffer, at, end)

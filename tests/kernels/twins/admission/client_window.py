@@ -1,4 +1,4 @@
-"""A client's window as sets of seqs: read from the arrays, changed the obvious way, written back."""
+"""A client's window as sets of seqs: read from the arrays, changed, written back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "stat
 
 
 def _seqs(words: Words, row: int, highest: int) -> set[int]:
-    """The seqs of a window that ends at `highest` whose bits are set."""
+    """The seqs whose bits are set, in a window that ends at `highest`."""
     bitmap = b"".join(int(word).to_bytes(8, "little") for word in words[row, BITS:])
     return {seq for seq in range(highest - WINDOW + 1, highest + 1) if bitmap[seq % WINDOW // 8] >> seq % 8 & 1}
 
@@ -52,7 +52,7 @@ def _write_seqs(words: Words, row: int, seqs: set[int]) -> None:
 
 @dataclass(slots=True)
 class _Client:
-    """One client, out of its arrays."""
+    """One client, read from its arrays."""
 
     row: int
     epoch: int
@@ -109,7 +109,7 @@ class _Client:
 
 
 def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
-    """What a seq of a known client is; an epoch of −1 is that of any session."""
+    """Classify a seq of a known client; an epoch of −1 matches any session."""
     client = _Client.read(row, clients, sides, None)
     if session_epoch != -1 and client.epoch % (1 << 32) != session_epoch % (1 << 32):
         return CHECK_FENCED
@@ -117,40 +117,40 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
 
 
 def keeper_of(slots: Words, slot: int) -> int:
-    """The word of a slot among those behind all of them."""
+    """The word of a slot in the rows after the memories."""
     count = int(slots[-1, SLOT_COUNT])
     return int(slots[count:].reshape(-1)[slot])
 
 
 def set_keeper(slots: Words, slot: int, keeper: int) -> None:
-    """Write that word."""
+    """Set the word of a slot."""
     slots[int(slots[-1, SLOT_COUNT]) :].reshape(-1)[slot] = keeper
 
 
 def own_memory(sides: Words, slots: Words, row: int) -> int:
-    """The slot that a client names, if that one names the client."""
+    """The slot that a client refers to, if the slot refers to the client."""
     named = int(sides[row, SIDE_MEMORY]) - 1
     owners = [keeper_of(slots, slot) % (1 << 32) for slot in range(int(slots[-1, SLOT_COUNT]))]
     return named if named >= 0 and owners[named] == row + 1 else ABSENT
 
 
 def next_memory(slots: Words, slot: int) -> int:
-    """The one behind a slot, all round."""
+    """The next slot, modulo their number."""
     return (slot + 1) % int(slots[-1, SLOT_COUNT])
 
 
 def first_result(slot: int) -> int:
-    """Two results are one line: the first of a memory is one line behind that of the memory before it, all round."""
+    """One cache line (two results) after that of the memory before it, modulo the window."""
     return 2 * slot % WINDOW
 
 
 def result_place(slots: Words, slot: int, seq: int) -> int:
-    """The seq turned, among the 256 of the memory."""
+    """The rotated seq, among the 256 results of the memory."""
     return slot * WINDOW + (seq + (keeper_of(slots, slot) >> 40)) % WINDOW
 
 
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
-    """The place among the 256 of the client's memory, if the memory knows the seq."""
+    """The index in the client's memory, if the memory knows the seq."""
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
         return ABSENT
@@ -162,7 +162,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -170,11 +170,11 @@ def check_batch(
     answers: Rows,
     index: int,
 ) -> int:
-    """What a batch is, and the original's result where it is remembered."""
+    """Classify a batch, and copy the result of the original if it is cached."""
     answers[index] = (_UNKNOWN, 0, 0, 0, 0, 0, 0)
     if client_id >= 1 << 63:
         return CHECK_NEW
-    row = find_row(places, clients, client_id)
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, session_epoch, clients, sides, row)
@@ -188,7 +188,7 @@ def check_batch(
 
 
 def _take_slot(client: _Client, seq: int, sides: Words, slots: Words) -> int:
-    """The client's memory, which is spared then, or the first from the hand on that is not."""
+    """The client's memory, now marked as recently used, or the first unmarked one from the hand on."""
     if client.slot is not None:
         set_keeper(slots, client.slot, keeper_of(slots, client.slot) | _SPARED)
         return client.slot
@@ -233,7 +233,7 @@ def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
 
 
 def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
-    """Give up what is undecided in a row, from the first on."""
+    """Skip the first run of undecided seqs."""
     client = _Client.read(row, clients, sides, slots)
     first = seq = client.next_expected
     while seq < end and seq not in client.stored | client.refused:
@@ -248,7 +248,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: int,
     client_seq: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -256,10 +256,10 @@ def decide_batch(
     outcomes: Rows,
     index: int,
 ) -> int:
-    """Record the fate of a batch that is new."""
+    """Record the outcome of a new batch."""
     if client_id >= 1 << 63:
         return CHECK_NEW
-    row = find_row(places, clients, client_id)
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, -1, clients, sides, row)
@@ -273,13 +273,13 @@ def decide_batch(
 def skip_to(
     client_id: int,
     next_expected: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
 ) -> int:
-    """Give up every undecided seq below `next_expected`."""
-    row = find_row(places, clients, client_id)
+    """Skip every undecided seq below `next_expected`."""
+    row = find_row(table, clients, client_id)
     if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     client = _Client.read(row, clients, sides, slots)
@@ -294,7 +294,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -302,8 +302,8 @@ def check_many(
     answers: Rows,
     codes: Values,
 ) -> None:
-    """`check_batch`, one after another."""
-    state = (places, clients, sides, slots, results)
+    """`check_batch` for each batch."""
+    state = (table, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, session_epoch, block_crc = batch
         codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, *state, answers, index)
@@ -312,7 +312,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -320,8 +320,8 @@ def decide_many(
     outcomes: Rows,
     codes: Values,
 ) -> None:
-    """`decide_batch`, one after another."""
-    state = (places, clients, sides, slots, results)
+    """`decide_batch` for each batch, in order."""
+    state = (table, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, *_ = batch
         codes[index] = decide_batch(client_id, client_seq, *state, outcomes, index)

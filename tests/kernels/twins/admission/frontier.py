@@ -1,4 +1,4 @@
-"""Admission, one batch at a time: the header taken apart with `struct`, put together again, its checksum made anew."""
+"""Admission of one batch at a time: unpacks the header with `struct`, packs it again, recomputes its checksum."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ class Header:
 
     @property
     def is_control(self) -> bool:
-        """Whether the command is not 0."""
+        """True if the command is not 0."""
         return self.front[6:] != bytes(2)
 
     @property
     def session_epoch(self) -> int:
-        """The session epoch's low half."""
+        """The low 32 bits of the session epoch."""
         return int.from_bytes(self.back[:4], "little")
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the batch in bytes, header included."""
         return 44 + self.payload_length
 
     def pack(self) -> bytes:
-        """The 96 bytes with a checksum that is right."""
+        """The 96 bytes with a correct checksum."""
         values = [getattr(self, name) for name in self.__slots__]
         packed = _HEADER.pack(*values)
         covered = np.frombuffer(packed[:8] + packed[12:], np.uint8)
@@ -78,7 +78,7 @@ class Header:
 
 
 def header_at(buffer: Bytes, at: int) -> Header:
-    """The header of the batch at a place."""
+    """The header of the batch at an offset."""
     return Header(*_HEADER.unpack(buffer[at : at + _HEADER.size].tobytes()))
 
 
@@ -88,7 +88,7 @@ def next_timestamp(last_ns: int, wall_ns: int) -> int:
 
 
 def batch_end(buffer: Bytes, at: int, end: int) -> int:
-    """Where the batch ends, -1 if that is not before `end`."""
+    """The end of the batch, or -1 if it is not complete before `end`."""
     if end - at < _HEADER.size:
         return -1
     size = header_at(buffer, at).size
@@ -96,14 +96,14 @@ def batch_end(buffer: Bytes, at: int, end: int) -> int:
 
 
 def settle_row(rows: Rows, index: int, status: int, reason: int) -> None:
-    """A row without numbers."""
+    """Fill a row with a status and without numbers."""
     for name, value in (("position", _UNKNOWN), ("base_seq", 0), ("base_offset", 0), ("timestamp_ns", 0)):
         rows[index][name] = value
     rows[index]["status"], rows[index]["reason"] = status, reason
 
 
 def describe_row(buffer: Bytes, at: int, rows: Rows, index: int) -> None:
-    """Which batch a row is about."""
+    """Fill the fields of a row that identify its batch."""
     header = header_at(buffer, at)
     row = rows[index]
     row["at"], row["size"], row["topic_id"] = at, header.size, header.topic_id
@@ -123,7 +123,7 @@ def admit_batch(
     rows: Rows,
     index: int,
 ) -> int:
-    """Refuse the batch, or stamp it and move the numbers on."""
+    """Refuse the batch, or stamp it and advance the counters."""
     describe_row(buffer, at, rows, index)
     header = header_at(buffer, at)
     clock = timestamp = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
@@ -180,7 +180,7 @@ def admit_run(
     rows: Rows,
     progress: Values,
 ) -> int:
-    """`admit_batch` for one batch after another, until something stops it."""
+    """`admit_batch` for each batch, until one stops the run."""
     at, count, code = start, 0, RUN_DONE
     while at < end and code == RUN_DONE:
         after = batch_end(buffer, at, end)

@@ -1,4 +1,4 @@
-"""What the kernels of `commit_cycle` mean, by the twins they are made of."""
+"""The commit cycle, built from the twins of the kernels that it calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from seawall.kernels.codec.batch_header import (
     SESSION_EPOCH_AT,
     TOPIC_AT,
 )
-from seawall.kernels.log import cycle_records as places
+from seawall.kernels.log import cycle_records as records
 from seawall.kernels.log.epochs import EPOCH_HEADER, LOG_NUMBERS, WAL_ROW
 from seawall.kernels.ordering.applying import PROGRESS_TIME
 from seawall.kernels.ordering.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
@@ -55,19 +55,19 @@ _ROW: Final = np.dtype((np.uint64, ROW_WORDS))
 _WINDOW: Final[tuple[np.dtype[Any], ...]] = (np.dtype(np.uint32), _ROW, _ROW, _ROW, WINDOW_RESULT)
 _TYPES: Final[tuple[np.dtype[Any], ...]] = (
     *(np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW),
-    *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, places.NEED_ROW, _NUMBER),
+    *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, records.NEED_ROW, _NUMBER),
     *(
-        places.RECEIVED_ROW,
+        records.RECEIVED_ROW,
         np.dtype(np.uint8),
         LOG_NUMBERS,
-        places.PENDING_NUMBERS,
+        records.PENDING_NUMBERS,
         _NUMBER,
         _NUMBER,
         WINDOW_RESULT,
-        places.DRAFT_ROW,
+        records.DRAFT_ROW,
     ),
 )
-#: The fields of a batch header that matter here.
+#: The fields of a batch header that the commit cycle reads.
 _BATCH: Final = np.dtype(
     {
         "names": ["seq", "count", "crc", "topic_id", "client_id", "epoch"],
@@ -91,17 +91,17 @@ def _array_at(address: int, size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _arrays(cycle: Any) -> SimpleNamespace:
-    """All arrays by their names."""
+    """All arrays, by name."""
     return SimpleNamespace(
         **{
             name: _array_at(int(cycle[f"{name}_at"]), int(cycle[f"{name}_count"]), dtype)
-            for name, dtype in zip(places.CYCLE_ARRAYS, _TYPES, strict=True)
+            for name, dtype in zip(records.CYCLE_ARRAYS, _TYPES, strict=True)
         }
     )
 
 
-def _put_drafts(cycle: Any, arrays: SimpleNamespace) -> None:
-    """A header before each block, and a row."""
+def _encode_drafts(cycle: Any, arrays: SimpleNamespace) -> None:
+    """Write a header before each block, and fill its row."""
     at = 0
     for number in range(int(cycle["received"])):
         length, *fields = arrays.drafts[number].tolist()
@@ -112,7 +112,7 @@ def _put_drafts(cycle: Any, arrays: SimpleNamespace) -> None:
         at = end
 
 
-def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
+def _is_idle(cycle: Any, arrays: SimpleNamespace) -> bool:
     if not cycle["is_sequenced"]:
         return True
     position = int(arrays.numbers[NEXT_POSITION])
@@ -131,8 +131,8 @@ def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
     )
 
 
-def _turns(cycle: Any, arrays: SimpleNamespace) -> list[int]:
-    """The rings, from the one whose turn it is."""
+def _ring_order(cycle: Any, arrays: SimpleNamespace) -> list[int]:
+    """The ring numbers, starting at `first_ring`."""
     brokers, first = list(range(len(arrays.ends))), int(cycle["first_ring"])
     return brokers[first:] + brokers[:first]
 
@@ -144,16 +144,16 @@ def _slot(arrays: SimpleNamespace, broker: int, index: int) -> tuple[int, Any]:
     return base, arrays.slots[base : base + SLOT_WORDS].view(_SLOT)[0]
 
 
-def _source(arrays: SimpleNamespace, broker: int, slot: Any) -> int:
-    if int(slot["size"]) >= places.LARGE_SIZE or int(slot["flags"]) & ~FLAG_STRONG_ORDER:
+def _batch_offset(arrays: SimpleNamespace, broker: int, slot: Any) -> int:
+    if int(slot["size"]) >= records.LARGE_SIZE or int(slot["flags"]) & ~FLAG_STRONG_ORDER:
         return -1
     blog_size = len(arrays.blogs) // len(arrays.ends)
-    told = (int(slot[name]) for name in ("offset", "size", "count", "crc", "topic_id"))
-    return batch_in_blog(arrays.blogs, blog_size, broker, *told)
+    fields = (int(slot[name]) for name in ("offset", "size", "count", "crc", "topic_id"))
+    return batch_in_blog(arrays.blogs, blog_size, broker, *fields)
 
 
 def _count_need(cycle: Any, arrays: SimpleNamespace, topic_id: int, records: int, size: int) -> bool:
-    """Whether the cycle takes one more batch, which is counted in then."""
+    """Count in one more batch; False if the cycle is full."""
     known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
     is_known = topic_id in known
     if cycle["size"] + size > cycle["size_max"] or not (is_known or len(known) < len(arrays.needs)):
@@ -173,11 +173,11 @@ def _count_need(cycle: Any, arrays: SimpleNamespace, topic_id: int, records: int
 
 
 def survey_cycle(cycles: Array) -> int:
-    """What was received, then slot after slot of each ring, up to the first that is not eligible."""
+    """Count the received batches, then the slots of each ring up to the first that is not eligible."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     cycle["size"] = cycle["surveyed"] = 0
-    if not _is_at_rest(cycle, arrays):
+    if not _is_idle(cycle, arrays):
         return 0
     arrays.needs["records"][: cycle["needed"]] = arrays.needs["size"][: cycle["needed"]] = 0
     count_max = len(arrays.staged) - int(arrays.pending[0]["next"])
@@ -189,12 +189,12 @@ def survey_cycle(cycles: Array) -> int:
             break
         total += 1
     cycle["surveyed"] = total
-    for broker in _turns(cycle, arrays):
+    for broker in _ring_order(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         claimed = int(arrays.tails[broker * TAIL_WORDS + TAIL_CLAIMED])
         while index < claimed and total < count_max:
             base, slot = _slot(arrays, broker, index)
-            if arrays.slots[base + PBR_TOKEN] != index + 1 or _source(arrays, broker, slot) < 0:
+            if arrays.slots[base + PBR_TOKEN] != index + 1 or _batch_offset(arrays, broker, slot) < 0:
                 break
             if not _count_need(cycle, arrays, int(slot["topic_id"]), int(slot["count"]), int(slot["size"])):
                 break
@@ -205,7 +205,7 @@ def survey_cycle(cycles: Array) -> int:
 
 
 def lacks_grants(cycles: Array) -> int:
-    """Which needs are granted, and how many are not."""
+    """Mark the granted needs; returns how many are not granted."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     needs, log = arrays.needs[: cycle["needed"]], arrays.log[0]
@@ -220,20 +220,20 @@ def lacks_grants(cycles: Array) -> int:
 
 
 def _header(source: Bytes, at: int) -> Any:
-    """The header of a batch, field by field."""
+    """The header of a batch, as a record."""
     return source[at : at + _BATCH.itemsize].view(_BATCH)[0]
 
 
 def _row_if_new(window: list[Array], batch: Any) -> int:
-    where, clients, sides, *_ = window
-    row = find_row(where, clients, int(batch["client_id"]))
+    table, clients, sides, *_ = window
+    row = find_row(table, clients, int(batch["client_id"]))
     if row == ABSENT or judge_row(int(batch["seq"]), int(batch["epoch"]), clients, sides, row) != CHECK_NEW:
         return ABSENT
     return row
 
 
 def _window(arrays: SimpleNamespace, whose: str) -> list[Array]:
-    return [getattr(arrays, f"{whose}_{name}") for name in ("places", "clients", "sides", "slots", "results")]
+    return [getattr(arrays, f"{whose}_{name}") for name in ("table", "clients", "sides", "slots", "results")]
 
 
 def _decide(window: list[Array], row: int, seq: int, *numbers: int) -> None:
@@ -244,36 +244,36 @@ def _decide(window: list[Array], row: int, seq: int, *numbers: int) -> None:
 def _stage_batch(
     cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, count: int, source: Bytes, flags: int
 ) -> int:
-    """Decide, number and stage the batch that `source` is."""
+    """Decide, number and stage the batch in `source`."""
     batch, size = _header(source, 0), len(source)
     cycle["is_decided"] = 0
     topic_id = int(batch["topic_id"])
     known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
     if topic_id not in known or not arrays.needs[known.index(topic_id)]["is_reserved"]:
-        return places.PASSES_ON
+        return records.NOT_STAGED
     found = [int(arrays.values[entry]) for entry in np.flatnonzero(arrays.used) if int(arrays.keys[entry]) == topic_id]
     if not found or (cycle["is_sequenced"] and refusal_of(int(arrays.topics[found[0]]["flags"]), flags)):
-        return places.PASSES_ON
+        return records.NOT_STAGED
     order, store, row = _window(arrays, "order"), _window(arrays, "store"), ABSENT
     has_session = batch["client_id"] >= 0
     if has_session and cycle["is_sequenced"]:
         row = _row_if_new(order, batch)
         if ABSENT in (row, _row_if_new(store, batch)) or order[2][row, SIDE_PAGE]:
-            return places.PASSES_ON
+            return records.NOT_STAGED
         if flags & FLAG_STRONG_ORDER and batch["seq"] != order[1][row, NEXT_EXPECTED]:
-            return places.PASSES_ON
+            return records.NOT_STAGED
     memory[at : at + size] = source
     frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers)
     given = (memory, at, int(cycle["term"]), int(cycle["wall_ns"]))
-    where, clients, sides, slots, results = order
+    table, clients, sides, slots, results = order
     if has_session and not cycle["is_sequenced"]:
-        window = (where, clients, sides, slots, results, arrays.answers)
+        window = (table, clients, sides, slots, results, arrays.answers)
         code = admit_client_batch(*given, *frontier, *window, arrays.admitted, 0)
     else:
         code = admit_batch(*given, *frontier, arrays.admitted, 0)
     cycle["is_decided"] = code == RUN_DONE
     if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
-        return places.PASSES_ON
+        return records.NOT_STAGED
     list_batch(memory, at, int(arrays.log[0]["next_at"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
     numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
     if row != ABSENT:
@@ -287,10 +287,10 @@ def _stage_batch(
 
 
 def _stage_received(cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int) -> tuple[int, int]:
-    """What the receive buffer has: how many batches were staged, and where they end."""
+    """Stage the receive buffer; returns the number of staged batches, and their end."""
     count, stopped = 0, -1
     for number, batch in enumerate(arrays.received[: cycle["received"]]):
-        batch["is_staged"], batch["status"] = 0, places.UNDECIDED
+        batch["is_staged"], batch["status"] = 0, records.UNDECIDED
         if int(batch["connection"]) == stopped or number >= cycle["surveyed"]:
             continue
         source = arrays.buffer[int(batch["at"]) :][: int(batch["size"])]
@@ -311,7 +311,7 @@ def _stage_slot(
     cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, broker: int, index: int, count: int
 ) -> int:
     base, slot = _slot(arrays, broker, index)
-    source = arrays.blogs[_source(arrays, broker, slot) :][: int(slot["size"])]
+    source = arrays.blogs[_batch_offset(arrays, broker, slot) :][: int(slot["size"])]
     size = _stage_batch(cycle, arrays, memory, at, count, source, int(slot["flags"]))
     if size > 0:
         numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
@@ -320,14 +320,14 @@ def _stage_slot(
 
 
 def stage_cycle(cycles: Array, memory: Bytes) -> int:
-    """Batch behind batch, then the header of the epoch."""
+    """Stage batch after batch, then write the epoch header."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     cycle["first_position"] = arrays.numbers[NEXT_POSITION]
     cycle["first_row"], cycle["is_durable"] = arrays.pending[0]["next"], 0
     count, at = _stage_received(cycle, arrays, memory, EPOCH_HEADER)
     cycle["of_rings"] = -count
-    for broker in _turns(cycle, arrays):
+    for broker in _ring_order(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         while index < arrays.ends[broker]:
             size = _stage_slot(cycle, arrays, memory, at, broker, index, count)
@@ -339,35 +339,35 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle["of_rings"] += count
     cycle["count"], cycle["size"] = count, at
     if not count:
-        return places.PASSES_ON
+        return records.NOT_STAGED
     arrays.pending["next"] += count
-    arrays.pending["under_way"] += 1
+    arrays.pending["in_flight"] += 1
     salt, epoch, synced_through = (int(arrays.log[0][name]) for name in ("salt", "next_epoch", "synced_through"))
     length, time_ns = at - EPOCH_HEADER, int(arrays.numbers[LAST_TIMESTAMP])
     return seal_epoch(memory, length, count, salt, epoch, synced_through, int(cycle["first_position"]), time_ns)
 
 
 def stage_arrived(cycles: Array, memory: Bytes) -> int:
-    """Survey, then stage, unless something is lacking."""
+    """Survey, then stage, unless something is missing."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     is_sequenced, received = bool(cycle["is_sequenced"]), int(cycle["received"])
     if len(arrays.staged) - int(arrays.pending[0]["next"]) < received:
-        return -places.LACKS_ROWS
+        return -records.LACKS_ROWS
     if not is_sequenced:
-        _put_drafts(cycle, arrays)
+        _encode_drafts(cycle, arrays)
     total = survey_cycle(cycles)
     if not total or (not is_sequenced and total < received):
-        return -places.NOT_ELIGIBLE
+        return -records.NOT_ELIGIBLE
     if lacks_grants(cycles) and not (is_sequenced and cycle["is_granted"]):
-        return -places.LACKS_GRANTS
+        return -records.LACKS_GRANTS
     cycle["is_granted"] = 0
     size = stage_cycle(cycles, memory)
-    return size if size > 0 else -places.NOT_ELIGIBLE if is_sequenced else 0
+    return size if size > 0 else -records.NOT_ELIGIBLE if is_sequenced else 0
 
 
 def settle_cycle(cycles: Array, first_row: int, count: int) -> None:
-    """The store's window, and everything that says how far the order has come; then the rows are pending."""
+    """Update the store's window and the frontiers, then make the rows pending."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     staged = arrays.staged[first_row : first_row + count].copy()
@@ -380,21 +380,21 @@ def settle_cycle(cycles: Array, first_row: int, count: int) -> None:
             numbers = [int(batch[name]) for name in ("position", "base_seq", "timestamp_ns", "block_crc")]
             _decide(store, row, int(batch["client_seq"]), *numbers)
         last_ns = int(staged[-1]["timestamp_ns"])
-        arrays.following[PROGRESS_TIME] = max(int(arrays.following[PROGRESS_TIME]), last_ns)
-        behind = int(staged[-1]["position"]) + 1
-        arrays.reached[0] = arrays.counters[RESERVED] = arrays.replica[0] = behind
-        arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = behind
+        arrays.applier_progress[PROGRESS_TIME] = max(int(arrays.applier_progress[PROGRESS_TIME]), last_ns)
+        next_position = int(staged[-1]["position"]) + 1
+        arrays.reached[0] = arrays.counters[RESERVED] = arrays.replica[0] = next_position
+        arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = next_position
     pending = arrays.pending[0]
-    front = int(pending["count"])
-    arrays.staged[front : front + count] = staged
-    pending["count"] = front + count
-    pending["under_way"] -= 1
-    if not pending["under_way"]:
-        pending["next"] = front + count
+    first_free = int(pending["count"])
+    arrays.staged[first_free : first_free + count] = staged
+    pending["count"] = first_free + count
+    pending["in_flight"] -= 1
+    if not pending["in_flight"]:
+        pending["next"] = first_free + count
 
 
 def advance_log(cycles: Array, size: int) -> None:
-    """Where the log ends behind so many more bytes."""
+    """Advance the end of the log by `size` bytes."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
     log = arrays.log[0]

@@ -1,4 +1,4 @@
-"""Epochs read the obvious way: `struct` for a header, one batch after another, every byte tried as a beginning."""
+"""Epochs read with `struct`, one batch after another; a search tries every byte as the start of a header."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 def batch_size(buffer: Bytes, at: int, end: int) -> int:
-    """Bytes of the good batch that begins at `at` and ends by `end`; else BATCH_BAD."""
+    """The size of the valid batch that begins at `at` and ends by `end`; else BATCH_BAD."""
     given = buffer[at:end].tobytes()
     if len(given) < _BATCH.size:
         return BATCH_BAD
@@ -46,7 +46,7 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
 
 
 def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
-    """Fill the row of a batch from its header, which lies at `at`."""
+    """Fill the row of a batch from its header at `at`."""
     _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
         buffer[at : at + _BATCH.size].tobytes()
     )
@@ -61,7 +61,7 @@ def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, i
 def seal_epoch(
     memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
 ) -> int:
-    """The header of an epoch of so many batches."""
+    """Write the header of an epoch; returns the size of the epoch."""
     body = struct.pack("<QQQQQIIQ", salt % (1 << 64), epoch, length, synced_through, position, count, 0, time_ns)
     memory[: kernels.EPOCH_HEADER] = memoryview(struct.pack("<II", kernels.EPOCH_MAGIC, _crc(body)) + body)
     return kernels.EPOCH_HEADER + length
@@ -77,24 +77,24 @@ def verify_epoch(
     rows: WalRows,
     first_row: int,
 ) -> int:
-    """List the good batches from `start` on in the rows from `first_row` on; how many there are."""
+    """List the valid batches from `start` on in the rows from `first_row` on; returns how many."""
     at = start
-    due = first_position
+    next_position = first_position
     for index in range(batch_count):
         size = batch_size(buffer, at, end)
         if size == BATCH_BAD:
             return index
         command, position = struct.unpack_from("<H48xQ", buffer[at : at + _BATCH.size].tobytes(), 6)
-        if position != due:
+        if position != next_position:
             return index
-        due += command != kernels.COMMAND_ASIDE
+        next_position += command != kernels.COMMAND_ASIDE
         list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count
 
 
 def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows: WalRows) -> int:
-    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends."""
+    """List the batches of the complete epochs from `start` on that directly follow each other; returns their end."""
     at = start
     listed = int(walk[kernels.WALK_ROWS])
     walk[kernels.WALK_NEEDED] = _HEADER.size
@@ -137,7 +137,7 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows
 
 
 def find_epoch(buffer: Bytes, start: int, end: int, salt: int) -> int:
-    """The first byte from `start` on where a whole epoch header with this salt and a right checksum begins; else -1."""
+    """The index of the first complete epoch header from `start` on with this salt and a correct checksum; else -1."""
     given = buffer[:end].tobytes()
     for at in range(start, end - _EPOCH.size + 1):
         magic, crc, found_salt, _ = _EPOCH.unpack_from(given, at)
@@ -152,5 +152,5 @@ def _crc(data: bytes) -> int:
 
 
 def is_zero(buffer: Bytes, start: int, end: int) -> int:
-    """Whether nothing but zeros stands from `start` up to `end`."""
+    """1 if all bytes from `start` to `end` are zero."""
     return int(not any(buffer[start:end].tobytes()))

@@ -1,4 +1,4 @@
-"""What the kernel of `placing` means."""
+"""Gathering of pieces with slices of `bytes`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from seawall.kernels.runtime.memory import Bytes
 
 
 def join_pieces(target: Bytes, source: Bytes, starts: Integers, lengths: Integers) -> int:
-    """Slice after slice."""
+    """Join the slices."""
     data = bytes(source)
     joined = b"".join(
         data[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)

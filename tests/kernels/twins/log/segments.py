@@ -1,4 +1,4 @@
-"""Batches of a segment, taken apart one at a time by `struct` from copies of the bytes."""
+"""Batches of a segment, unpacked one at a time with `struct` from copies of the bytes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Batch:
 
     def continues(self, state: State) -> bool:
         numbers = (self.base_seq, self.position, self.base_offset, self.timestamp_ns)
-        places = (STATE_SEQ, STATE_POSITION, STATE_OFFSET, STATE_TIMESTAMP)
-        return all(state[place] <= number < 2**63 for place, number in zip(places, numbers, strict=True))
+        bounds = (STATE_SEQ, STATE_POSITION, STATE_OFFSET, STATE_TIMESTAMP)
+        return all(state[bound] <= number < 2**63 for bound, number in zip(bounds, numbers, strict=True))
 
     def block_matches(self, stored: bytes) -> bool:
         return _crc(stored[_HEADER_SIZE : self.length]) == self.block_crc
@@ -57,15 +57,15 @@ def _crc(message: bytes) -> int:
 
 
 def _parse(stored: bytes, topic_id: int) -> _Batch | None:
-    """The batch whose header `stored` begins with, if a valid one does."""
+    """The batch at the start of `stored`, or None if its header is not valid."""
     if len(stored) < _HEADER_SIZE:
         return None
     magic, version, kind, command, header_crc, _, timestamp_ns, count, length, block_crc, topic, *rest = (
         _HEADER.unpack_from(stored)
     )
     _, _, position, base_seq, base_offset = rest
-    named = (magic, version, kind, command, topic) == (b"LANC", 2, 4, 0, topic_id)
-    if not named or count == 0 or not 52 <= length <= 52 + BLOCK_SIZE_MAX:
+    is_named = (magic, version, kind, command, topic) == (b"LANC", 2, 4, 0, topic_id)
+    if not is_named or count == 0 or not 52 <= length <= 52 + BLOCK_SIZE_MAX:
         return None
     if _crc(stored[:8] + stored[12:_HEADER_SIZE]) != header_crc:
         return None
@@ -73,7 +73,7 @@ def _parse(stored: bytes, topic_id: int) -> _Batch | None:
 
 
 def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int, entries: Entries, state: State) -> int:
-    """List the valid batches that stand back to back from `start`; return why it stopped."""
+    """List the valid adjacent batches from `start` on; returns why it stopped."""
     stored = buffer[start:end].tobytes()
     at, count, code, needed = 0, 0, SCAN_MORE, 0
     while at < len(stored):
@@ -104,7 +104,7 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
 
 
 def find_header(buffer: Bytes, start: int, end: int, topic_id: int, state: State) -> int:
-    """Index of the first byte from `start` where a valid header stands that continues `state`; -1 if there is none."""
+    """The index of the first valid header from `start` on that continues `state`; -1 if there is none."""
     stored = buffer[start:end].tobytes()
     at = stored.find(b"LANC")
     while at >= 0:
@@ -116,7 +116,7 @@ def find_header(buffer: Bytes, start: int, end: int, topic_id: int, state: State
 
 
 def verify_entries(buffer: Bytes, end: int, shift: int, entries: Entries, topic_id: int, verdicts: Bytes) -> int:
-    """Hold every entry against the batch it names in `buffer[0:end]`; return how many are not good."""
+    """Verify every entry against its batch in `buffer[0:end]`; returns how many are not VERDICT_GOOD."""
     stored = buffer[:end].tobytes()
     for index in range(entries.size):
         verdicts[index] = _verdict(stored, shift, entries[index], topic_id)

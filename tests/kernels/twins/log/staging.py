@@ -1,4 +1,4 @@
-"""What the kernels of `staging` mean, by the codec's own functions."""
+"""Headers encoded field by field, then the twins of admission."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_header(
     raw_length: int,
     choices: int,
 ) -> None:
-    """The 96 bytes, field by field."""
+    """Write the 96 bytes, field by field."""
     pieces = (
         (b"LANC\x02\x04\x00\x00", 8),
         (0, 4),
@@ -72,7 +72,7 @@ def number_batch(
     numbers: Values,
     rows: Rows,
 ) -> int:
-    """Header, then admission."""
+    """Write the header, then admit."""
     write_header(
         header,
         at,
@@ -110,7 +110,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    places: IndexTable,
+    table: IndexTable,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -118,7 +118,7 @@ def number_client_batch(
     answers: Rows,
     rows: Rows,
 ) -> int:
-    """Header, then admission behind the window."""
+    """Write the header, then admit through the client window."""
     write_header(
         header,
         at,
@@ -133,5 +133,5 @@ def number_client_batch(
         raw_length,
         choices,
     )
-    window = (places, clients, sides, slots, results, answers)
+    window = (table, clients, sides, slots, results, answers)
     return admit_client_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, *window, rows, 0)

@@ -1,4 +1,4 @@
-"""Admission together: one batch after the other, with the shared numbers put back before each."""
+"""Admission of a transaction: batch by batch, with the shared counters reset before each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admit_together(
     numbers: Values,
     rows: Rows,
 ) -> int:
-    """Give every header the position and the time that the first of them finds."""
+    """Admit every header at the position and time of the first."""
     shared = numbers.copy()
     code = RUN_DONE
     for index, row in enumerate(rows):

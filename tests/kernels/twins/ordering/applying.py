@@ -1,4 +1,4 @@
-"""What `following` means: entries unpacked one after another, and every batch put together from its fields."""
+"""Applying of entries: unpacks one after another and assembles every batch from its fields."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UNKNOWN = (1 << 64) - 1
 
 
 def full_term(term: int, low: int) -> int:
-    """The newest term not above `term` whose low 16 bits are these."""
+    """The newest term not above `term` with these low 16 bits."""
     return max(each for each in range(term - 0xFFFF, term + 1) if each & 0xFFFF == low)
 
 
 def batch_in_blog(
     blogs: Bytes, blog_size: int, broker: int, offset: int, size: int, count: int, crc: int, topic_id: int
 ) -> int:
-    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not there."""
+    """The index, in the array of all BLogs, of a broker's batch at an offset; -1 if that batch is not there."""
     blog = blogs[broker * blog_size : (broker + 1) * blog_size].tobytes()
     if offset >> 63 or len(blog) < blog_size or size < _HEADER.size:
         return -1
@@ -42,7 +42,7 @@ def batch_in_blog(
 
 
 def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
-    """Where the batch of an entry lies among all BLogs; -1 if it is not there."""
+    """The index, in the array of all BLogs, of the batch of an entry; -1 if it is not there."""
     _, topic_id, block_crc, broker, _, offset, size, count, *_ = _ENTRY.unpack(goi[entry : entry + 64].tobytes())
     return batch_in_blog(blogs, blog_size, broker, offset, size, count, block_crc, topic_id)
 
@@ -63,13 +63,13 @@ def apply_run(
     rows: WalRows,
     progress: Values,
 ) -> int:
-    """Write the entries from position `first` on into `lane[start:]`, up to the first that goes apart."""
+    """Write the entries from position `first` on into `lane[start:]`, up to the first that is stored apart."""
     at, filled, taken, code = start, 0, 0, kernels.FOLLOW_DONE
     time_ns = int(progress[kernels.PROGRESS_TIME])
     for position in range(first, first + count):
-        place = position & mask
-        token, *_, low_term, _, size, _, _, _, _, _, flags = _ENTRY.unpack(goi[place * 64 :][:64].tobytes())
-        _, status, _, base_seq, base_offset, stamped = _SIDE.unpack(side[place * 32 :][:32].tobytes())
+        slot = position & mask
+        token, *_, low_term, _, size, _, _, _, _, _, flags = _ENTRY.unpack(goi[slot * 64 :][:64].tobytes())
+        _, status, _, base_seq, base_offset, stamped = _SIDE.unpack(side[slot * 32 :][:32].tobytes())
         if token != position + 1 or flags & kernels.FLAG_CONTROL:
             code = kernels.FOLLOW_BAD
             break
@@ -78,9 +78,9 @@ def apply_run(
             break
         entry_term = full_term(term, low_term)
         if flags & (kernels.FLAG_SKIP | kernels.FLAG_NOP) or status:
-            batch = _control(goi, side, place, position, time_ns, entry_term)
+            batch = _control(goi, side, slot, position, time_ns, entry_term)
         else:
-            source = batch_at(goi, place * 64, blogs, blog_size)
+            source = batch_at(goi, slot * 64, blogs, blog_size)
             batch = b""
             if source >= 0:
                 batch = _stamped(
@@ -100,11 +100,13 @@ def apply_run(
     return code
 
 
-def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
-    """A control batch: the header that it refers to, and where that batch lies."""
+def write_reference(
+    headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, segment_at: int, term: int
+) -> None:
+    """Write a control batch with the header of the batch and its segment position."""
     stamped = headers[header : header + 96].tobytes()
     (time_ns, topic_id), (position,) = struct.unpack_from("<20xQ12xI", stamped), struct.unpack_from("<56xQ", stamped)
-    block = stamped + struct.pack("<QQ", first_seq, place)
+    block = stamped + struct.pack("<QQ", first_seq, segment_at)
     reference = _control_batch(kernels.COMMAND_REFERENCE, block, topic_id, position, time_ns, term)
     lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
 
@@ -122,20 +124,20 @@ def apply_apart(
     lane: Bytes,
     start: int,
     first_seq: int,
-    place: int,
+    segment_at: int,
     term: int,
     log_term: int,
     rows: WalRows,
     progress: Values,
 ) -> int:
-    """Stamp the headers of batches, say where they lie, and write a reference to each."""
+    """Stamp the headers of batches, list their BLog indexes, and write a reference to each."""
     taken, code = 0, kernels.FOLLOW_DONE
     time_ns = int(progress[kernels.PROGRESS_TIME])
     for position in range(first, first + count):
-        ring = position & mask
-        token, _, _, _, low_term, _, size, *_ = _ENTRY.unpack(goi[ring * 64 :][:64].tobytes())
-        *_, base_seq, base_offset, stamped = _SIDE.unpack(side[ring * 32 :][:32].tobytes())
-        source = batch_at(goi, ring * 64, blogs, blog_size)
+        slot = position & mask
+        token, _, _, _, low_term, _, size, *_ = _ENTRY.unpack(goi[slot * 64 :][:64].tobytes())
+        *_, base_seq, base_offset, stamped = _SIDE.unpack(side[slot * 32 :][:32].tobytes())
+        source = batch_at(goi, slot * 64, blogs, blog_size)
         if token != position + 1 or source < 0:
             code = kernels.FOLLOW_BAD
             break
@@ -143,12 +145,12 @@ def apply_apart(
         header = _stamped(blogs[source : source + 96].tobytes(), numbers, stamped, full_term(term, low_term))
         headers[taken * 96 : (taken + 1) * 96] = np.frombuffer(header, np.uint8)
         at = start + taken * kernels.REFERENCE_SIZE
-        write_reference(headers, taken * 96, lane, at, first_seq, place, log_term)
+        write_reference(headers, taken * 96, lane, at, first_seq, segment_at, log_term)
         whole = blogs[source : source + size].copy()
         whole[:96] = np.frombuffer(header, np.uint8)
         verify_epoch(whole, 0, size, 0, position, 1, rows, taken)
         sources[taken] = source
-        place += size if first_seq else 0
+        segment_at += size if first_seq else 0
         time_ns = max(time_ns, stamped)
         taken += 1
     progress[:] = (taken, taken * kernels.REFERENCE_SIZE, taken, time_ns)
@@ -164,11 +166,11 @@ def _stamped(batch: bytes, numbers: tuple[int, int, int], time_ns: int, term: in
     return start + struct.pack("<I", crc) + b"".join(rest) + batch[96:]
 
 
-def _control(goi: Bytes, side: Bytes, place: int, position: int, time_ns: int, term: int) -> bytes:
-    """The control batch of an entry without records; empty if there can be no such control."""
-    fields = _ENTRY.unpack(goi[place * 64 :][:64].tobytes())
+def _control(goi: Bytes, side: Bytes, slot: int, position: int, time_ns: int, term: int) -> bytes:
+    """The control batch of an entry without records; empty if its values are not possible."""
+    fields = _ENTRY.unpack(goi[slot * 64 :][:64].tobytes())
     _, topic_id, block_crc, _, _, original, _, count, _, client_id, client_seq, _, flags = fields
-    _, status, reason, *_ = _SIDE.unpack(side[place * 32 :][:32].tobytes())
+    _, status, reason, *_ = _SIDE.unpack(side[slot * 32 :][:32].tobytes())
     is_batch = not flags & kernels.FLAG_NOP
     if flags & kernels.FLAG_SKIP:
         command, block = kernels.COMMAND_SKIP, _SKIP.pack(topic_id, count, client_id, client_seq)

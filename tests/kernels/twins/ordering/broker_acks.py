@@ -1,4 +1,4 @@
-"""Answers as a function of each slot's result: looked at one after the other. One caller at a time."""
+"""Answers as a function of each slot's result, checked one after the other. Single-threaded."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _UNKNOWN = 2**64 - 1
 
 
 def judge_result(order: int, ack_level: int, status: int, position: int, durable: int) -> int:
-    """Arrival is enough for order 0 at level 1; failures are always told; success when its level is reached."""
+    """Order 0 at level 1 is answered on arrival; failures always; success when its level is reached."""
     if (order, ack_level) == (0, acks.LEVEL_ORDERED):
         return acks.ANSWER_ARRIVED
     if status in (0, 1):
         reached = ack_level != acks.LEVEL_DURABLE or 0 <= position < durable
-        told = acks.ANSWER_RESULT if ack_level else acks.ANSWER_NOTHING
-        return told if reached else acks.STAYS
-    return acks.ANSWER_RESULT if status > 1 else acks.STAYS
+        verdict = acks.ANSWER_RESULT if ack_level else acks.ANSWER_NOTHING
+        return verdict if reached else acks.KEEP_WAITING
+    return acks.ANSWER_RESULT if status > 1 else acks.KEEP_WAITING
 
 
 def write_answer(pending: Rows, index: int, results: Bytes, at: int, verdict: int, answers: Rows, count: int) -> None:
-    """The broker's row and the result's fields, side by side."""
-    told = (_UNKNOWN, 0, 0, _UNKNOWN, acks.STATUS_OK, 0)
+    """Combine the broker's row and the fields of the result."""
+    result = (_UNKNOWN, 0, 0, _UNKNOWN, acks.STATUS_OK, 0)
     if verdict == acks.ANSWER_RESULT:
-        told = _RESULT.unpack(results[at : at + _RESULT.size].tobytes())
+        result = _RESULT.unpack(results[at : at + _RESULT.size].tobytes())
     row = pending[index % len(pending)]
-    *numbers, status, reason = told
+    *numbers, status, reason = result
     client = (row["owner"], index, row["client_id"], row["client_seq"])
     answers[count] = (*client, *numbers, reason, status, row["ack_level"])
 
 
 def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, control: Words, answers: Rows) -> int:
-    """Every slot that waits, until the answers are full; then the run of settled slots is behind us."""
+    """Check every waiting slot until the answers are full, then advance past the answered slots."""
     tokens = slots.reshape(-1, SLOT_WORDS)[:, ring.TOKEN_WORD]
     claimed = range(int(state[ring.ANSWERED]), int(state[ring.CLAIMED]))
     count = 0
@@ -55,7 +55,7 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
         if verdict in (acks.ANSWER_ARRIVED, acks.ANSWER_RESULT):
             write_answer(pending, index, results, at, verdict, answers, count)
             count += 1
-        if verdict != acks.STAYS:
+        if verdict != acks.KEEP_WAITING:
             row["stage"] = ring.STAGE_DONE
     for index in claimed:
         if pending[index % len(pending)]["stage"] != ring.STAGE_DONE:

@@ -1,4 +1,4 @@
-"""A broker's ring as a list of claims: slots and stretches of bytes that follow each other. One caller at a time."""
+"""A broker's ring as a list of claims: slots and byte ranges that follow each other. Single-threaded."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def _publish(entries: Bytes, slots: Words, index: int, *fields: int) -> None:
 
 
 def free_completed(state: Words, completion: Words, pending: Rows) -> None:
-    """What is both completed and answered is free, with its bytes."""
+    """Free the slots that are both completed and answered, with their bytes."""
     freed = min(int(completion[0]), int(state[ring.ANSWERED]))
     if freed > state[ring.FREED]:
         state[ring.FREED], state[ring.BLOG_FREED] = freed, pending[(freed - 1) % len(pending)]["blog_end"]
 
 
 def want_bytes(state: Words, tails: Words, end: int) -> None:
-    """The tails say what the state says."""
+    """Set the wanted end in state and tails."""
     state[ring.BLOG_WANTED] = tails[ring.TAIL_BLOG_WANTED] = end
 
 
 def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
-    """The next slot, unless a lap of slots or of bytes would be in use."""
+    """Claim the next slot, unless a whole lap of slots or bytes is in use."""
     if size > blog_size:
         return ring.NEVER_FITS
     free_completed(state, completion, pending)
-    index, start, freed = (int(state[place]) for place in (ring.CLAIMED, ring.BLOG_CLAIMED, ring.FREED))
+    index, start, freed = (int(state[at]) for at in (ring.CLAIMED, ring.BLOG_CLAIMED, ring.FREED))
     if index == freed + len(pending):
-        return ring.NO_ROOM
+        return ring.NO_SPACE
     if size and start // blog_size != (start + size - 1) // blog_size:
         start = (start // blog_size + 1) * blog_size
     after = -(-(start + size) // ring.LINE) * ring.LINE
@@ -48,7 +48,7 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
         state[ring.BLOG_FREED] = start
     elif after > state[ring.BLOG_FREED] + blog_size:
         want_bytes(state, tails, after)
-        return ring.NO_ROOM
+        return ring.NO_SPACE
     else:
         pending[(index - 1) % len(pending)]["blog_end"] = start
     want_bytes(state, tails, 0)
@@ -60,7 +60,7 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
 
 
 def publish_nop(entries: Bytes, slots: Words, index: int, blog_offset: int, broker: int, term: int, flags: int) -> None:
-    """An entry of nothing but its place, its broker and its flags."""
+    """Publish an entry with only its offset, broker, term and flags."""
     _publish(entries, slots, index, blog_offset, 0, 0, 0, 0, broker, term & 0xFFFF, flags | ring.FLAG_NOP, 0, 0, 0, 0)
 
 
@@ -86,8 +86,8 @@ def publish_filled(
     row["ack_level"] = ack_level if own_level == ring.AS_TOPIC else own_level
     row["stage"] = ring.STAGE_WAITING
     flags = ring.FLAG_STRONG_ORDER if row["order"] == ring.ORDER_STRONG else 0
-    place = (int(row["blog_offset"]), int(row["size"]), records, topic, crc, int(state[ring.BROKER]), term & 0xFFFF)
-    _publish(entries, slots, index, *place, flags, client, client_seq, epoch, 0)
+    fields = (int(row["blog_offset"]), int(row["size"]), records, topic, crc, int(state[ring.BROKER]), term & 0xFFFF)
+    _publish(entries, slots, index, *fields, flags, client, client_seq, epoch, 0)
 
 
 def publish_refused(
@@ -102,7 +102,7 @@ def publish_refused(
     reason: int,
     term: int,
 ) -> None:
-    """An entry without bytes and records that names the batch and the reason."""
+    """Publish an entry without bytes and records that identifies the batch and the reason."""
     row = pending[index % len(pending)]
     client_seq, crc, topic, client, epoch = struct.unpack("<12xQ16xII4xQ32xI4x", source[at : at + 96].tobytes())
     row["owner"], row["client_id"], row["client_seq"] = owner, client, client_seq
@@ -131,8 +131,8 @@ def publish_run(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """One batch after the other until one does not go."""
-    stops = {ring.NO_ROOM: ring.RUN_FULL, ring.NEVER_FITS: ring.RUN_NEVER_FITS}
+    """Publish batch after batch until one has no space or is incomplete."""
+    stops = {ring.NO_SPACE: ring.RUN_FULL, ring.NEVER_FITS: ring.RUN_NEVER_FITS}
     progress[:] = 0, state[ring.CLAIMED], start
     while (at := int(progress[ring.PROGRESS_CONSUMED])) < end:
         size = batch_end(source, at, end) - at
@@ -157,7 +157,7 @@ def reserve_slot(
     size: int,
     deadline_ns: int,
 ) -> int:
-    """A claim with a deadline."""
+    """Claim with a deadline."""
     index = claim_slot(state, tails, completion, pending, blog_size, size)
     if index >= 0:
         row = pending[index % len(pending)]
@@ -166,7 +166,7 @@ def reserve_slot(
 
 
 def is_reserved(state: Words, pending: Rows, index: int) -> int:
-    """1 for a slot in use that is at the stage of a reservation."""
+    """1 for a slot in use with stage STAGE_RESERVED."""
     in_use = state[ring.FREED] <= index < state[ring.CLAIMED]
     return int(in_use and pending[index % len(pending)]["stage"] == ring.STAGE_RESERVED)
 
@@ -183,7 +183,7 @@ def publish_reserved(
     ack_level: int,
     term: int,
 ) -> int:
-    """The batch must fill its reservation."""
+    """Publish a batch that fills its reservation exactly."""
     if not is_reserved(state, pending, index):
         return ring.RESERVED_GONE
     row = pending[index % len(pending)]
@@ -196,7 +196,7 @@ def publish_reserved(
 
 
 def abandon_reserved(state: Words, pending: Rows, entries: Bytes, slots: Words, index: int, term: int) -> int:
-    """A NOP in place of the batch."""
+    """Publish a NOP instead of the batch."""
     if not is_reserved(state, pending, index):
         return 0
     row = pending[index % len(pending)]
@@ -206,7 +206,7 @@ def abandon_reserved(state: Words, pending: Rows, entries: Bytes, slots: Words, 
 
 
 def find_overdue(state: Words, pending: Rows, now_ns: int, found: Words) -> int:
-    """The first of all overdue reservations."""
+    """List the first overdue reservations."""
     claimed = range(int(state[ring.ANSWERED]), int(state[ring.CLAIMED]))
     overdue = [
         index
@@ -226,7 +226,7 @@ def resume_ring(
     slots: Words,
     term: int,
 ) -> int:
-    """From the last claimed slot back to the first in use: each ends where the one behind it begins."""
+    """From the last claimed slot back to the first in use: each ends where the next one begins."""
     claimed, after = tails[:2].tolist()
     completed = int(completion[0])
     if not (0 <= completed <= claimed <= completed + len(pending) and after >= 0):

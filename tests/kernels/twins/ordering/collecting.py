@@ -7,15 +7,15 @@ from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED, SLO
 
 
 def worker_of(client_id: int, workers: int) -> int:
-    """Two multiplications of 32 bits, and the fraction of the workers that the result's middle stands for."""
+    """Two 32-bit multiplications; the middle 16 bits, as a fraction, select the worker."""
     wide = client_id % (1 << 63)
     first = (wide ^ wide >> 32) % (1 << 32) * 0x85EBCA6B
     second = (first ^ first >> 32) % (1 << 32) * 0x85EBCA6B
     return (second >> 16) % (1 << 16) * workers >> 16
 
 
-def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_after_ns: int) -> int:
-    """Whether the broker is dead, or its slot has been waited for long enough."""
+def is_abandoned(collected: Words, line: int, index: int, now_ns: int, stuck_after_ns: int) -> int:
+    """1 if the broker is dead or the wait for its slot has timed out."""
     mine = collected[line : line + names.LINE_WORDS]
     if mine[names.IS_DEAD]:
         return 1
@@ -25,7 +25,7 @@ def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_afte
 
 
 def push_ref(queue_words: Words, queue_counters: Words, worker: int, ref: int) -> int:
-    """Put a ref into the queue of a worker that has room."""
+    """Append a ref to the queue of a worker if it has space."""
     counts = queue_counters.reshape(-1, COUNTER_WORDS)
     queue = queue_words.reshape(len(counts), -1)[worker]
     produced, consumed = int(counts[worker, PRODUCED]), int(counts[worker, CONSUMED])
@@ -49,7 +49,7 @@ def collect_ring(
     now_ns: int,
     stuck_after_ns: int,
 ) -> int:
-    """Pass slots on, one after another, until one has to wait."""
+    """Queue slot after slot until one has to wait."""
     line = broker * names.LINE_WORDS
     mine = collected[line : line + names.LINE_WORDS]
     ring = slots.reshape(-1, pbr_entries, SLOT_WORDS)[broker]
@@ -63,7 +63,7 @@ def collect_ring(
             ref, worker = (broker << names.BROKER_SHIFT) + index, broker % workers
             ready = slot[names.PBR_TOKEN] == index + 1
             if not ready:
-                if not is_given_up(collected, line, index, now_ns, stuck_after_ns):
+                if not is_abandoned(collected, line, index, now_ns, stuck_after_ns):
                     break
                 ref += names.STUCK
             elif slot[names.PBR_CLIENT] >= 0 and not int(slot[names.PBR_FLAGS]) >> 32 & names.FLAG_NOP:
@@ -88,12 +88,12 @@ def collect_rings(
     now_ns: int,
     stuck_after_ns: int,
 ) -> int:
-    """One broker after the other."""
+    """`collect_ring` for each broker."""
     state = (taken, collected, queue_words, queue_counters, limit, now_ns, stuck_after_ns)
     return sum(collect_ring(slots, pbr_entries, tails, int(broker), *state) for broker in brokers)
 
 
 def start_cursor(collected: Words, broker: int, cursor: int, resume_until: int) -> None:
-    """A line that waits for nothing."""
+    """Reset the line of a broker."""
     line = broker * names.LINE_WORDS
     collected[line : line + names.LINE_WORDS] = (cursor, names.NO_SLOT, 0, 0, resume_until, 0, 0, 0)

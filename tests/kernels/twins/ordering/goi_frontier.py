@@ -1,4 +1,4 @@
-"""The commit frontier of a pod with entries as tuples: stamped one after the other, told at the end. One caller."""
+"""The commit frontier of a pod with entries as tuples: stamps all, then writes the results. Single-threaded."""
 
 from __future__ import annotations
 
@@ -74,23 +74,23 @@ def _side_at(goi: Words, position: int) -> int:
 def write_side(
     side: Words, at: int, topic: int, status: int, reason: int, base_seq: int, base_offset: int, timestamp_ns: int
 ) -> None:
-    """Its fields, packed."""
+    """Pack the fields."""
     _put(side, at, _SIDE.pack(topic, status, reason, base_seq, base_offset, timestamp_ns))
 
 
-def blog_offset_of(third: int, fourth: int) -> int:
-    """A signed number behind the first four of their sixteen bytes."""
+def blog_offset_field(third: int, fourth: int) -> int:
+    """A signed number from byte 4 to 12 of the two words."""
     joined = struct.pack("<qq", third, fourth)
     return int.from_bytes(joined[4:12], "little", signed=True)
 
 
 def chunk_of(entries: int) -> int:
-    """A fixed number, or half of a small index."""
+    """CHUNK_MAX, or half of a small index."""
     return frontier.CHUNK_MAX if entries >= 2 * frontier.CHUNK_MAX else entries // 2
 
 
-def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
-    """Its status and reason; numbers by the note, else by the original as far as that is still there."""
+def stamp_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
+    """Status and reason of the worker; numbers from the note, else from the original if it is within reach."""
     entry = entry_at(goi, _base(goi, position))
     stamp = Stamp(entry.topic_id, entry.record_count & 0xFF, entry.record_count >> 8 & 0xFFFF)
     if stamp.status == frontier.STATUS_DUPLICATE:
@@ -108,7 +108,7 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
 
 
 def refusal_of(topic_flags: int, flags: int) -> int:
-    """The first rule that it breaks."""
+    """The reason of the first violated rule."""
     wrong_order = bool(topic_flags & numbering.TOPIC_STRONG) != bool(flags & frontier.FLAG_STRONG_ORDER)
     rules = (
         (flags & frontier.FLAG_REFUSED, flags >> frontier.REFUSED_REASON_SHIFT),
@@ -120,8 +120,8 @@ def refusal_of(topic_flags: int, flags: int) -> int:
     return next((reason for is_broken, reason in rules if is_broken), 0)
 
 
-def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
-    """The topic's numbers, moved on by what the batch has."""
+def advance_topic(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
+    """Advance the topic's numbers by those of the batch."""
     if int(topic["next_seq"]) + record_count > int(topic["ceiling"]):
         topic["wanted"] = int(topic["next_seq"]) + record_count
         return numbering.RUN_NEEDS_CEILING
@@ -137,12 +137,12 @@ def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, 
 
 
 def lap_start(offset: int, lap: int, blog_size: int) -> int:
-    """The last multiple; the one before is of no use."""
+    """The last multiple of the BLog size; ignores `lap`."""
     return offset // blog_size * blog_size
 
 
 def slot_index_of(low: int, completed: int) -> int:
-    """The number with these low bits that is nearest to what is completed, unless it is lower."""
+    """The number with these low bits that is nearest to `completed`; -1 if it is lower."""
     near = completed >> 32 << 32 | low
     index = min((near - (1 << 32), near, near + (1 << 32)), key=lambda each: abs(each - completed))
     return index if index >= completed else -1
@@ -158,7 +158,7 @@ def write_results(
     ring_entries: int,
     only_missing: int,
 ) -> int:
-    """Entry after entry: the fields of its result, packed."""
+    """Pack the result of each entry."""
     rings = results.reshape(-1, ring_entries, SLOT_WORDS)
     written = 0
     for position in range(first, end):
@@ -195,7 +195,7 @@ def commit_run(
     topics: Rows,
     numbers: Values,
 ) -> int:
-    """Stamp until something stops it, commit, and tell the brokers of all of it."""
+    """Stamp until an entry stops the run, commit, and write all results."""
     code = numbering.RUN_DONE
     rows = {int(keys[entry]): int(values[entry]) for entry in np.flatnonzero(used)}
     flags_of = {topic_id: int(topics[row]["flags"]) for topic_id, row in rows.items()}
@@ -208,7 +208,7 @@ def commit_run(
         elif entry.flags & frontier.FLAG_CONTROL:
             code = frontier.RUN_CONTROL
         elif entry.flags & frontier.FLAG_NOP:
-            settle_nop(goi, position, side, notes)
+            stamp_nop(goi, position, side, notes)
         elif entry.flags & frontier.FLAG_SKIP:
             write_side(side, at, entry.topic_id, numbering.STATUS_OK, 0, 0, 0, 0)
         elif reason := refusal_of(flags_of.get(entry.topic_id, 0), entry.flags):
@@ -236,7 +236,7 @@ def _number(
     header = header_at(blogs, entry.broker * blog_size + entry.blog_offset % blog_size)
     base_seq, base_offset = int(topic["next_seq"]), int(topic["next_offset"])
     clock = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
-    code = take_numbers(topic, entry.record_count, entry.size, header.raw_length, clock)
+    code = advance_topic(topic, entry.record_count, entry.size, header.raw_length, clock)
     if code == numbering.RUN_DONE:
         numbers[LAST_TIMESTAMP] = clock
         stamp = Stamp(entry.topic_id, numbering.STATUS_OK, 0, base_seq, base_offset, int(topic["last_timestamp_ns"]))
@@ -245,7 +245,7 @@ def _number(
 
 
 def advance_durable(control: Words, replicas: Words, members: int, members_min: int) -> int:
-    """The least of what members have, never lower than before."""
+    """The lowest position of all members, never lower than before."""
     vector = replicas.reshape(-1, frontier.REPLICA_WORDS)[:, 0].tolist()
     counts = [durable for replica, durable in enumerate(vector) if members >> replica & 1]
     if len(counts) >= members_min:
@@ -255,7 +255,7 @@ def advance_durable(control: Words, replicas: Words, members: int, members_min: 
 
 
 def advance_completion(control: Words, results: Words, completion: Words, brokers: int) -> int:
-    """Slot after slot of each ring, as long as its result is there and durable."""
+    """Complete slot after slot of each ring while its result exists and is durable."""
     freed = 0
     for broker, ring in enumerate(results.reshape(brokers, -1, SLOT_WORDS)):
         at = broker * frontier.COMPLETION_WORDS

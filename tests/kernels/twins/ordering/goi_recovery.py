@@ -1,4 +1,4 @@
-"""A recovery's reading of the order index, with entries as tuples. One caller."""
+"""Recovery from the order index, with entries as tuples. Single-threaded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from twins.ordering.goi_frontier import Entry, Stamp, entry_at, slot_index_of, s
 
 
 def _read(goi: Words, side: Words, position: int) -> tuple[Entry, Stamp]:
-    place = position % (len(goi) // SLOT_WORDS)
-    return entry_at(goi, place * SLOT_WORDS), stamp_at(side, place * frontier.SIDE_WORDS)
+    slot = position % (len(goi) // SLOT_WORDS)
+    return entry_at(goi, slot * SLOT_WORDS), stamp_at(side, slot * frontier.SIDE_WORDS)
 
 
-def scrub_behind(goi: Words, hole: int) -> int:
-    """All tokens at once."""
+def scrub_from(goi: Words, hole: int) -> int:
+    """Clear all tokens at once."""
     tokens = goi.reshape(-1, SLOT_WORDS)[:, 0]
-    behind = tokens > hole
-    tokens[behind] = 0
-    return int(behind.sum())
+    above = tokens > hole
+    tokens[above] = 0
+    return int(above.sum())
 
 
 def replay_topics(
@@ -37,7 +37,7 @@ def replay_topics(
     numbers: Values,
     latest: Words,
 ) -> int:
-    """Batch after batch, until a CONTROL."""
+    """Replay batch after batch, up to a CONTROL."""
     rows = {int(keys[entry]): int(values[entry]) for entry in np.flatnonzero(used)}
     for position in range(first, end):
         entry, stamp = _read(goi, side, position)
@@ -62,7 +62,7 @@ def replay_topics(
 
 
 def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows, outcomes: Rows, counts: Words) -> int:
-    """Batch after batch, until something else comes or the arrays are full."""
+    """List batch after batch, up to a SKIP or CONTROL or until the arrays are full."""
     counts[0] = 0
     for position in range(first, end):
         entry, stamp = _read(goi, side, position)
@@ -80,7 +80,7 @@ def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows,
 
 
 def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Words, brokers: int) -> None:
-    """Entry after entry."""
+    """Mark the slot of each entry."""
     marks = taken.reshape(brokers, -1)
     for position in range(first, end):
         entry = entry_at(goi, position % (len(goi) // SLOT_WORDS) * SLOT_WORDS)
@@ -91,7 +91,7 @@ def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Wor
 
 
 def mark_answered(results: Words, broker: int, first: int, end: int, taken: Words, brokers: int) -> None:
-    """Slot after slot."""
+    """Mark each slot with a result."""
     rings, marks = results.reshape(brokers, -1, SLOT_WORDS), taken.reshape(brokers, -1)
     for index in range(first, end):
         if rings[broker, index % marks.shape[1], frontier.RESULT_TOKEN] == index + 1:

@@ -1,4 +1,4 @@
-"""Finished stretches, sorted anew each time: the heap's arrays hold them in rising order."""
+"""Written ranges, sorted on each change: the heap's arrays hold them in rising order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from seawall.kernels.runtime.rings import CONSUMED, PRODUCED, Words
 
 
 def join_ranges(firsts: Words, ends: Words, counts: Words, taken: Words, limit: int) -> int:
-    """Walk up from the lowest as long as there is no hole."""
+    """Join ranges from the lowest on, up to the first hole."""
     waiting = sorted(zip(firsts[: counts[0]].tolist(), ends[: counts[0]].tolist(), strict=True))
     while waiting and waiting[0][0] <= limit:
         limit = max(limit, waiting.pop(0)[1])
@@ -18,7 +18,7 @@ def join_ranges(firsts: Words, ends: Words, counts: Words, taken: Words, limit: 
 def drain_ranges(
     words: Words, counters: Words, firsts: Words, ends: Words, counts: Words, taken: Words, limit: int
 ) -> int:
-    """Item after item: below the limit, into the heap, or left in the ring."""
+    """Join each item, push it to the heap, or leave it in the ring."""
     items = words.reshape(-1, RANGE_WORDS)
     for index in range(int(counters[CONSUMED]), int(counters[PRODUCED])):
         first, end = items[index % len(items)].tolist()
