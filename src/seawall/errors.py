@@ -121,7 +121,7 @@ class UnsupportedError(CallerError):
 class ProtocolError(CallerError):
     """Bytes from a peer break the wire protocol.
 
-    `code` is the wire error code. `closes` is True if the connection must be closed. `answered` is True if the peer gets
+    `code` is the wire error code. `closes` is True if the connection must close. `answered` is True if the peer gets
     the error: after bad magic or a bad checksum nothing is sent back, since nothing from the peer can be trusted.
     """
 
