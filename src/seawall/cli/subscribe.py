@@ -68,7 +68,7 @@ def sub(
     """Print the records of TOPIC as they arrive.
 
     Another process may be writing to the data directory: all records that it has acknowledged are printed. Without
-    --follow the command stops at the current end. With --commit no other process may have the directory open.
+    --follow the command stops at the current end. With --commit no other process may be writing.
 
     \b
     Examples:
