@@ -7,8 +7,8 @@
         log.publish("events", [{"n": 1}, {"n": 2}])
         log.read_arrow("events")
 
-Importing this package is cheap on purpose: numba, pyarrow, pyspark and the network stack are loaded by the rooms that
-need them, when they are first used.
+Importing this package is cheap on purpose: the packages that need numba, pyarrow, pyspark or the network stack load
+them on first use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-#: Where the classes come from that are loaded by their first use.
+#: Classes that are loaded on first use, and their modules.
 _LAZY = {
     "Gap": "seawall.wire.format.gaps",
     "Message": "seawall.api.publishable",
@@ -57,10 +57,11 @@ _LAZY = {
 
 
 def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> EmbeddedLog:
-    """Open a data directory as an embedded log; it is made if it is not there, unless `create` is false.
+    """Open a data directory as an embedded log; create the directory if it does not exist and `create` is true.
 
-    With `brokers` batches go through so many brokers over shared memory and are ordered by a sequencer, as in a pod.
-    `settings` are those of `seawall config show`, with an underscore for the dot: `storage_checkpoint_size=…`.
+    With `brokers` above 0, batches go through that many brokers over shared memory and a sequencer orders them, as in
+    a pod. `settings` are those of `seawall config show`, with an underscore instead of the dot:
+    `storage_checkpoint_size=…`.
     """
     from seawall.engine.api.open_log import open_log
 
@@ -68,7 +69,7 @@ def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings:
 
 
 def open_async(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> AsyncLog:
-    """The same for asyncio: `async with seawall.open_async("data/") as log`."""
+    """Like `open`, for asyncio: `async with seawall.open_async("data/") as log`."""
     from seawall.engine.api.aio_embedded import AsyncLog
 
     return AsyncLog(path, config=_config(settings), create=create, brokers=brokers)
@@ -85,11 +86,12 @@ def connect(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> RemoteLog:
-    """A log that lies behind a server: `seawall.connect("seawall://host:1992")` has the words of `seawall.open`.
+    """Connect to the log of a server: `seawall.connect("seawall://host:1992")` has the same API as `seawall.open`.
 
-    `timeout_s` is how long an answer may take and a lost server is looked for; `name` is what the server calls us.
-    `seawalls://`, or `tls`, encrypts: True believes the authorities of the system, a path those of a file. `tls_cert`
-    and `tls_key` are files with the certificate that a server is shown which asks for one; the key may be in the first.
+    `timeout_s` bounds the wait for a response and the attempts to reach a lost server again; `name` is the client name
+    that the server shows. `seawalls://`, or `tls`, encrypts: True trusts the certificate authorities of the system, a
+    path those in the file. `tls_cert` and `tls_key` are files with the client certificate for servers that require one;
+    the certificate file may contain the key.
     """
     from seawall.client.connection.targets import parse_target
     from seawall.client.remote_log import RemoteLog
@@ -119,7 +121,7 @@ def connect_async(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> AsyncRemoteLog:
-    """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
+    """Like `connect`, for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.connection.targets import parse_target
 

@@ -1,4 +1,4 @@
-"""Every error Seawall raises, as one tree.
+"""Every error that Seawall raises, as one tree.
 
 Catch a branch, not a leaf: the branch says what to do next.
 
@@ -7,30 +7,30 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── ConfigError          a setting is unknown, mistyped or out of range
     │   ├── InvalidInputError    a value, name or argument breaks a stated rule (also a ValueError)
     │   │   └── LimitError       it is larger than its bound in `limits.py`
-    │   ├── ConflictError        it contradicts what is there already
+    │   ├── ConflictError        it contradicts the existing state
     │   ├── FencedError          a newer session or owner has taken over: this one must stop
-    │   │   └── SessionExpiredError   the server has forgotten the session: nobody knows what became of its last batches
-    │   ├── NotFoundError        what it names is not there
-    │   ├── DataLossError        records that it needs are gone, and it said not to go on without them
-    │   ├── WrongStateError      the thing is not in a state that allows it
+    │   │   └── SessionExpiredError   the server no longer has the session: the outcome of its last batches is unknown
+    │   ├── NotFoundError        the thing that it names does not exist
+    │   ├── DataLossError        records that it needs are lost, and it asked to fail instead of skipping them
+    │   ├── WrongStateError      the current state does not allow it
     │   ├── UnsupportedError     this platform or build cannot do it
     │   └── ProtocolError        bytes from a peer break the wire protocol; carries the wire code
     ├── RetryableError           nothing happened; the same request may succeed later
-    │   ├── ClockSkewError       a remote clock is too far ahead of ours to be followed
-    │   ├── DiskFullError        the disk has no room for what must be reserved before anything is promised
-    │   ├── LockedError          another process holds the thing
-    │   └── FullError            a bounded queue, ring or table has no room now
-    │       └── DescriptorsError the process or the machine has no file descriptor left now
+    │   ├── ClockSkewError       a remote clock is too far ahead of ours to be accepted
+    │   ├── DiskFullError        the disk has no space to reserve for the request
+    │   ├── LockedError          another process holds the lock
+    │   └── FullError            a bounded queue, ring or table is full
+    │       └── DescriptorsError the process or the machine has no free file descriptor
     ├── CorruptionError          stored or received bytes are not what was written
-    │   ├── SegmentDamageError   a stretch of a segment is damaged; carries its bytes and seqs, what follows can be read
+    │   ├── SegmentDamageError   a range of a segment is damaged; carries its bytes and seqs, the rest can be read
     │   └── ChecksumError        a checksum does not match
     ├── FatalError               this process must stop using the thing that failed
-    │   ├── ReadOnlyError        a write or a sync failed before: nothing was changed, and reading goes on
-    │   ├── SyncError            a sync failed: what was written before it is in an unknown state
+    │   ├── ReadOnlyError        an earlier write or sync failed: nothing was changed, and reads continue
+    │   ├── SyncError            a sync failed: the state of earlier writes is unknown
     │   └── InvariantError       a named invariant does not hold: a bug in Seawall
     └── OutcomeUnknownError      the request may or may not have taken effect
 
-A message names the thing, the value and the way out.
+A message names the thing, the value and what to do about it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = [
 
 
 class SeawallError(Exception):
-    """The root: `except SeawallError` catches everything Seawall raises on purpose."""
+    """The root: `except SeawallError` catches every error that Seawall raises on purpose."""
 
 
 class CallerError(SeawallError):
@@ -87,7 +87,7 @@ class LimitError(InvalidInputError):
 
 
 class ConflictError(CallerError):
-    """The request contradicts what is there already."""
+    """The request contradicts the existing state."""
 
 
 class FencedError(CallerError):
@@ -95,33 +95,34 @@ class FencedError(CallerError):
 
 
 class SessionExpiredError(FencedError):
-    """The server has forgotten the session of this publisher, which has sent batches that were not answered.
+    """The session of this publisher expired on the server while batches were still unacknowledged.
 
-    They may be stored, and cannot be sent again: nobody could tell a repetition. A new publisher is welcome.
+    These batches may be stored. They cannot be sent again, because the server could no longer detect a duplicate. Open
+    a new publisher.
     """
 
 
 class NotFoundError(CallerError):
-    """What the request names is not there."""
+    """The thing that the request names does not exist."""
 
 
 class DataLossError(CallerError):
-    """Records that the request needs are gone for good, and it said not to go on without them."""
+    """Records that the request needs are lost for good, and the request asked to fail instead of skipping them."""
 
 
 class WrongStateError(CallerError):
-    """The thing is not in a state that allows what was asked; it stays as it was."""
+    """The current state does not allow the request; nothing was changed."""
 
 
 class UnsupportedError(CallerError):
-    """This platform or build cannot do what was asked."""
+    """This platform or build does not support the request."""
 
 
 class ProtocolError(CallerError):
     """Bytes from a peer break the wire protocol.
 
-    `code` is the wire error code, `closes` whether the connection cannot go on, and `answered` whether the peer is
-    told: after bad magic or a bad checksum nothing is sent back, since nothing the peer said can be trusted.
+    `code` is the wire error code. `closes` is True if the connection must close. `answered` is True if the peer gets
+    the error: after bad magic or a bad checksum nothing is sent back, since nothing from the peer can be trusted.
     """
 
     def __init__(self, message: str, *, code: int, closes: bool, answered: bool = True) -> None:
@@ -136,23 +137,23 @@ class RetryableError(SeawallError):
 
 
 class ClockSkewError(RetryableError):
-    """A remote clock is too far ahead of ours to be followed; it passes when the clocks agree again."""
+    """A remote clock is too far ahead of ours to be accepted; retry when the clocks agree again."""
 
 
 class LockedError(RetryableError):
-    """Another process holds the thing; it can be had when that one ends."""
+    """Another process holds the lock; retry when it has ended."""
 
 
 class DiskFullError(RetryableError):
-    """The disk has no room for what must be reserved ahead; nothing was promised, and it passes when space returns."""
+    """The disk has no space to reserve for the request; nothing was stored. Retry when space is free again."""
 
 
 class FullError(RetryableError):
-    """A bounded queue, ring or table has no room now."""
+    """A bounded queue, ring or table is full."""
 
 
 class DescriptorsError(FullError):
-    """The process or the machine has no file descriptor left; it passes when others close files or connections."""
+    """The process or the machine has no free file descriptor; retry when files or connections were closed."""
 
 
 class CorruptionError(SeawallError):
@@ -160,10 +161,10 @@ class CorruptionError(SeawallError):
 
 
 class SegmentDamageError(CorruptionError):
-    """A stretch of a segment is damaged.
+    """A range of a segment is damaged.
 
-    It takes the bytes `from_at` up to `to_at` of the file and the seqs `first_seq` up to `last_seq`, which is None
-    where nothing tells how many records it held. Batches before and behind it can be read.
+    The range covers the bytes `from_at` up to `to_at` of the file and the seqs `first_seq` up to `last_seq`, which is
+    None if the number of lost records is unknown. Batches before and after the range can be read.
     """
 
     def __init__(
@@ -186,18 +187,18 @@ class FatalError(SeawallError):
 
 
 class ReadOnlyError(FatalError):
-    """The log takes no changes, because a write or a sync of its disk failed before, or its disk is full.
+    """The log is read-only, because an earlier write or sync failed, or the disk is full.
 
-    Nothing of the request was stored. Reading goes on; to write again, start the log anew, and it recovers what the
-    disk really holds.
+    Nothing of the request was stored. Reads continue. To write again, reopen the log: it recovers the state that is
+    really on disk.
     """
 
 
 class SyncError(FatalError):
     """A sync failed, so the state of everything written before it is unknown.
 
-    The kernel may have marked the pages clean: a second sync that succeeds proves nothing. The only safe way on
-    is to stop, start again and recover from what the disk really holds.
+    The kernel may have marked the pages clean, so a second sync that succeeds proves nothing. The only safe reaction is
+    to stop, restart and recover from what is really on disk.
     """
 
 
@@ -210,4 +211,4 @@ class InvariantError(FatalError):
 
 
 class OutcomeUnknownError(SeawallError):
-    """The request may or may not have taken effect; ask again by its identity to find out."""
+    """The request may or may not have taken effect; repeat it with the same identity to find out."""

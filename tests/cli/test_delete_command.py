@@ -37,11 +37,11 @@ class RecordingLog:
 def log(monkeypatch: pytest.MonkeyPatch) -> RecordingLog:
     opened = RecordingLog()
 
-    def open_place(directory: Path) -> RecordingLog:
+    def open_writable_log(directory: Path) -> RecordingLog:
         assert directory == Path("somewhere")
         return opened
 
-    monkeypatch.setattr(delete_module, "open_place", open_place)
+    monkeypatch.setattr(delete_module, "open_writable_log", open_writable_log)
     return opened
 
 
@@ -54,14 +54,14 @@ def run(*arguments: str, topic: str = "events", text: str | None = None) -> Resu
     [
         (["--before", "5"], ("events", 5, None, None), "below seq 5"),
         (["--tag", "a"], ("events", None, "a", None), "with the tag 'a'"),
-        (["--tag-prefix", "a"], ("events", None, None, "a"), "with a tag that begins with 'a'"),
+        (["--tag-prefix", "a"], ("events", None, None, "a"), "with a tag that starts with 'a'"),
         (["--tag", "a", "--before", "5"], ("events", 5, "a", None), "below seq 5 and with the tag 'a'"),
     ],
 )
 def test_it_asks_and_deletes(log: RecordingLog, arguments: list[str], asked: tuple[object, ...], which: str) -> None:
     refused = run(*arguments, text="n\n")
     assert refused.exit_code == 1
-    assert f"Delete the records of events {which} for ever? [y/N]" in refused.stderr
+    assert f"Permanently delete the records of events {which}? [y/N]" in refused.stderr
     assert log.asked == [("closed",)]
     done = run(*arguments, text="y\n")
     assert (done.exit_code, done.stdout) == (0, "deleted 7 records of events\n")
@@ -76,7 +76,7 @@ def test_it_can_be_told_not_to_ask_and_answers_in_json(log: RecordingLog) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Say which records"),
+        ([], "Select records with"),
         (["--tag", "a", "--tag-prefix", "b"], "not both"),
         (["--before", "0"], "--before"),
     ],

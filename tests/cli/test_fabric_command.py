@@ -231,5 +231,5 @@ def test_the_fabric_of_a_data_directory(tmp_path: Path, monkeypatch: pytest.Monk
         assert document["control"]["durable"] == document["control"]["committed"] > 0
     closed = run("fabric", "inspect", "--data", str(data))
     assert closed.exit_code != 0
-    assert "nobody has it open with brokers" in closed.output
+    assert "is not open with brokers" in closed.output
     assert run("fabric", "inspect", "--data", str(tmp_path / "nothing")).exit_code != 0

@@ -122,10 +122,10 @@ def test_a_field_becomes_the_key(data: Path, field: str, key: bytes) -> None:
     ("line", "said"),
     [
         (b"{", "line 2 is not JSON"),
-        (b'{"a": NaN}', "line 2 is not JSON: NaN is no JSON"),
+        (b'{"a": NaN}', "line 2 is not JSON: NaN is not JSON"),
         (b'"\xff"', "line 2 is not JSON"),
         (b"[" * 100_000, "line 2 is not JSON"),
-        (b"5", "line 2 is a JSON int: an object or array is needed"),
+        (b"5", "line 2 is a JSON int: it must be an object or array"),
     ],
 )
 def test_bad_json_is_named_by_its_line(data: Path, line: bytes, said: str) -> None:

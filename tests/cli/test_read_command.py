@@ -192,4 +192,4 @@ def test_a_skip_is_printed_in_its_place(capsys: pytest.CaptureFixture[str]) -> N
     }
     print_chosen([skip], "text")
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "skip: batches 3 to 4 of client 0000000000000007 never came\n")
+    assert (printed.out, printed.err) == ("", "skip: batches 3 to 4 of client 0000000000000007 never arrived\n")

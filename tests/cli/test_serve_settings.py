@@ -111,7 +111,7 @@ def test_what_is_for_trying_out_has_any_port_unless_told(started: Started, file:
         (("--brokers", "32"), "server.brokers is 32"),
         (("--listen", "nowhere"), "it must be host:port"),
         (("--memory-limit", "1MiB"), "server.memory_limit is"),
-        (("--dev", "--data", "somewhere"), "leave it or --data out"),
+        (("--dev", "--data", "somewhere"), "omit --dev or --data"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], problem: str) -> None:

@@ -67,8 +67,8 @@ def test_required_packages_are_those_the_project_depends_on() -> None:
     [
         (jit.CacheStatus("/cache", True, 30), Status.OK, "30 kernels in /cache"),
         (jit.CacheStatus("/cache", True, 0), Status.WARN, "empty, in /cache"),
-        (jit.CacheStatus("/cache", False, 30), Status.WARN, "/cache cannot be written"),
-        (jit.CacheStatus(None, False, 0), Status.WARN, "no folder can be written"),
+        (jit.CacheStatus("/cache", False, 30), Status.WARN, "/cache is not writable"),
+        (jit.CacheStatus(None, False, 0), Status.WARN, "no directory is writable"),
     ],
 )
 def test_kernel_cache(monkeypatch: pytest.MonkeyPatch, status: jit.CacheStatus, expected: Status, found: str) -> None:
@@ -147,10 +147,10 @@ def test_the_python_of_spark_workers(tmp_path: Path) -> None:
         "Spark refuses workers of another version than the driver's",
     )
     assert other.fix.startswith("export PYSPARK_PYTHON=/mine")
-    assert "it has no seawall" in check(make_python(tmp_path / "bare", "echo 3 11 0")).found
+    assert "seawall is not installed" in check(make_python(tmp_path / "bare", "echo 3 11 0")).found
     assert "it does not run" in check(make_python(tmp_path / "broken", "exit 3")).found
     assert "it does not run" in check(make_python(tmp_path / "odd", "echo hello")).found
-    assert "there is none" in check(tmp_path / "absent").found
+    assert "not found" in check(tmp_path / "absent").found
 
 
 def test_optional_packages() -> None:

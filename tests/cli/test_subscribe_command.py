@@ -121,10 +121,10 @@ def test_a_rest_ends_when_the_reader_goes_away(monkeypatch: pytest.MonkeyPatch) 
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        subscribe._rest(0.001)
+        subscribe._pause(0.001)
         os.close(read_end)
         with pytest.raises(BrokenPipeError):
-            subscribe._rest(3600)
+            subscribe._pause(3600)
 
 
 def test_following_works_where_the_output_is_no_file(
@@ -156,8 +156,8 @@ def test_an_owner_goes_on_where_it_committed(log: EmbeddedLog, data: Path) -> No
     [
         (["--commit"], "--commit needs --owner NAME"),
         (["--from", "committed"], "--from committed needs --owner NAME"),
-        (["--commit", "--follow", "--owner", "a"], "leave one of them away"),
-        (["--follow", "--until", "end"], "leave --until end away"),
+        (["--commit", "--follow", "--owner", "a"], "use only one of them"),
+        (["--follow", "--until", "end"], "omit --until end"),
         (["--from", "never"], "'never' is neither 'earliest', 'latest', 'committed', nor a seq"),
         (["--until", "earliest"], "'earliest' is neither 'end', nor a seq"),
     ],

@@ -117,7 +117,7 @@ def test_mistakes_are_one_line_and_exit_2(data: Path, arguments: list[str], said
 def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
     result = run(tmp_path / "gone", *arguments)
     assert result.exit_code == 2
-    assert "gone is no data directory of Seawall" in result.stderr
+    assert "gone is not a data directory of Seawall" in result.stderr
     assert not (tmp_path / "gone").exists()
 
 
@@ -144,7 +144,7 @@ def test_looking_changes_nothing(data: Path) -> None:
 def test_deleting_asks(data: Path) -> None:
     refused = run(data, "delete", "events", text="n\n")
     assert refused.exit_code == 1
-    assert "Delete events and its 2 records for ever? [y/N]" in refused.stderr
+    assert "Permanently delete events and its 2 records? [y/N]" in refused.stderr
     assert run(data, "describe", "events").exit_code == 0
     done = run(data, "delete", "events", text="y\n")
     assert (done.exit_code, done.stdout) == (0, "deleted events\n")

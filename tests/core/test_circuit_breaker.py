@@ -133,7 +133,7 @@ def test_the_presets() -> None:
 def test_a_policy_has_no_zero(index: int) -> None:
     values = [1, 1, 1, 1]
     values[index] = 0
-    with pytest.raises(InvalidInputError, match="is at least 1, not 0"):
+    with pytest.raises(InvalidInputError, match="must be at least 1, not 0"):
         BreakerPolicy(*values)
 
 

@@ -102,10 +102,10 @@ def test_time_going_back_neither_gives_nor_takes() -> None:
 
 @pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0)])
 def test_a_bucket_needs_a_rate_and_a_burst(rate: int, burst: int) -> None:
-    with pytest.raises(InvalidInputError, match="is at least 1, not"):
+    with pytest.raises(InvalidInputError, match="must be at least 1, not"):
         TokenBucket(rate, burst, 0)
     bucket = TokenBucket(7, 7, 0)
-    with pytest.raises(InvalidInputError, match="is at least 1, not"):
+    with pytest.raises(InvalidInputError, match="must be at least 1, not"):
         bucket.change(rate, burst, 0)
     assert (bucket.rate, bucket.burst) == (7, 7)
 

@@ -39,5 +39,5 @@ def test_the_bytes_are_the_same() -> None:
 
 @pytest.mark.parametrize("size", [0, 15, 17, 16 + 47])
 def test_what_are_no_whole_entries_is_refused(size: int) -> None:
-    with pytest.raises(ProtocolError, match=f"ACK: {size} bytes are no whole entries"):
+    with pytest.raises(ProtocolError, match=f"ACK: {size} bytes are not a whole number of entries"):
         ack_rows(bytes(size))

@@ -7,8 +7,9 @@ import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import ChecksumError, CorruptionError, ProtocolError
+from seawall.wire.format.arriving_chunks import ArrivingChunks
 from seawall.wire.format.batches import batch_header, encode_batch, stamp
-from seawall.wire.format.chunks import ArrivingChunks, Chunk, checked_rows
+from seawall.wire.format.chunks import Chunk, checked_rows
 from seawall.wire.format.chunks import checked_chunks as chunks_of_frame
 from seawall.wire.format.codes import Command, DataFlags, Kind
 from seawall.wire.format.decoder import Frame
@@ -53,7 +54,7 @@ def checked_chunks(
     if pieces is not None:
         arriving = ArrivingChunks(np.frombuffer(payload, np.uint8))
         for arrived in pieces:
-            arriving.has_arrived(arrived)
+            arriving.verify_up_to(arrived)
     frame = Frame(header, payload, payload, arriving)
     assert len(checked_rows(frame, prefix)[0]) == len(chunks_of_frame(frame, prefix)[0]), "twice is fine"
     return chunks_of_frame(frame, prefix)
@@ -87,7 +88,7 @@ def test_what_lies_before_damage_is_given_with_it() -> None:
     found, damage = checked_chunks(payload_of(batch(0), batch(1))[:-1], prefix_of(2), 2)
     assert (len(found), type(damage)) == (1, CorruptionError)
     found, damage = checked_chunks(payload_of(batch(0), batch(1, count=2)), prefix_of(2), 3)
-    assert (len(found), str(damage)) == (1, "the batch at position 1 has other records than its header says")
+    assert (len(found), str(damage)) == (1, "the records of the batch at position 1 do not match its header")
 
 
 @pytest.mark.parametrize(("count", "records"), [(2, 3), (3, 2), (1, 2)])

@@ -50,7 +50,7 @@ def test_what_is_asked_comes_back(request_: TransactionRequest) -> None:
 
 def test_what_is_told_comes_back() -> None:
     for told in (TransactionStatus("jöb", None), TransactionStatus("jöb", COMMITTED)):
-        assert lwp2.parse_answer(Command.TRANSACTION_TOLD, told.encode()) == told
+        assert lwp2.parse_answer(Command.TRANSACTION_STATUS, told.encode()) == told
     repeated = CommittedTransaction("job", 7, 40, 99, (), is_repeated=True)
     found = lwp2.parse_answer(0x68, TransactionStatus("job", repeated).encode())
     assert isinstance(found, TransactionStatus)

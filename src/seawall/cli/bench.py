@@ -1,7 +1,7 @@
-"""`seawall bench`: run a suite, show it as a table, keep it as JSON, and fail on missed goals when asked to.
+"""`seawall bench`: run a benchmark suite, print a table, and optionally write JSON and check the goals.
 
-Progress and missed goals go to standard error, the table to standard output. Exit code 0 whatever the figures are;
-with `--check` 1 if a goal is missed. The suites and `rich` are loaded when a suite runs, not when help is shown.
+Progress and missed goals go to standard error, the table to standard output. The exit code is 0 whatever the figures
+are; with `--check` it is 1 if a goal is missed. The suites and `rich` are loaded when a suite runs, not for the help.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("suite", required=False)
-@click.option("--list", "list_suites", is_flag=True, help="List the suites and do nothing else.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report here too.")
-@click.option("--seconds", type=float, help="Time for each figure and side, split over the rounds [bench.seconds].")
-@click.option("--rounds", type=int, help="How often baseline and subject take turns [bench.rounds].")
-@click.option("--check", is_flag=True, help="Exit with 1 if a goal is missed, and name it.")
+@click.option("--list", "list_suites", is_flag=True, help="List the suites and exit.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file."
+)
+@click.option("--seconds", type=float, help="Seconds per figure and side, split over the rounds [bench.seconds].")
+@click.option("--rounds", type=int, help="Rounds that alternate between baseline and subject [bench.rounds].")
+@click.option("--check", is_flag=True, help="Name the missed goals, and exit with 1 if there are any.")
 @click.pass_obj
 def bench(
     loaded: LoadedConfig,
@@ -35,7 +37,7 @@ def bench(
     rounds: int | None,
     check: bool,
 ) -> None:
-    """Measure a SUITE on this machine: every figure beside its limit, in the same run.
+    """Run the benchmark SUITE on this machine: every figure beside its baseline, measured in the same run.
 
     \b
     Examples:
@@ -71,7 +73,7 @@ def bench(
 
 
 def _check(found: SuiteReport) -> None:
-    """Name every goal that was missed or could not be judged; leave with 1 if one was missed."""
+    """Print every goal that was missed or could not be judged; exit with 1 if one was missed."""
     from seawall.bench import report
 
     for result in found.left_out:

@@ -1,7 +1,7 @@
-"""What a check of `seawall doctor` is, and the words it reports in.
+"""The result of a check of `seawall doctor`.
 
-A check looks at one thing and says what it found. If the thing is absent or poor, it also says what that costs and the
-command that gets it: a finding without a way out is of no use to the person who reads it.
+A check examines one thing and reports what it found. If the thing is missing or poor, it also reports what that costs
+and the command that fixes it: a finding without a fix does not help the reader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seawall import limits
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `required` means that Seawall does not work where it is missing."""
+    """One finding; `required` means that Seawall does not work without it."""
 
     name: str
     status: Status
@@ -33,12 +33,12 @@ class Check:
 
     @property
     def is_broken(self) -> bool:
-        """Whether Seawall cannot work on this machine because of it."""
+        """True if Seawall cannot work on this machine because of it."""
         return self.required and self.status is Status.MISSING
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: `24.0 GiB`."""
+    """Bytes in a readable form: `24.0 GiB`."""
     for unit, name in ((limits.GIB, "GiB"), (limits.MIB, "MiB"), (limits.KIB, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

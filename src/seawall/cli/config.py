@@ -1,4 +1,4 @@
-"""`seawall config`: every setting, its value now, and where that value came from."""
+"""`seawall config`: print every setting, its current value, and the origin of that value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seawall.config import SETTINGS, LoadedConfig, Setting, Value
 
 @click.group()
 def config() -> None:
-    """Show the settings and where their values come from.
+    """Show the settings and the origins of their values.
 
     \b
     Example:
@@ -21,10 +21,10 @@ def config() -> None:
 
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--describe", is_flag=True, help="Add what each setting means, allows and is by default.")
+@click.option("--describe", is_flag=True, help="Add the meaning, the allowed values and the default of each setting.")
 @click.pass_obj
 def show(loaded: LoadedConfig, as_json: bool, describe: bool) -> None:
-    """Print every key with its value and its origin: default, file, environment or flag.
+    """Print every setting with its value and its origin: default, file, environment or flag.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def _description(setting: Setting) -> dict[str, Value]:
 
 
 def _value_text(value: Value) -> str:
-    """The value as it would be written in the file, but words without quotes."""
+    """The value as it is written in the file, but text without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) or '""'

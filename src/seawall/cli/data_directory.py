@@ -1,9 +1,9 @@
-"""What the commands on a data directory share: the option that names it, ways to open it, settings as text.
+"""Helpers of the commands on a data directory: the option `--data`, opening it, and parsing topic settings.
 
-    open_data      to change it: needs its lock, which one process has at a time
-    look_at_data   to look at it: needs nothing, changes nothing, and a writer may be at work
+    open_data   for changes: takes the lock, which one process holds at a time
+    view_data   read-only: takes no lock and changes nothing; another process may be writing
 
-The engine, and with it numba, is loaded when a directory is opened, not when help is shown.
+The engine, and with it numba, is loaded when a directory is opened, not for the help.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _Result = TypeVar("_Result")
 
 
 def data_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The option `--data`."""
+    """Add the option `--data`."""
     option = click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("seawall-data"),
         show_default=True,
         metavar="DIR",
-        help="The data directory.",
+        help="Data directory.",
     )
     return option(command)
 
 
 def json_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The option `--json`."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
-    """Open a data directory as a log; one that is not there is made only if `create` says so."""
+    """Open a data directory as a log; create a missing directory only if `create` is true."""
     from seawall.engine.api.open_log import open_log
 
     if not create:
@@ -53,8 +53,8 @@ def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
     return open_log(directory)
 
 
-def look_at_data(directory: Path) -> ReadOnlyLog:
-    """Look at a data directory that is there."""
+def view_data(directory: Path) -> ReadOnlyLog:
+    """Open an existing data directory read-only."""
     from seawall.engine.api.view import open_view
 
     require_data(directory)
@@ -62,12 +62,12 @@ def look_at_data(directory: Path) -> ReadOnlyLog:
 
 
 def print_json(document: JsonValue) -> None:
-    """One document on a line of its own."""
+    """Print one JSON document on a line."""
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
-    """Settings of a topic from `key=value` texts: values that are JSON are read as such, all others are words."""
+    """Parse topic settings from `key=value` texts: a value is JSON if it parses as JSON, else a string."""
     from seawall.topics.config import TopicConfig
 
     settings: dict[str, JsonValue] = {}
@@ -76,18 +76,18 @@ def read_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
         if not separator:
             raise InvalidInputError(f"{text!r} has no value; write key=value")
         settings[key.strip()] = _value(value)
-    # Here and not only by the log, which takes settings as keyword arguments: not every text can be one.
+    # Validate before the log does: it takes settings as keyword arguments, and not every key can be one.
     TopicConfig.from_json(settings)
     return settings
 
 
 def require_data(directory: Path) -> None:
-    """Say so clearly where there is no data directory."""
+    """Raise `NotFoundError` if this is not a data directory."""
     from seawall.storage.directory import FORMAT_NAME
 
     if not (directory / FORMAT_NAME).exists():
         raise NotFoundError(
-            f"{directory} is no data directory of Seawall; name one with --data, or create a topic in it"
+            f"{directory} is not a data directory of Seawall; name one with --data, or create a topic in it"
         )
 
 
@@ -100,5 +100,5 @@ def _value(text: str) -> JsonValue:
 
 
 def _refuse(constant: str) -> JsonValue:
-    """NaN and the infinities are words here: JSON has no such numbers."""
+    """Treat NaN and the infinities as strings: JSON has no such numbers."""
     raise ValueError(constant)

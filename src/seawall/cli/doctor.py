@@ -1,10 +1,10 @@
-"""`seawall doctor`: look at this machine and say what is there, what is missing, what that costs and how to get it.
+"""`seawall doctor`: check this machine: what is available, what is missing, what that costs and how to fix it.
 
     seawall doctor [--json] [--warm]
 
-JSON: {"checks": [{"name", "status": "ok" | "warn" | "missing", "found", "cost", "fix"}, …]}. Exit code 0 unless
-something is missing without which Seawall does not work. The only traces it leaves are those of `--warm`, which
-compiles every kernel into the cache, and of the kernels it needs itself.
+JSON: {"checks": [{"name", "status": "ok" | "warn" | "missing", "found", "cost", "fix"}, …]}. The exit code is 1 only if
+something is missing without which Seawall does not work. It writes nothing but compiled kernels: those that it needs
+itself, and with `--warm` all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATUS_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red
 @click.option("--warm", "warm_up", is_flag=True, help="Compile every kernel into the cache first.")
 @click.pass_context
 def doctor(context: click.Context, data: Path, as_json: bool, warm_up: bool) -> None:
-    """Look at this machine: what is there, what is missing, what it costs, how to get it.
+    """Check this machine: what is available, what is missing, what that costs, and how to fix it.
 
     \b
     Example:
@@ -54,7 +54,7 @@ def doctor(context: click.Context, data: Path, as_json: bool, warm_up: bool) -> 
 
 
 def examine(config: Config, environ: Mapping[str, str], data: Path) -> Iterator[Check]:
-    """Every check, on this machine."""
+    """Run every check on this machine."""
     from seawall.io.host import os_host
     from seawall.io.process.topology import discover
 
@@ -95,7 +95,7 @@ def _check_io_uring() -> Check:
 
 
 def _warm() -> None:
-    """Compile all kernels, with a bar on standard error where that is a terminal."""
+    """Compile all kernels, with a progress bar on standard error if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

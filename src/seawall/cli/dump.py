@@ -1,6 +1,6 @@
-"""`seawall dump`: one file of a data directory, thing by thing, for people or as JSON lines.
+"""`seawall dump`: print the contents of one file of a data directory, item by item, as text or as JSON lines.
 
-What the file is its preface says, not its name. The output ends after so many lines, and says so.
+The preface of the file determines its kind, not its name. The output stops after `--limit` lines and says so.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 @click.option(
     "--records", is_flag=True, help="Show the records of each batch, shortened, and the documents of a snapshot."
 )
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Lines at most.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum number of lines.")
 @json_option
 def dump(file: Path, records: bool, limit: int, as_json: bool) -> None:
-    """Show what is in FILE: write-ahead log, segment, index, deletes, snapshot or FORMAT.
+    """Show the contents of FILE: write-ahead log, segment, index, deletes, snapshot or FORMAT.
 
-    No lock is taken. What a running owner is just writing may show as damage; `seawall verify` judges.
+    The command takes no lock. A write in progress by the process that has the directory open may look like damage; use
+    `seawall verify` to find real damage.
 
     \b
     Example:
@@ -50,7 +51,7 @@ def dump(file: Path, records: bool, limit: int, as_json: bool) -> None:
 
 
 def _as_text(item: Item) -> str:
-    """The kind of the thing, then its fields by name."""
+    """The kind of the item, then its fields by name."""
     fields = " ".join(f"{name}={_word(value)}" for name, value in item.items() if name != "item")
     return f"{item['item']!s:<8}  {fields}"
 

@@ -1,6 +1,6 @@
-"""`seawall fabric`: the shared memory of a pod, as a map and as it is now.
+"""`seawall fabric`: show the shared memory of a pod: its layout and its current state.
 
-Neither command changes anything; a pod that runs goes on.
+Neither command changes anything; a running pod is not disturbed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def fabric() -> None:
 
 
 @fabric.command()
-@click.option("--full", is_flag=True, help="The map of a memory module of 512 GiB, not of the configured sizes.")
+@click.option("--full", is_flag=True, help="Use the sizes of a 512 GiB memory module instead of the configured ones.")
 @json_option
 @click.pass_obj
 def layout(loaded: LoadedConfig, full: bool, as_json: bool) -> None:
-    """Print the map that the settings `fabric.*` give, without making one.
+    """Print the layout that results from the settings `fabric.*`, without creating a fabric.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def layout(loaded: LoadedConfig, full: bool, as_json: bool) -> None:
 def inspect(path: Path | None, data: Path, as_json: bool) -> None:
     """Show the fabric of a data directory, or the one in the file PATH: regions, frontiers, rings, checkpoints.
 
-    Nothing is written and no lock is taken: a running pod goes on, and may have moved on from one line to the next.
+    The command writes nothing and takes no lock. A running pod continues, so its state may change between two lines.
 
     \b
     Example:
@@ -71,20 +71,20 @@ def inspect(path: Path | None, data: Path, as_json: bool) -> None:
     from seawall.io.process.clocks import OsClock
     from seawall.io.process.shared_memory import OsSharedMemory
 
-    looked_at = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data)))
+    opened = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data)))
     try:
-        seen = report(looked_at, OsClock().monotonic_ns())
+        state = report(opened, OsClock().monotonic_ns())
     finally:
-        looked_at.close()
+        opened.close()
     if as_json:
-        document = {**_header(looked_at), "size": looked_at.layout.size, "regions": _region_rows(looked_at.layout)}
-        print_json({**document, **asdict(seen)})
+        document = {**_header(opened), "size": opened.layout.size, "regions": _region_rows(opened.layout)}
+        print_json({**document, **asdict(state)})
         return
-    click.echo("\n".join(f"{name:12}  {value}" for name, value in _header(looked_at).items()))
+    click.echo("\n".join(f"{name:12}  {value}" for name, value in _header(opened).items()))
     click.echo()
-    _print_regions(looked_at.layout)
+    _print_regions(opened.layout)
     click.echo()
-    _print_report(seen)
+    _print_report(state)
 
 
 def _fabric_of(data: Path) -> str:
@@ -95,7 +95,7 @@ def _fabric_of(data: Path) -> str:
     files = OsFiles()
     path = recorded_fabric(files, str(data))
     if path is None or not files.exists(path):
-        raise NotFoundError(f"{data}: nobody has it open with brokers ({path or 'no fabric'} is not there)")
+        raise NotFoundError(f"{data} is not open with brokers ({path or 'a fabric'} does not exist)")
     return path
 
 
@@ -109,23 +109,23 @@ def _header(fabric: Fabric) -> dict[str, JsonValue]:
     }
 
 
-def _print_report(seen: FabricReport) -> None:
-    control = seen.control
+def _print_report(state: FabricReport) -> None:
+    control = state.control
     click.echo(
         f"control       term {control.term}, leader {control.leader}, lease until {control.lease_ns} ns, "
         f"{control.broker_count} brokers, mask {control.broker_mask:#x}"
     )
     click.echo(f"frontiers     durable {control.durable}, committed {control.committed}, ordered {control.ordered}")
-    for each in seen.brokers:
+    for each in state.brokers:
         click.echo(
             f"broker {each.broker:<5}  completed {each.completed}, claimed {each.claimed}, pending {each.pending} of "
             f"{each.entries} ({each.pending / each.entries:.0%}), ready {each.ready}, decided {each.decided}, "
             f"{each.blog_claimed} bytes claimed"
         )
-    for replica in seen.replicas:
+    for replica in state.replicas:
         age = "never seen" if replica.age_ns is None else f"seen {replica.age_ns / 1e9:.1f} s ago"
         click.echo(f"replica {replica.replica:<4}  durable {replica.durable}, view {replica.view}, {age}")
-    for checkpoint in seen.checkpoints:
+    for checkpoint in state.checkpoints:
         click.echo(
             f"checkpoint {checkpoint.slot}  generation {checkpoint.generation}, position {checkpoint.position}, "
             f"term {checkpoint.term}, {checkpoint.clients} clients, {checkpoint.topics} topics"

@@ -1,10 +1,10 @@
-"""The input of `seawall pub`: a stream of bytes cut into pieces of whole lines, and lines into records, in bulk.
+"""Read the input of `seawall pub`: split a byte stream into groups of whole lines, and lines into records, in bulk.
 
-No Python code runs for a plain line: line ends are found and taken out by numpy and `bytes`, and what is left is an
-Arrow array, which the engine encodes by one kernel call. JSON lines are read one by one, since each is checked.
+No Python code runs per plain line: numpy and `bytes` find and remove the line ends, and the result is an Arrow array,
+which the engine encodes with one kernel call. JSON lines are parsed one by one, since each is validated.
 
-A piece ends after so many lines, or 16 MiB, or where the input has nothing more at the moment: lines that are here are
-never held back for others that may come much later. So input of any length takes bounded memory.
+A group ends after a given number of lines, after 16 MiB, or when the input has nothing more to read at the moment: no
+line waits for later input. So input of any length takes bounded memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines, and where the end of each stands."""
+    """Whole lines, and the offset of each line end."""
 
     data: bytes
     ends: npt.NDArray[np.int64]
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The lines without their ends, as values."""
+        """The lines without their line ends, as a batch of values."""
         import numpy as np
         import pyarrow as pa
 
@@ -44,7 +44,7 @@ class Lines:
             data = data.replace(b"\r\n", b"\n")
             ends = _ends(data)
         offsets = np.zeros(len(ends) + 1, np.int64)
-        # Each end that is taken out moves what follows by one.
+        # Each line end that is removed shifts the following bytes by one.
         np.subtract(ends, np.arange(len(ends)), out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))]
         values = pa.Array.from_buffers(pa.large_binary(), len(ends), buffers)
@@ -54,7 +54,7 @@ class Lines:
 def record_batches(
     source: io.BufferedIOBase, form: str, key_field: str | None, count: int
 ) -> Iterator[tuple[Publishable, int]]:
-    """What is to be published, in order, and how many bytes of the input each is."""
+    """Yield the records to publish, in order, with the number of input bytes that each group took."""
     if form == "raw":
         value = _whole(source)
         yield value, len(value)
@@ -70,49 +70,49 @@ def record_batches(
 
 
 def line_batches(source: io.BufferedIOBase, count: int) -> Iterator[Lines]:
-    """The lines of the input, at most `count` at a time; the last one gets an end where it has none."""
+    """Yield the lines of the input, at most `count` at a time; a line end is added to the last line if it has none."""
     is_ready = _readiness(source)
     pending = _Pending()
-    # What a pipe holds is taken at once.
+    # `read1` returns what a pipe holds, without waiting for more.
     while piece := source.read1(COPY_BUFFER_SIZE):
         pending.add(piece)
-        is_pressing = pending.size >= BLOCK_SIZE_MAX or not is_ready()
-        if is_pressing or pending.line_count >= count:
-            yield from pending.take(count, all_lines=is_pressing)
+        must_flush = pending.size >= BLOCK_SIZE_MAX or not is_ready()
+        if must_flush or pending.line_count >= count:
+            yield from pending.take(count, all_lines=must_flush)
     if not pending.is_at_line_end:
         pending.add(b"\n")
     yield from pending.take(count, all_lines=True)
 
 
 class _Pending:
-    """Input that was read and not given out."""
+    """Input that was read and not yet yielded."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._ends: list[npt.NDArray[np.int64]] = []
         self.size = 0
         self.line_count = 0
-        #: Bytes of the last line, which has no end yet.
-        self._begun = 0
+        #: Bytes of the last line, if it has no line end yet.
+        self._partial = 0
 
     @property
     def is_at_line_end(self) -> bool:
-        """Whether there is no line without an end."""
-        return not self._begun
+        """True if there is no line without a line end."""
+        return not self._partial
 
     def add(self, piece: bytes) -> None:
-        """Take what was read."""
+        """Append bytes that were read."""
         ends = _ends(piece)
         self._pieces.append(piece)
         self._ends.append(ends + self.size)
         self.line_count += len(ends)
         self.size += len(piece)
-        self._begun = len(piece) - int(ends[-1]) - 1 if len(ends) else self._begun + len(piece)
-        if self._begun > RECORD_VALUE_SIZE_MAX:
+        self._partial = len(piece) - int(ends[-1]) - 1 if len(ends) else self._partial + len(piece)
+        if self._partial > RECORD_VALUE_SIZE_MAX:
             raise LimitError(f"a line is larger than a record may be, {RECORD_VALUE_SIZE_MAX} bytes; split it")
 
     def take(self, count: int, *, all_lines: bool) -> Iterator[Lines]:
-        """Give out as many runs of `count` lines as there are, and with `all_lines` the shorter one behind them."""
+        """Yield every full run of `count` lines, and with `all_lines` also the shorter last one."""
         import numpy as np
 
         data, ends = b"".join(self._pieces), np.concatenate([np.zeros(0, np.int64), *self._ends])
@@ -123,20 +123,20 @@ class _Pending:
                 end = int(run[-1]) + 1
                 yield Lines(data[first:end], run - first)
                 first = end
-        self._pieces, self._ends, self.size, self.line_count, self._begun = [], [], 0, 0, 0
+        self._pieces, self._ends, self.size, self.line_count, self._partial = [], [], 0, 0, 0
         if first < len(data):
             self.add(data[first:])
 
 
 def _ends(data: bytes) -> npt.NDArray[np.int64]:
-    """Where line ends stand."""
+    """The offsets of the line ends."""
     import numpy as np
 
     return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
 
 
 def _readiness(source: io.BufferedIOBase) -> Callable[[], bool]:
-    """Whether reading would not wait. What is no file of the operating system never does."""
+    """A function that returns True if a read would not block. A stream without a descriptor never blocks."""
     try:
         descriptor = source.fileno()
     except OSError:
@@ -155,7 +155,7 @@ def _whole(source: io.BufferedIOBase) -> bytes:
 
 
 def _json_records(lines: bytes, key_field: str | None, number: int) -> tuple[list[OneRecord], int]:
-    """Lines as JSON records, blank ones passed over; `number` is that of the last line so far, and of the last now."""
+    """Lines as JSON records, without blank lines; takes and returns the number of the last line read so far."""
     records = []
     for line in lines[:-1].split(b"\n"):
         number += 1
@@ -174,14 +174,14 @@ def _json_record(line: bytes, key_field: str | None, number: int) -> OneRecord:
         raise InvalidInputError(f"line {number} is not JSON: {error}") from error
     if key_field is None:
         if not isinstance(value, dict | list):
-            raise InvalidInputError(f"line {number} is a JSON {type(value).__name__}: an object or array is needed")
+            raise InvalidInputError(f"line {number} is a JSON {type(value).__name__}: it must be an object or array")
         return value
     if not isinstance(value, dict) or value.get(key_field) is None:
-        raise InvalidInputError(f"line {number} has no field {key_field!r} to be its key")
+        raise InvalidInputError(f"line {number} has no field {key_field!r} for its key")
     key = value[key_field]
     text = key if isinstance(key, str) else json.dumps(key, separators=(",", ":"), ensure_ascii=False)
     return Message(value, key=write_text(text, RECORD_VALUE_SIZE_MAX, f"line {number}: key"))
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -1,7 +1,7 @@
-"""Checks of the machine: processor, memory, disk, and what the kernel grants.
+"""Checks of the machine: processor, memory, disk, and limits of the operating system.
 
-Each check takes the facts, or the files it reads them from, as arguments: the doctor passes those of this machine. A
-file that is not there (another operating system, a container that hides it) is a finding, never an error.
+Each check takes its facts, or the files to read them from, as arguments; the doctor passes those of this machine. A
+missing file (another operating system, a container that hides it) is a finding, never an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seawall.io.process.descriptors import MANY_DESCRIPTORS, DescriptorBudget
 from seawall.io.process.permissions import exposure
 from seawall.io.process.topology import Topology
 
-#: What the doctor calls a feature, and the names under which x86 and ARM kernels list it.
+#: The doctor's name of each feature, and the names under which x86 and ARM kernels list it.
 CPU_FEATURES = {
     "sse4.2": ("sse4_2",),
     "pclmul": ("pclmulqdq",),
@@ -30,25 +30,25 @@ CPU_FEATURES = {
     "crc32": ("crc32",),
     "pmull": ("pmull",),
 }
-#: One of these makes checksums run at memory speed.
+#: With one of these, checksums run at memory speed.
 CHECKSUM_FEATURES = ("sse4.2", "crc32")
 
-#: Below these a node runs, but not comfortably.
+#: Below these a node runs, but the doctor warns.
 MEMORY_SIZE_MIN = limits.GIB
 SHARED_MEMORY_SIZE_MIN = 256 * limits.MIB
 DISK_FREE_SIZE_MIN = limits.GIB
 OPEN_FILES_MIN = 4_096
 
-#: Writes the sync check makes, and the latency above which it warns.
+#: Writes of the sync check, and the latency above which it warns.
 SYNC_WRITES = 32
 SYNC_SLOW_NS = 10_000_000
 
-#: File systems that keep nothing over a restart: a sync there is quick and promises nothing.
+#: File systems whose contents do not survive a restart: a sync there is fast but guarantees nothing.
 VOLATILE_FILESYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def check_cpu(information: Path, topology: Topology) -> Check:
-    """Processor model, cores this process may use, and the instructions that matter here."""
+    """Processor model, cores that this process may use, and the relevant instruction sets."""
     words = set(_read(information).split())
     has = [feature for feature, names in CPU_FEATURES.items() if words.intersection(names)]
     cores = topology.cpu_count
@@ -56,7 +56,7 @@ def check_cpu(information: Path, topology: Topology) -> Check:
         f"{cpu_model(information)}, {cores} {'core' if cores == 1 else 'cores'}, {' '.join(has) or 'features unknown'}"
     )
     if cores < 2:
-        cost = "the roles of a pod and their clients share one core and wait for each other"
+        cost = "the roles of a pod and their clients compete for one core"
         return Check("cpu", Status.WARN, found, cost, "give the machine or the container at least 2 cores")
     if words and not set(has).intersection(CHECKSUM_FEATURES):
         cost = "checksums are computed in software, several times slower"
@@ -71,8 +71,8 @@ def check_numa(topology: Topology) -> Check:
 
 
 def check_memory(total: int, information: Path, container_limit: Path) -> Check:
-    """Memory this process can have: of the machine, free now, and the bound of its container."""
-    found, usable = [f"{size_text(total)} in all"], total
+    """Memory for this process: total of the machine, available now, and the limit of its container."""
+    found, usable = [f"{size_text(total)} total"], total
     for line in _read(information).splitlines():
         if line.startswith("MemAvailable:"):
             usable = int(line.split()[1]) * limits.KIB
@@ -88,8 +88,8 @@ def check_memory(total: int, information: Path, container_limit: Path) -> Check:
 
 
 def check_shared_memory(directory: Path) -> Check:
-    """Room for the fabric of a pod."""
-    name, cost = "shared memory", "a pod keeps its fabric there; embedded logs and single nodes do without"
+    """Space for the fabric of a pod."""
+    name, cost = "shared memory", "a pod keeps its fabric there; embedded logs and single nodes do not need it"
     try:
         usage = shutil.disk_usage(directory)
     except OSError:
@@ -102,8 +102,8 @@ def check_shared_memory(directory: Path) -> Check:
 
 
 def check_disk_sync(host: Host, directory: str, mounts: Path) -> Check:
-    """How long a small write takes until it is durable: every durable ack waits that long."""
-    name, fix = "disk sync", "name another folder: seawall --set bench.directory=DIR doctor"
+    """Time until a small write is durable: every durable ack waits that long."""
+    name, fix = "disk sync", "check another directory: seawall --set bench.directory=DIR doctor"
     try:
         median_ns = sorted(_sync_times_ns(host, directory))[SYNC_WRITES // 2]
     except SyncError as error:
@@ -115,44 +115,45 @@ def check_disk_sync(host: Host, directory: str, mounts: Path) -> Check:
     filesystem = _filesystem_of(Path(directory).resolve(), mounts)
     found = f"median {median_ns / 1_000:.0f} µs for 4 KiB in {directory}" + (f" ({filesystem})" if filesystem else "")
     if filesystem in VOLATILE_FILESYSTEMS:
-        return Check(name, Status.WARN, found, "this folder lives in memory: nothing in it survives a restart", fix)
+        return Check(name, Status.WARN, found, "this directory is in memory: nothing in it survives a restart", fix)
     if median_ns > SYNC_SLOW_NS:
-        cost = "every durable ack waits for a sync; many writers share one, a lone writer does not"
+        cost = "every durable ack waits for a sync; many writers share one, a single writer does not"
         return Check(name, Status.WARN, found, cost, "use a local SSD, best with power-loss protection")
     return Check(name, Status.OK, found)
 
 
 def check_disk_free(host: Host, directory: str) -> Check:
-    """Room on the same disk."""
-    name, fix = "disk free", "free some space, or name another folder: seawall --set bench.directory=DIR doctor"
+    """Free space on the same disk."""
+    name, fix = "disk free", "free some space, or check another directory: seawall --set bench.directory=DIR doctor"
     try:
         free = host.files.free_bytes(directory)
     except OSError as error:
-        return Check(name, Status.MISSING, f"{directory}: {error.strerror}", "the room left is not known", fix)
+        return Check(name, Status.MISSING, f"{directory}: {error.strerror}", "the free space is unknown", fix)
     found = f"{size_text(free)} in {directory}"
     if free < DISK_FREE_SIZE_MIN:
-        return Check(name, Status.WARN, found, "a log that finds its disk full takes no more writes", fix)
+        return Check(name, Status.WARN, found, "a log on a full disk refuses writes", fix)
     return Check(name, Status.OK, found)
 
 
 def check_permissions(data: Path, config: Config) -> Check:
-    """Whether other users of this machine can reach the data directory, the tokens or the key of the server."""
+    """Whether other users of this machine can access the data directory, the tokens or the key of the server."""
     name = "permissions"
     found = [exposure(str(data), is_for_group=bool(config.storage.group))]
     found += [exposure(path, is_for_group=True) for path in (config.server.token_file, config.server.tls_key) if path]
     exposed = [each for each in found if each]
     if exposed:
-        cost = "other users of this machine can read records, or come in as somebody else"
+        cost = "other users of this machine can read records, or connect with stolen credentials"
         return Check(name, Status.WARN, "; ".join(exposed), cost, "chmod -R go-rwx, or chmod o-rwx,g-w for a group")
-    there = f"{data} is for its owner" if data.exists() else f"{data} is not there"
-    return Check(name, Status.OK, there + (f" and group {config.storage.group}" if config.storage.group else ""))
+    users = f"its owner and group {config.storage.group}" if config.storage.group else "its owner"
+    access = f"only {users} can access {data}" if data.exists() else f"{data} does not exist"
+    return Check(name, Status.OK, access)
 
 
 def check_io_uring(available: bool, detail: str) -> Check:
-    """Whether the kernel carries out disk operations asynchronously."""
+    """Whether the kernel executes disk operations asynchronously."""
     if available:
         return Check("io_uring", Status.OK, detail)
-    cost = "disk operations are carried out by threads of compiled code instead"
+    cost = "threads of compiled code execute disk operations instead"
     fix = (
         "Linux 5.6 or newer, and sysctl kernel.io_uring_disabled=0   (in a container: a seccomp profile that allows it)"
     )
@@ -160,7 +161,7 @@ def check_io_uring(available: bool, detail: str) -> Check:
 
 
 def check_open_files(soft: int, hard: int, connections: int) -> Check:
-    """Descriptors this process may have, and how a server would share them out: it raises its limit to the hard one."""
+    """The descriptor limit, and how a server would divide it: a server raises its limit to the hard one."""
     budget = DescriptorBudget.of(hard if hard >= 0 else MANY_DESCRIPTORS, connections)
     found = f"{_limit_text(soft)}, a server raises that to {_limit_text(hard)}: {budget}"
     if 0 <= hard < OPEN_FILES_MIN or budget.connections < connections:
@@ -170,13 +171,13 @@ def check_open_files(soft: int, hard: int, connections: int) -> Check:
 
 
 def check_huge_pages(enabled: Path) -> Check:
-    """Whether the kernel makes huge pages by itself."""
+    """Whether the kernel uses transparent huge pages."""
     name, text = "huge pages", _read(enabled)
     mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
     if not mode:
-        return Check(name, Status.OK, "transparent huge pages are not known here")
+        return Check(name, Status.OK, "this system has no transparent huge pages")
     if mode == "always":
-        cost = "the kernel may stop a process for milliseconds while it gathers pages"
+        cost = "the kernel may stall a process for milliseconds while it compacts memory"
         return Check(name, Status.WARN, mode, cost, f"echo madvise > {enabled}")
     return Check(name, Status.OK, mode)
 
@@ -187,7 +188,7 @@ def _sync_times_ns(host: Host, directory: str) -> list[int]:
     times_ns = []
     file = host.files.open(path, create=True, exclusive=True)
     try:
-        # Reserved ahead, as a log does it, so that no write has to wait for the file system to find room.
+        # Preallocate, as a log does, so that no write waits for the file system to allocate space.
         file.allocate(SYNC_WRITES * limits.PAGE_SIZE)
         file.sync()
         for index in range(SYNC_WRITES):
@@ -202,7 +203,7 @@ def _sync_times_ns(host: Host, directory: str) -> list[int]:
 
 
 def _filesystem_of(directory: Path, mounts: Path) -> str:
-    """Type of the file system a folder lives on, by the longest mount point above it; empty if not known."""
+    """Type of the file system of a directory, by the longest mount point above it; empty if unknown."""
     found, depth = "", 0
     for line in _read(mounts).splitlines():
         _, point, kind, *_ = line.split(" ")
@@ -214,7 +215,7 @@ def _filesystem_of(directory: Path, mounts: Path) -> str:
 
 
 def _limit_text(limit: int) -> str:
-    return "any number" if limit < 0 else str(limit)
+    return "unlimited" if limit < 0 else str(limit)
 
 
 def _read(path: Path) -> str:

@@ -1,13 +1,13 @@
-"""The `seawall` command: global options, commands that are loaded when they are used, and how errors end.
+"""The `seawall` command: global options, lazily loaded commands, and exit codes.
 
     seawall [--config FILE] [--set section.field=value]… [--debug] COMMAND …
 
-Commands are declared here by name and loaded by the first use: help and small commands start without numba, numpy,
-pyarrow and rich. The configuration is loaded before a command runs; commands find it as the object of their context.
+Commands are declared here by name and loaded on first use: help and small commands start without numba, numpy, pyarrow
+and rich. The configuration is loaded before a command runs; commands get it as the object of their context.
 
-Exit codes: 0 done · 1 failed · 2 the caller's mistake (options, settings, input) · 130 interrupted. A `SeawallError`
-becomes one line on standard error; its traceback is shown with `--debug`. A reader that closes the pipe ends the
-command quietly.
+Exit codes: 0 done · 1 failed · 2 the caller's mistake (options, settings, input) · 130 interrupted. A `SeawallError` is
+printed as one line on standard error, and with `--debug` also its traceback. A command exits quietly when the reader
+of its output closes the pipe.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EXIT_CALLER = 2
 EXIT_INTERRUPTED = 130
 
 CACHE_DIR_KEY = "kernels.cache_dir"
-#: Where the contexts keep the `--set` flags, for commands that read a file of their own.
+#: Key of the `--set` flags in `context.meta`, for commands that read a file of their own.
 FLAGS_KEY = "seawall.flags"
-#: Name of the `--debug` flag in the shared part of the contexts.
+#: Key of the `--debug` flag in `context.meta`.
 DEBUG_KEY = "seawall.debug"
 
 
 class LazyCommand(click.Command):
-    """A command by the place it lives in: its line in the help is known here, the rest once it is used."""
+    """A command that is loaded from its module on first use; only its line in the help is known before."""
 
     def __init__(self, name: str, module: str, help_line: str) -> None:
         super().__init__(name, short_help=help_line)
@@ -44,37 +44,37 @@ class LazyCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
-        """Load the command and let it take over."""
+        """Load the command and delegate to it."""
         return self.loaded().make_context(info_name, args, parent, **extra)
 
     def loaded(self) -> click.Command:
-        """The command itself."""
+        """Load and return the command itself."""
         command = getattr(import_module(self._module), str(self.name))
         assert isinstance(command, click.Command)
         return command
 
 
 class Shell(click.Group):
-    """The commands, with one way to end on an error."""
+    """The group of commands; it handles the errors of all of them."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; turn what it raises into a line and an exit code."""
+        """Run the command; turn an error into a message and an exit code."""
         try:
             return super().invoke(ctx)
         except SeawallError as error:
-            _explain(error, debug=ctx.meta[DEBUG_KEY])
+            _print_error(error, debug=ctx.meta[DEBUG_KEY])
             ctx.exit(EXIT_CALLER if isinstance(error, CallerError) else EXIT_FAILED)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # click ends quietly
-            _explain(error, debug=ctx.meta[DEBUG_KEY])
+                raise  # click exits quietly
+            _print_error(error, debug=ctx.meta[DEBUG_KEY])
             ctx.exit(EXIT_FAILED)
         except KeyboardInterrupt:
             click.echo("seawall: interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
 
 
-def _explain(error: Exception, *, debug: bool) -> None:
+def _print_error(error: Exception, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     click.echo(f"seawall: {error}", err=True)
@@ -91,35 +91,35 @@ def _read_flags(_context: click.Context, _option: click.Parameter, texts: tuple[
 
 
 COMMANDS = (
-    LazyCommand("bench", "seawall.cli.bench", "Measure this machine and Seawall on it."),
-    LazyCommand("config", "seawall.cli.config", "Show the settings and where their values come from."),
+    LazyCommand("bench", "seawall.cli.bench", "Run benchmarks on this machine."),
+    LazyCommand("config", "seawall.cli.config", "Show the settings and the origins of their values."),
     LazyCommand("delete", "seawall.cli.delete", "Delete records of a topic."),
-    LazyCommand("doctor", "seawall.cli.doctor", "Look at this machine: what is there, what is missing."),
-    LazyCommand("dump", "seawall.cli.dump", "Show what is in one file of a data directory."),
+    LazyCommand("doctor", "seawall.cli.doctor", "Check this machine: what is available, what is missing."),
+    LazyCommand("dump", "seawall.cli.dump", "Show the contents of one file of a data directory."),
     LazyCommand("fabric", "seawall.cli.fabric", "Show the shared memory of a pod."),
-    LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a file to a topic."),
+    LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a whole file to a topic."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
     LazyCommand("serve", "seawall.cli.serve", "Serve a data directory to clients of the binary protocol."),
     LazyCommand("session", "seawall.cli.session", "List and retire the sessions of publishers."),
-    LazyCommand("status", "seawall.cli.status", "Ask a server how it is."),
-    LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they come."),
-    LazyCommand("topic", "seawall.cli.topic", "Make, list, describe, change and delete topics."),
-    LazyCommand("verify", "seawall.cli.verify", "Read everything in a data directory and name every damage."),
+    LazyCommand("status", "seawall.cli.status", "Show the status of a server."),
+    LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they arrive."),
+    LazyCommand("topic", "seawall.cli.topic", "Create, list, describe, change and delete topics."),
+    LazyCommand("verify", "seawall.cli.verify", "Read a whole data directory and report all damage."),
 )
 
 
 @click.group(cls=Shell, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="seawall")
-@click.option("--config", "path", metavar="FILE", help="Read this TOML file; SEAWALL_CONFIG may name it too.")
+@click.option("--config", "path", metavar="FILE", help="Read settings from this TOML file; default: $SEAWALL_CONFIG.")
 @click.option(
     "--set",
     "flags",
     multiple=True,
     metavar="KEY=VALUE",
     callback=_read_flags,
-    help="Give a setting a value; may be repeated. `seawall config show --describe` explains every key.",
+    help="Set the value of a setting; may be repeated. `seawall config show --describe` explains every key.",
 )
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 @click.pass_context
 def seawall(context: click.Context, path: str | None, flags: dict[str, str], debug: bool) -> None:
     """Seawall: an ordered, durable shared log for Python and Spark.
@@ -132,7 +132,7 @@ def seawall(context: click.Context, path: str | None, flags: dict[str, str], deb
     context.meta[FLAGS_KEY] = flags
     loaded = load(path, os.environ, flags)
     if loaded.origins[CACHE_DIR_KEY] != "default":
-        # The kernels read their folder from the environment when they are imported, here and in child processes.
+        # The kernels read their cache directory from the environment on import, here and in child processes.
         os.environ[SETTINGS[CACHE_DIR_KEY].variable] = loaded.config.kernels.cache_dir
     context.obj = loaded
 

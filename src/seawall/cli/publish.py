@@ -1,8 +1,8 @@
 """`seawall pub`: publish lines, JSON lines or a whole file to a topic of a data directory, or of a server.
 
-Input is read piece by piece (`input.py`) and published in batches. Each batch is durable in the topic's class before
-the next is read; if one fails, standard error says how much of the input is in the log. On a terminal a bar on standard
-error shows how far it is.
+`input.py` reads the input piece by piece, and each piece is published as a batch. Each batch is as durable as its topic
+promises before the next one is published; if one fails, standard error reports how many records are in the log. If
+standard error is a terminal, it shows a progress bar.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import click
 
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
-from seawall.cli.log_place import open_place, place_options
+from seawall.cli.log_location import location_options, open_writable_log
 from seawall.errors import ConflictError, InvalidInputError, SeawallError
 
 if TYPE_CHECKING:
-    from seawall.cli.log_place import OpenLog
+    from seawall.cli.log_location import WritableLog
     from seawall.engine.api.read_results import Publishable
 
 _FORMATS: Final = ("lines", "json", "raw")
 
-#: Records of one publish: so many that their sync is a small part of the work.
+#: Records of one publish: enough that their sync is a small part of the work.
 _BATCH_RECORDS: Final = 10_000
 
 
@@ -37,18 +37,18 @@ _BATCH_RECORDS: Final = 10_000
 @click.argument("topic")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS), default="lines", show_default=True, help="What a record is."
+    "--format", "form", type=click.Choice(_FORMATS), default="lines", show_default=True, help="Format of the input."
 )
-@click.option("--key-field", metavar="F", help="With --format json: this field of each object becomes its key.")
+@click.option("--key-field", metavar="FIELD", help="With --format json: use this field of each object as its key.")
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
     default=_BATCH_RECORDS,
     show_default=True,
-    help="Lines in one publish at most.",
+    help="Maximum number of lines in one publish.",
 )
-@click.option("--create", is_flag=True, help="Create the topic, and the data directory, where they are missing.")
-@place_options
+@click.option("--create", is_flag=True, help="Create the topic and the data directory if they do not exist.")
+@location_options
 @json_option
 def pub(
     topic: str,
@@ -62,8 +62,8 @@ def pub(
 ) -> None:
     """Publish FILE, or standard input, to TOPIC.
 
-    lines: each line is a record, without its line end. json: each line is a JSON object or array. raw: all of it is one
-    record. Lines from a pipe are published as they come.
+    lines: each line is a record, without its line end. json: each line is a JSON object or array. raw: the whole input
+    is one record. Lines from a pipe are published as they arrive.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def pub(
         raise click.UsageError("--key-field needs --format json.")
     with ExitStack() as stack:
         source, size = _open_input(file, stack)
-        log = open_place(data, create=create)
+        log = open_writable_log(data, create=create)
         stack.callback(log.close)
         if create:
             with suppress(ConflictError):
@@ -87,7 +87,7 @@ def pub(
 
 @dataclass(slots=True)
 class _Done:
-    """What is in the log so far."""
+    """The records published so far."""
 
     record_count: int = 0
     first_seq: int | None = None
@@ -96,7 +96,7 @@ class _Done:
 
 
 def _publish_all(
-    log: OpenLog, topic: str, batches: Iterator[tuple[Publishable, int]], advance: Callable[[int], None]
+    log: WritableLog, topic: str, batches: Iterator[tuple[Publishable, int]], advance: Callable[[int], None]
 ) -> _Done:
     done = _Done()
     begun = time.monotonic()
@@ -117,7 +117,7 @@ def _publish_all(
 
 @contextmanager
 def show_progress(size: int | None, stream: TextIO) -> Iterator[Callable[[int], None]]:
-    """Something to call with the bytes that are done: it draws a bar on a terminal, and is silent elsewhere."""
+    """A callback for the number of bytes done: draws a progress bar if the stream is a terminal, else does nothing."""
     if not stream.isatty():
         yield lambda _size: None
         return
@@ -151,11 +151,11 @@ def _report(topic: str, done: _Done, as_json: bool) -> None:
 
 
 def _open_input(file: Path | None, stack: ExitStack) -> tuple[io.BufferedIOBase, int | None]:
-    """The input, and its size where that is known."""
+    """The input stream, and its size or None if that is unknown."""
     if file is None or str(file) == "-":
-        # Python has no `sys.stdin` where the descriptor is closed; a program that runs the command may replace it.
+        # `sys.stdin` is None if the descriptor is closed, and a calling program may have replaced it.
         stream: object = getattr(sys.stdin, "buffer", None)
         if not isinstance(stream, io.BufferedIOBase):
-            raise InvalidInputError("standard input is closed or has no bytes: name a file to publish")
+            raise InvalidInputError("standard input is closed or is not a byte stream: name a file to publish")
         return stream, None
     return stack.enter_context(file.open("rb")), file.stat().st_size or None

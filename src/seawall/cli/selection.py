@@ -1,11 +1,11 @@
-"""What `read` and `sub` print: where they begin and end, and the three forms of a record.
+"""Select and print the records of `read` and `sub`: start and end, and the three output formats.
 
-    text   each value on a line, bytes that are no UTF-8 escaped
-    json   an object a line: seq, timestamp, type, key, value, headers, tag; in their order with those `{"gap": …}` for
-           lost seqs, and `{"skip": …}` where batches of a publisher were given up
-    raw    the values as they are, with nothing between them
+    text   each value on a line; bytes that are not UTF-8 are escaped
+    json   one object per line: seq, timestamp, type, key, value, headers, tag; in order with `{"gap": …}` for lost seqs
+           and `{"skip": …}` where batches of a publisher were abandoned
+    raw    the values unchanged, with nothing between them
 
-Gaps and skips are named on standard error in the forms that have no place for them.
+The formats text and raw report gaps and skips on standard error.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-#: A place in a topic as it is written on a command line: a word, a seq, or a time.
-Place: TypeAlias = str | int | datetime
+#: A start or end in a topic, as given on the command line: a keyword, a seq, or a time.
+Bound: TypeAlias = str | int | datetime
 
 END: Final = "end"
 
@@ -39,18 +39,18 @@ _NS_PER_SECOND: Final = 1_000_000_000
 
 
 def selection_options(*starts: str) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """The options `--from`, `--until`, `--limit` and `--format`; `starts` are the words that `--from` knows."""
+    """Add the options `--from`, `--until`, `--limit` and `--format`; `starts` are the keywords of `--from`."""
     options = (
-        _place_option("--from", "start", starts, "Where to begin; a TIME is in ISO 8601.", default=starts[0]),
-        _place_option("--until", "until", (END,), "Where to end: behind a seq, before a time, or at the present end."),
-        click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N records."),
+        _bound_option("--from", "start", starts, "Where to start; a TIME is in ISO 8601.", default=starts[0]),
+        _bound_option("--until", "until", (END,), "Where to stop: after a seq, before a time, or at the current end."),
+        click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
         click.option(
             "--format",
             "form",
             type=click.Choice(["text", "json", "raw"]),
             default="text",
             show_default=True,
-            help="How to print.",
+            help="Output format.",
         ),
     )
 
@@ -62,21 +62,21 @@ def selection_options(*starts: str) -> Callable[[Callable[_Parameters, _Result]]
     return add
 
 
-def _place_option(
-    name: str, variable: str, words: tuple[str, ...], help_line: str, default: str | None = None
+def _bound_option(
+    name: str, variable: str, keywords: tuple[str, ...], help_line: str, default: str | None = None
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Place | None:
-        return None if text is None else read_place(text, words)
+    def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Bound | None:
+        return None if text is None else parse_bound(text, keywords)
 
-    metavar = "|".join((*words, "SEQ", "TIME"))
+    metavar = "|".join((*keywords, "SEQ", "TIME"))
     return click.option(
         name, variable, callback=read, default=default, show_default=True, metavar=metavar, help=help_line
     )
 
 
-def read_place(text: str, words: tuple[str, ...]) -> Place:
-    """One of some words, a seq, or a time in ISO 8601; a time without a zone is local."""
-    if text in words:
+def parse_bound(text: str, keywords: tuple[str, ...]) -> Bound:
+    """Parse one of the keywords, a seq, or a time in ISO 8601; a time without a zone is local."""
+    if text in keywords:
         return text
     if text.isascii() and text.isdecimal():
         if int(text) >= 1:
@@ -84,17 +84,17 @@ def read_place(text: str, words: tuple[str, ...]) -> Place:
     else:
         with suppress(ValueError):
             return datetime.fromisoformat(text)
-    known = ", ".join(map(repr, words))
+    known = ", ".join(map(repr, keywords))
     raise click.BadParameter(
-        f"{text!r} is neither {known}, nor a seq, which begin at 1, nor a time such as 2030-01-31T12:00:00Z"
+        f"{text!r} is neither {known}, nor a seq (they start at 1), nor a time such as 2030-01-31T12:00:00Z"
     )
 
 
 class Selection:
-    """How far printing has come, and whether it is done."""
+    """The progress of printing, and its end condition."""
 
     def __init__(self, next_seq: int, *, last_seq: int | None, before: datetime | None, limit: int | None) -> None:
-        #: What is read next.
+        #: Seq to read next.
         self.next_seq = next_seq
         self._last_seq = last_seq
         self._before_ns = None if before is None else int(before.timestamp() * 1e6) * 1_000
@@ -103,16 +103,16 @@ class Selection:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more is wanted, whatever comes."""
+        """True if the selection is complete: no later record belongs to it."""
         reached = self._last_seq is not None and self.next_seq > self._last_seq
         return reached or self._left == 0 or self._time_is_up
 
     def skip_to(self, seq: int) -> None:
-        """Go on at a seq: what lies before it was printed, or is deleted and so never will be."""
+        """Continue at a seq: the records before it were printed or are deleted."""
         self.next_seq = max(self.next_seq, seq)
 
     def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap | ReceivedSkip]:
-        """Runs of records, and the gaps and SKIPs between them, as far as they are wanted."""
+        """Yield the selected records in runs, and the gaps and SKIPs between them."""
         from seawall.engine.api.read_results import ReceivedSkip
         from seawall.topics.gaps import Gap
 
@@ -146,7 +146,7 @@ class Selection:
 
 
 def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap | ReceivedSkip], form: str) -> None:
-    """Print runs of records, gaps and SKIPs, all of it before this returns."""
+    """Print runs of records, gaps and SKIPs, and flush the output."""
     output = sys.stdout.buffer
     for item in chosen:
         if isinstance(item, list):
@@ -155,7 +155,7 @@ def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap | ReceivedSkip], fo
             output.write(_line({"skip": _skip(item)} if item.is_skip else {"gap": _gap(item)}))
         else:
             output.flush()
-            click.echo(_in_words(item), err=True)
+            click.echo(_message(item), err=True)
     output.flush()
 
 
@@ -185,7 +185,7 @@ def _as_json(record: ReceivedRecord) -> dict[str, JsonValue]:
 
 
 def _text(name: str, data: bytes | None) -> dict[str, JsonValue]:
-    """Bytes as text, or in base64 with a second key to say so: `encoding` for a value, else `<name>_encoding`."""
+    """Bytes as text, or as base64 with a second key that says so: `encoding` for a value, else `<name>_encoding`."""
     if data is None:
         return {name: None}
     try:
@@ -195,7 +195,7 @@ def _text(name: str, data: bytes | None) -> dict[str, JsonValue]:
 
 
 def _time(timestamp_ns: int) -> str:
-    """A time of the log for people and parsers, all its nanoseconds kept."""
+    """A timestamp of the log in ISO 8601, with all its nanoseconds."""
     seconds, nanoseconds = divmod(timestamp_ns, _NS_PER_SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
@@ -213,10 +213,10 @@ def _skip(skip: ReceivedSkip) -> dict[str, JsonValue]:
     }
 
 
-def _in_words(lost: Gap | ReceivedSkip) -> str:
+def _message(lost: Gap | ReceivedSkip) -> str:
     if lost.is_skip:
         last = lost.first_client_seq + lost.skip_count - 1
-        return f"skip: batches {lost.first_client_seq} to {last} of client {lost.client_id:016x} never came"
+        return f"skip: batches {lost.first_client_seq} to {last} of client {lost.client_id:016x} never arrived"
     return f"gap: seqs {lost.first_seq} to {lost.last_seq} are lost: {_reason(lost)}"
 
 

@@ -1,17 +1,18 @@
-"""`seawall serve`: a node in this process, until it is told to end.
+"""`seawall serve`: run a server node in this process until a signal stops it.
 
-Standard output says where it listens, once it does; so does the run file, for programs: a JSON object with the process
-and the address. It is written when the node listens and removed when it has ended in order. Standard error says what
-people should know: memory that gets short, and what became of it.
+Once the node listens, standard output shows its address. So does the run file, for programs: a JSON object with the
+process id and the address, written when the node listens and removed after an orderly shutdown. Warnings, for instance
+about low memory, go to standard error.
 
-SIGTERM and SIGINT end it: no new connections, GOODBYE to those that are there, everything under way answered, written
-and synced, then exit code 0. Who is left at the deadline is cut off, and a second signal does not wait for it: exit
-code 1, and no mark of an orderly end, so that the next start recovers the directory. What was acked is in the log then,
-too.
+SIGTERM and SIGINT shut it down: no new connections, GOODBYE to the open ones, all requests in flight answered, written
+and synced, then exit code 0. At the deadline, or on a second signal, the remaining connections are cut off: exit code
+1, and no mark of an orderly shutdown, so the next start recovers the directory. Acked batches are in the log in any
+case.
 
-After a failed write or sync it stays up read-only, says so, and serves readers until a signal ends it: exit code 1.
+After a failed write or sync the node reports the failure and serves readers, read-only, until a signal stops it: exit
+code 1.
 
-Its options are short forms of settings `server.*`, and win over file and environment as `--set` does.
+The options are short forms of the settings `server.*`, and override file and environment as `--set` does.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ if TYPE_CHECKING:
     from seawall.server.node import Node, NodeSettings
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: How long an end that was announced may take beyond its own bounds before the process just ends.
-_PATIENCE_S: Final = 2 * CUT_OFF_S
+#: Time that a shutdown may exceed its own deadline by before the process exits without waiting.
+_SHUTDOWN_MARGIN_S: Final = 2 * CUT_OFF_S
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a node keeps things: its data, its run file, and what is removed at the end."""
+class _Paths:
+    """The paths of a node: its data, its run file, and a temporary directory to remove at the end."""
 
     data: Path
     run_file: Path
     temporary: Path | None
 
-    def leave(self) -> NoReturn:
-        """End this process and wait for nothing: a disk may never come back, and threads wait for it."""
+    def exit_now(self) -> NoReturn:
+        """Exit this process without waiting for threads: they may wait for a disk that never responds."""
         if self.temporary is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
         sys.stdout.flush()
@@ -69,37 +70,38 @@ class _Place:
 
 @click.command()
 @data_option
-@click.option("--config", "path", metavar="FILE", help="Read this TOML file, as `seawall --config FILE serve` does.")
-@click.option("--listen", metavar="HOST:PORT", help="Listen here; `:0` is every interface and any free port.")
-@click.option("--host", help="Listen here; 0.0.0.0 is every interface.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port; 0 picks a free one.")
-@click.option("--dev", is_flag=True, help="For trying out: a new directory that goes at the end, and any free port.")
+@click.option(
+    "--config", "path", metavar="FILE", help="Read settings from this TOML file, as `seawall --config FILE serve` does."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Address to listen on; `:0` means every interface and a free port.")
+@click.option("--host", help="Host to listen on; 0.0.0.0 means every interface.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 means any free port.")
+@click.option("--dev", is_flag=True, help="For trying out: use a temporary data directory and any free port.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read, "
-    "`TOKEN read_rate=10MiB` no faster; `cn=NAME` in place of a token is who has a client certificate with that name.",
+    help="Require a token from this file, which has one per line; `TOKEN write_only` may not read, `TOKEN "
+    "read_rate=10MiB` may not read faster; `cn=NAME` instead of a token means client certificates with that name.",
 )
 @click.option(
     "--tls-cert",
     type=click.Path(exists=True, dir_okay=False),
-    help="Encrypt with this certificate, or chain of them (PEM).",
+    help="Use TLS with this certificate or certificate chain (PEM).",
 )
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of --tls-cert (PEM).")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Private key of --tls-cert (PEM).")
 @click.option(
     "--tls-client-ca",
     type=click.Path(exists=True, dir_okay=False),
-    help="Let in only clients with a certificate that these authorities have signed (PEM), or with a token of "
-    "--token-file.",
+    help="Require a client certificate signed by one of these authorities (PEM), or a token of --token-file.",
 )
-@click.option("--brokers", type=int, help="Event loops that connections are dealt to.")
-@click.option("--connections", type=int, help="Connections at most.")
-@click.option("--drain", type=float, help="Seconds to end in order.")
-@click.option("--memory-limit", help="Memory it may take before writes are held, such as 2GiB.")
+@click.option("--brokers", type=int, help="Number of event loops that connections are distributed over.")
+@click.option("--connections", type=int, help="Maximum number of connections.")
+@click.option("--drain", type=float, help="Seconds for an orderly shutdown.")
+@click.option("--memory-limit", help="Memory use at which writes are held, such as 2GiB.")
 @click.option(
     "--run-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Say here where the node listens; by default beside the data directory: DIR.run.json.",
+    help="Write process id and address to this file; by default beside the data directory: DIR.run.json.",
 )
 @click.pass_context
 def serve(
@@ -126,29 +128,29 @@ def serve(
 
     loaded = _loaded(context, path, given)
     config = loaded.config
-    with ExitStack() as ends:
+    with ExitStack() as stack:
         temporary = None
         if dev:
             if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
-                raise click.UsageError("--dev serves a new directory that goes at the end: leave it or --data out")
-            temporary = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="seawall-")))
+                raise click.UsageError("--dev uses a temporary data directory: omit --dev or --data")
+            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seawall-")))
             data = temporary / "data"
             port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
-            # Beside the data, so that nothing is left of it whatever happens.
+            # In the temporary directory too, so that it is removed in any case.
             config = replace(config, fabric=replace(config.fabric, directory=str(temporary)))
         own = config.server
         access = read_access(own.token_file, own.read_rate, takes_certificates=bool(own.tls_client_ca))
         settings = _settings(config, host, port)
-        place = _Place(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
+        paths = _Paths(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
-            is_drained = runner.run(_run(config, place, settings, access, loop_name))
+            is_drained = runner.run(_run(config, paths, settings, access, loop_name))
     if not is_drained:
         raise SystemExit(1)
 
 
 def _loaded(context: click.Context, path: str | None, given: dict[str, object]) -> LoadedConfig:
-    """The configuration, with the file and the options of this command in it."""
+    """The configuration, including the file and the options of this command."""
     flags = {f"server.{name}": value for name, value in given.items() if value is not None}
     if path is None and not flags:
         loaded = context.obj
@@ -160,7 +162,7 @@ def _loaded(context: click.Context, path: str | None, given: dict[str, object]) 
 
 
 def _settings(config: Config, host: str | None, port: int | None) -> NodeSettings:
-    """What a node needs of a configuration; a host or a port that is given is the first address's."""
+    """The node's settings from a configuration; `host` and `port`, if given, replace those of the first address."""
     from seawall.io.network.sockets import parse_address
     from seawall.server.connection.session import ConnectionLimits
     from seawall.server.node import NodeSettings
@@ -181,78 +183,78 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
     )
 
 
-async def _run(config: Config, place: _Place, settings: NodeSettings, access: Access, loop_name: str) -> bool:
-    """Start, tell where, wait to be told to end, drain; whether it ended in order."""
+async def _run(config: Config, paths: _Paths, settings: NodeSettings, access: Access, loop_name: str) -> bool:
+    """Start the node, wait for a signal, and drain; True after an orderly shutdown."""
     from seawall.server.node import start_node
 
     loop = asyncio.get_running_loop()
-    told: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for each in _SIGNALS:
-        loop.add_signal_handler(each, told.put_nowait, each)
-    node = await start_node(place.data, settings, config=config, access=access, tell=_warn)
-    _write_run_file(place.run_file, node.address, config.storage.group)
-    _warn_of_exposure(config, place.data)
-    # What is there now stays: no collection has to look at it again.
+        loop.add_signal_handler(each, signals.put_nowait, each)
+    node = await start_node(paths.data, settings, config=config, access=access, tell=_warn)
+    _write_run_file(paths.run_file, node.address, config.storage.group)
+    _warn_of_exposure(config, paths.data)
+    # The objects that exist now are permanent: exclude them from later garbage collections.
     gc.collect()
     gc.freeze()
     loops = f"{len(node.brokers)} brokers on {loop_name}" if len(node.brokers) > 1 else loop_name
     where, how = " and ".join(node.addresses), f"{loops}; LWP 1 and 2{_secured(settings)}"
-    click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
-    if place.temporary is not None:
+    click.echo(f"Seawall serves {paths.data} on {where} ({how}). Press Ctrl-C to stop.")
+    if paths.temporary is not None:
         click.echo(_welcome(node.address))
-    await _until_notified(node, told)
-    ending = asyncio.ensure_future(node.drain(config.server.drain))
-    again = asyncio.ensure_future(told.get())
-    patience_s = config.server.drain + _PATIENCE_S
-    await asyncio.wait((ending, again), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+    await _wait_for_signal(node, signals)
+    drained = asyncio.ensure_future(node.drain(config.server.drain))
+    second_signal = asyncio.ensure_future(signals.get())
+    timeout_s = config.server.drain + _SHUTDOWN_MARGIN_S
+    await asyncio.wait((drained, second_signal), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if node.counts:
-        counted = ", ".join(f"{cause} {count}" for cause, count in sorted(node.counts.items()))
-        _warn(f"Seawall has counted: {counted}.")
-    if not ending.done():
-        _warn("Seawall ends at once: what was acked is in the log, and the next start recovers it.")
-        place.leave()
-    again.cancel()
-    place.run_file.unlink(missing_ok=True)
-    if not ending.result():
-        _warn(f"Seawall has ended, {node.unanswered} batches were not answered: the next start recovers the directory.")
-        place.leave()
+        counters = ", ".join(f"{cause} {count}" for cause, count in sorted(node.counts.items()))
+        _warn(f"Seawall counters: {counters}.")
+    if not drained.done():
+        _warn("Seawall stops immediately: acked batches are in the log, and the next start recovers the directory.")
+        paths.exit_now()
+    second_signal.cancel()
+    paths.run_file.unlink(missing_ok=True)
+    if not drained.result():
+        _warn(f"Seawall has stopped with {node.unanswered} unanswered batches: the next start recovers the directory.")
+        paths.exit_now()
     if node.failure.done():
-        _warn("Seawall has ended after a failed write: the next start recovers the directory.")
+        _warn("Seawall has stopped after a failed write: the next start recovers the directory.")
         return False
-    click.echo("Seawall has ended in order.")
+    click.echo("Seawall has stopped.")
     return True
 
 
-async def _until_notified(node: Node, told: asyncio.Queue[signal.Signals]) -> None:
-    """Wait for a signal, and say meanwhile when the node becomes read-only."""
-    signalled = asyncio.ensure_future(told.get())
-    await asyncio.wait((signalled, node.failure), return_when=asyncio.FIRST_COMPLETED)
-    if not signalled.done():
-        _warn(_why(node.failure.result()))
-    number = await signalled
-    click.echo(f"Seawall got {number.name} and ends: {node.connection_count} connections.")
+async def _wait_for_signal(node: Node, signals: asyncio.Queue[signal.Signals]) -> None:
+    """Wait for a signal; print a warning if the node becomes read-only meanwhile."""
+    received = asyncio.ensure_future(signals.get())
+    await asyncio.wait((received, node.failure), return_when=asyncio.FIRST_COMPLETED)
+    if not received.done():
+        _warn(_read_only_message(node.failure.result()))
+    number = await received
+    click.echo(f"Seawall received {number.name} and stops; open connections: {node.connection_count}.")
 
 
-def _why(failure: BaseException) -> str:
-    """What standard error says when the node becomes read-only; for a defect, with the traceback."""
-    goes_on = "readers go on. Repair the disk, and start it again"
+def _read_only_message(failure: BaseException) -> str:
+    """The warning that the node is read-only now; with the traceback if the reason is a bug."""
+    advice = "reads continue. Repair the disk and restart the server"
     if isinstance(failure, (SeawallError, OSError)):
-        return f"seawall: read-only, because writing failed ({failure}): {goes_on}"
-    where = "".join(traceback.format_exception(failure))
-    return f"{where}seawall: read-only, because writing failed ({failure!r}, a defect of Seawall): {goes_on}"
+        return f"seawall: read-only, because a write failed ({failure}): {advice}"
+    stack = "".join(traceback.format_exception(failure))
+    return f"{stack}seawall: read-only, because a write failed ({failure!r}, a bug in Seawall): {advice}"
 
 
 def _warn(text: str) -> None:
-    """Write a line to standard error, unless that is on a disk that takes nothing either."""
+    """Write a line to standard error; ignore errors, since that may be a file on the failed disk."""
     with suppress(OSError):
         click.echo(text, err=True)
 
 
 def _welcome(address: str) -> str:
-    """What to try next: commands that work as they stand."""
+    """Examples to try next, ready to be pasted."""
     url = f"seawall://{address}"
     return f"""
-It keeps what you write until it ends. In another terminal, try:
+The data directory is temporary: it is deleted when the server stops. In another terminal, try:
 
   seq 1 1000 | seawall pub numbers --create --url {url}
   seawall read numbers --from 999 --url {url}
@@ -267,7 +269,7 @@ And from Python:
 
 
 def _write_run_file(path: Path, address: str, group: str) -> None:
-    """Whole or not at all, under a new name first: the folder may be one in which others can put links."""
+    """Write the run file atomically: a new file, then a rename, since others may place links in the directory."""
     from seawall.io.disk.files import OsFiles, write_all
     from seawall.io.process.permissions import group_id
 
@@ -284,14 +286,14 @@ def _write_run_file(path: Path, address: str, group: str) -> None:
 
 
 def _warn_of_exposure(config: Config, data: Path) -> None:
-    """Say which files other users of this machine can reach though they should not; their modes are not changed."""
+    """Warn about files that other users of this machine can access; their modes are not changed."""
     from seawall.io.process.permissions import exposure
 
     if found := exposure(str(data), is_for_group=bool(config.storage.group)):
-        _warn(f"seawall: {found}. Keep others out: chmod -R go-rwx {data}")
+        _warn(f"seawall: {found}. Restrict access: chmod -R go-rwx {data}")
     for path in filter(None, (config.server.token_file, config.server.tls_key)):
         if found := exposure(path, is_for_group=True):
-            _warn(f"seawall: {found}, and with it everything that it protects. Keep others out: chmod o-rwx,g-w {path}")
+            _warn(f"seawall: {found}, and so everything that it protects. Restrict access: chmod o-rwx,g-w {path}")
 
 
 def _secured(settings: NodeSettings) -> str:
@@ -299,12 +301,12 @@ def _secured(settings: NodeSettings) -> str:
 
 
 def _tls(own: ServerConfig) -> SSLContext | None:
-    """How connections are encrypted, if they are."""
+    """The TLS context of the server, or None if connections are not encrypted."""
     from seawall.io.network.tls import server_context
 
     if not own.tls_cert and not own.tls_key:
         if own.tls_client_ca:
-            raise ConfigError("server.tls_client_ca needs TLS: give server.tls_cert and server.tls_key, too")
+            raise ConfigError("server.tls_client_ca needs TLS: set server.tls_cert and server.tls_key, too")
         return None
     if not own.tls_cert or not own.tls_key:
         raise ConfigError("TLS needs both a certificate and its key: server.tls_cert and server.tls_key")

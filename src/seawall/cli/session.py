@@ -1,7 +1,7 @@
-"""`seawall session`: list and retire the sessions of publishers, of a data directory or of a server.
+"""`seawall session`: list and retire the sessions of publishers, in a data directory or on a server.
 
-Results go to standard output, as a table or, with `--json`, as JSON. Listing looks at the directory, and works beside a
-writer; retiring needs its lock. A server tells besides which sessions have a connection.
+Results go to standard output, as a table or, with `--json`, as JSON. Listing takes no lock, so another process may be
+writing; retiring takes the lock. A server also reports which sessions have a connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seawall.cli.data_directory import json_option, print_json
-from seawall.cli.log_place import look_at, open_place, place_options
+from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
 
 if TYPE_CHECKING:
     from seawall.core.sessions import SessionInfo
@@ -30,7 +30,7 @@ def session() -> None:
 
 
 @session.command(name="list")
-@place_options
+@location_options
 @json_option
 def list_sessions(data: Path, as_json: bool) -> None:
     """List all sessions: client id, session epoch, next client seq, and when the publisher was last seen.
@@ -39,24 +39,25 @@ def list_sessions(data: Path, as_json: bool) -> None:
     Example:
       seawall session list --url seawall://127.0.0.1:1992 --json
     """
-    with look_at(data) as view:
+    with open_readable_log(data) as view:
         _show(view.sessions(), as_json)
 
 
 @session.command()
 @click.argument("clients", nargs=-1, required=True, type=click.IntRange(1, (1 << 63) - 1), metavar="CLIENT...")
-@place_options
+@location_options
 @json_option
 def retire(clients: tuple[int, ...], data: Path, as_json: bool) -> None:
-    """End and forget the sessions of some clients, by their ids.
+    """Retire the sessions of clients, given by their ids.
 
-    A publisher that has one is fenced. What it sends again under an old number is refused; a new session is welcome.
+    A publisher that still uses such a session is fenced, and batches that it sends again are refused. The client may
+    open a new session.
 
     \b
     Example:
       seawall session retire 7 8
     """
-    with open_place(data) as log:
+    with open_writable_log(data) as log:
         found = {each.client_id: each for each in log.sessions() if each.client_id in clients}
         for client_id in clients:
             log.retire_session(client_id)

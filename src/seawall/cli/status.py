@@ -1,9 +1,9 @@
-"""`seawall status`: ask a server how it is.
+"""`seawall status`: show the status of a server.
 
-It prints the node, its state (`ok`, or `read-only` and the reason), its connections and brokers, how busy it is, and
-everything else that the server reports, such as what it has counted. With `--json` it prints one JSON object.
+It prints the node, its state (`ok`, or `read-only` and the reason), its connections and brokers, its load, and
+everything else that the server reports, such as its counters. With `--json` it prints one JSON object.
 
-Exit code 0 if the server takes writes, 1 if it does not or cannot be reached.
+The exit code is 0 if the server accepts writes, 1 if it does not or cannot be reached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seawall.cli.data_directory import json_option, print_json
-from seawall.cli.log_place import connect_to_server, server_options
+from seawall.cli.log_location import connect_to_server, server_options
 
 if TYPE_CHECKING:
     from seawall.wire.format.fields import JsonValue
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @server_options
 @json_option
 def status(as_json: bool) -> None:
-    """Ask the server at URL how it is: whether it takes writes, who is connected, what it has counted.
+    """Show the status of a server: whether it accepts writes, its connections, its load and its counters.
 
     \b
     Example:
@@ -45,7 +45,7 @@ def status(as_json: bool) -> None:
 
 
 def _document(reply: ClusterStatusReply) -> dict[str, JsonValue]:
-    """What the server reports of itself; one that names no state takes writes."""
+    """The server's report as JSON; a server that reports no state accepts writes."""
     return {
         "node": reply.node_id,
         "state": "ok",
@@ -61,7 +61,7 @@ def _document(reply: ClusterStatusReply) -> dict[str, JsonValue]:
 
 
 def _lines(document: dict[str, JsonValue]) -> list[tuple[str, str]]:
-    """The document for people: the reason behind the state, a line for each broker, nested values by dotted names."""
+    """The document as text: the reason after the state, a line for each broker, dotted names for nested values."""
     reason = document.pop("reason", "")
     lines: list[tuple[str, str]] = []
     for name, value in document.items():

@@ -1,17 +1,18 @@
-"""`seawall sub`: print the records of a topic as they come, and keep how far an owner has come.
+"""`seawall sub`: print the records of a topic as they arrive, and optionally commit an owner's cursor.
 
-Reading looks at the directory (`engine/api/view.py`): it needs no lock, so a writer may be at work, and its commits are
-printed as soon as they are in its files. Between two looks at a log that has not grown a follower waits `IDLE_SECONDS`,
-and longer where looking takes long, so that following costs a bounded part of a processor.
+A data directory is read without its lock (`engine/api/view.py`), so another process may be writing; its commits are
+printed as soon as they are in its files. With `--follow` the command polls the log every `IDLE_SECONDS`, or less often
+if a refresh takes long, so that polling takes a bounded part of a processor.
 
-With `--url` the server is asked, and answers when something comes; commits and writers do not keep each other out.
+With `--url` the server answers as soon as there are new records; commits and writers do not exclude each other.
 
-A commit is a change, and a data directory has one process at a time that changes it. So `--commit` holds the lock from
-beginning to end: it is refused while a writer runs, naming that one, and nobody could write what `--follow` waits for.
-Each piece is committed after it was printed: whoever is interrupted in between prints it again, and loses nothing.
+A cursor commit is a change, and only one process at a time can change a data directory. So `--commit` holds the lock
+from start to end: it is refused while a writer runs, with the name of that process, and `--follow` would wait for
+records that nobody can write. Each piece is committed after it was printed: after an interruption in between it is
+printed again, and nothing is lost.
 
-It ends by itself at its bound, with 130 when interrupted, and quietly when the reader of its output goes away, which a
-follower also notices while nothing comes.
+The command exits at its bound, with code 130 when interrupted, and quietly when the reader of its output closes the
+pipe, which it also notices while it waits.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from seawall.cli.log_place import is_remote, look_at, open_place, place_options
+from seawall.cli.log_location import is_remote, location_options, open_readable_log, open_writable_log
 from seawall.cli.read import print_selected, select
-from seawall.cli.selection import END, Place, Selection, selection_options
+from seawall.cli.selection import END, Bound, Selection, selection_options
 
 if TYPE_CHECKING:
-    from seawall.cli.log_place import ReadableLog
+    from seawall.cli.log_location import ReadableLog
     from seawall.engine.api.embedded import Start
 
-#: How long a follower waits before it looks again: soon for a person, seldom for a processor.
+#: Interval of polling the log: short for a person, long for a processor.
 IDLE_SECONDS: Final = 0.05
 
-#: How long one question to a server waits for something new.
-_SERVER_SECONDS: Final = 1.0
+#: How long one request to a server waits for new records.
+_SERVER_WAIT_SECONDS: Final = 1.0
 
-#: So many times as long as a look takes a follower waits before the next.
-_REST_PER_LOOK: Final = 4
+#: The pause before the next refresh is at least this many times the duration of the last one.
+_PAUSE_PER_REFRESH: Final = 4
 
 
 @click.command()
 @click.argument("topic")
 @selection_options("earliest", "latest", "committed")
-@click.option("--follow", is_flag=True, help="Go on at the end and wait for more.")
-@click.option("--owner", metavar="NAME", help="Whose commit `--from committed` and `--commit` mean.")
-@click.option("--commit", is_flag=True, help="Keep durably how far the owner has come; no writer may be running.")
-@place_options
+@click.option("--follow", is_flag=True, help="Wait for new records at the end.")
+@click.option("--owner", metavar="NAME", help="Owner of the cursor of `--from committed` and `--commit`.")
+@click.option("--commit", is_flag=True, help="Commit the owner's cursor durably; takes the lock of the data directory.")
+@location_options
 def sub(
     topic: str,
     start: Start,
-    until: Place | None,
+    until: Bound | None,
     limit: int | None,
     form: str,
     follow: bool,
@@ -64,10 +65,10 @@ def sub(
     commit: bool,
     data: Path,
 ) -> None:
-    """Print the records of TOPIC as they come.
+    """Print the records of TOPIC as they arrive.
 
-    Another process may be writing: what it has written to its files is seen, which is all it has acknowledged. Without
-    --follow it ends at the present end. --commit needs the directory for itself.
+    Another process may be writing to the data directory: all records that it has acknowledged are printed. Without
+    --follow the command stops at the current end. With --commit no other process may be writing.
 
     \b
     Examples:
@@ -76,10 +77,10 @@ def sub(
     """
     _check(start, until, follow, owner, commit)
     with ExitStack() as stack:
-        log = open_place(data) if commit else None
+        log = open_writable_log(data) if commit else None
         if log is not None:
             stack.callback(log.close)
-        view = look_at(data)
+        view = open_readable_log(data)
         stack.callback(view.close)
         bound = END if until is None and not follow else until
         selection = select(view, topic, view.start_seq(topic, start, owner), bound, limit)
@@ -90,47 +91,47 @@ def sub(
             if selection.is_done or not follow:
                 return
             selection.skip_to(end_seq)
-            _await_more(view, topic, selection)
+            _wait_for_more(view, topic, selection)
 
 
-def _check(start: Start, until: Place | None, follow: bool, owner: str | None, commit: bool) -> None:
-    """Refuse what contradicts itself."""
+def _check(start: Start, until: Bound | None, follow: bool, owner: str | None, commit: bool) -> None:
+    """Refuse options that contradict each other."""
     if commit and owner is None:
         raise click.UsageError("--commit needs --owner NAME.")
     if start == "committed" and owner is None:
         raise click.UsageError("--from committed needs --owner NAME.")
     if commit and follow and not is_remote():
-        raise click.UsageError("--commit keeps writers out, so there is nothing to --follow; leave one of them away.")
+        raise click.UsageError("--commit locks out writers, so there is nothing to --follow; use only one of them.")
     if follow and until == END:
-        raise click.UsageError("--follow goes on behind the end; leave --until end away.")
+        raise click.UsageError("--follow continues after the end; omit --until end.")
 
 
-def _await_more(view: ReadableLog, topic: str, selection: Selection) -> None:
-    """Wait until the topic has a seq that is wanted."""
+def _wait_for_more(view: ReadableLog, topic: str, selection: Selection) -> None:
+    """Wait until the topic has records to print."""
     from seawall.client.remote_log import RemoteLog
 
     if isinstance(view, RemoteLog):
-        # The server answers as soon as there is something; in between the output is looked at.
-        while not view.wait_for(topic, selection.next_seq, _SERVER_SECONDS):
-            _rest(0)
+        # The server answers as soon as there are new records; check the output in between.
+        while not view.wait_for(topic, selection.next_seq, _SERVER_WAIT_SECONDS):
+            _pause(0)
         return
     pause = IDLE_SECONDS
     while view.describe(topic).next_seq <= selection.next_seq:
-        _rest(pause)
-        begun = time.monotonic()
+        _pause(pause)
+        started = time.monotonic()
         view.refresh()
-        pause = max(IDLE_SECONDS, _REST_PER_LOOK * (time.monotonic() - begun))
+        pause = max(IDLE_SECONDS, _PAUSE_PER_REFRESH * (time.monotonic() - started))
 
 
-def _rest(seconds: float) -> None:
-    """Wait; `BrokenPipeError` as soon as nobody reads the output any more."""
+def _pause(seconds: float) -> None:
+    """Sleep; `BrokenPipeError` as soon as the reader of the output closes the pipe."""
     try:
         output = sys.stdout.fileno()
     except UnsupportedOperation:
         time.sleep(seconds)
         return
-    waiting = descriptors.poll()
-    # Nothing is asked for: errors and hang-ups are told in any case.
-    waiting.register(output, 0)
-    if waiting.poll(seconds * 1e3):
+    poller = descriptors.poll()
+    # Request no events: errors and hang-ups are reported in any case.
+    poller.register(output, 0)
+    if poller.poll(seconds * 1e3):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

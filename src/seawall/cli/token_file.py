@@ -1,12 +1,12 @@
-"""The token file of a server: who may come in, what they may do, and how fast they may read.
+"""Parse the token file of a server: which clients may connect, their rights, and their read rates.
 
-    3f9c0a…                      a token that may do everything
-    8be1d4… write_only           one that may not read
-    77aa02… read_rate=10MiB      all who show it read no faster than that, together
+    3f9c0a…                      a token with all rights
+    8be1d4… write_only           a token that may not read
+    77aa02… read_rate=10MiB      all clients with this token together read no faster than that
     cn=loader write_only         no token: the rights of clients whose certificate has this common name
     # a comment
 
-A client certificate whose name has no line may do everything: who signs certificates decides who gets one.
+A client certificate whose name has no line has all rights: the signer of the certificates decides who gets one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _CERTIFICATE: Final = "cn="
 
 @dataclass(slots=True)
 class _Entries:
-    """Rights, and rates above 0, by token or by name."""
+    """Rights, and read rates above 0, by token or by name."""
 
     rights: dict[str, Right] = field(default_factory=dict)
     rates: dict[str, int] = field(default_factory=dict)
 
 
 def read_access(token_file: str, read_rate: int, *, takes_certificates: bool) -> Access:
-    """Who may come in by the lines of a token file, or by a certificate; everybody where there is neither."""
+    """The access rules of a server, from its token file and for certificates; open to all if there is neither."""
     from seawall.server.connection.access import Access
 
     if not token_file:
@@ -49,10 +49,10 @@ def read_access(token_file: str, read_rate: int, *, takes_certificates: bool) ->
             _add(certificates, key.removeprefix(_CERTIFICATE), words, f"{token_file}, line {number}")
         else:
             raise InvalidInputError(
-                f"{token_file}, line {number}: {key!r} needs certificates: set server.tls_client_ca"
+                f"{token_file}, line {number}: {key!r} needs client certificates: set server.tls_client_ca"
             )
     if not tokens.rights and not takes_certificates:
-        raise InvalidInputError(f"{token_file} has no token in it: nobody could come in")
+        raise InvalidInputError(f"{token_file} contains no token: no client could connect")
     return Access(
         tokens.rights,
         read_rate=read_rate,
@@ -77,6 +77,6 @@ def _add(entries: _Entries, key: str, words: list[str], where: str) -> None:
             entries.rights[key] = Right(word)
         else:
             raise InvalidInputError(
-                f"{where}: {word!r} says nothing of a token; write {' or '.join(Right)}, or read_rate=SIZE, such as "
+                f"{where}: {word!r} is not a right or rate; write {' or '.join(Right)}, or read_rate=SIZE, such as "
                 "read_rate=10MiB"
             )

@@ -1,7 +1,7 @@
-"""`seawall topic`: make, list, describe, change and delete the topics of a data directory, or of a server.
+"""`seawall topic`: create, list, describe, change and delete the topics of a data directory or of a server.
 
-Results go to standard output, as a table or, with `--json`, as JSON with every setting. Deleting asks first, unless
-`--yes` is given. Listing and describing look at the directory, and work beside a writer; the others need its lock.
+Results go to standard output, as a table or, with `--json`, as JSON with every setting. Deleting asks for confirmation,
+unless `--yes` is given. Listing and describing take no lock, so another process may be writing; the others take it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from seawall.cli.data_directory import json_option, print_json, read_settings
-from seawall.cli.log_place import look_at, open_place, place_options
+from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
 from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
     from seawall.api.topic_info import TopicInfo
     from seawall.wire.format.fields import JsonValue
 
-#: Topics that are created between two looks at the bar, and refusals that are shown.
+#: Topics that are created between two updates of the progress bar, and errors that are printed.
 _CREATED_AT_ONCE: Final = 256
 _REFUSALS_SHOWN: Final = 20
 
 
 @click.group()
 def topic() -> None:
-    """Make, list, describe, change and delete topics.
+    """Create, list, describe, change and delete topics.
 
     \b
     Example:
@@ -40,14 +40,19 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Give a setting a value; may be repeated.")
-@click.option("--order", type=click.Choice(["0", "1", "2", "5"]), help="How its records are ordered: --set order=N.")
-@place_options
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting of the topics; may be repeated."
+)
+@click.option(
+    "--order", type=click.Choice(["0", "1", "2", "5"]), help="Ordering of the records; short for --set order=N."
+)
+@location_options
 @json_option
 def create(names: tuple[str, ...], settings: tuple[str, ...], order: str | None, data: Path, as_json: bool) -> None:
-    """Create topics, and the data directory where it is missing. Many share their commits.
+    """Create topics, and the data directory if it does not exist.
 
-    Of several topics those that cannot be created are named on standard error, and the others are created: exit code 1.
+    If some of several topics cannot be created, standard error names them, the others are created, and the exit code is
+    1.
 
     \b
     Examples:
@@ -57,7 +62,7 @@ def create(names: tuple[str, ...], settings: tuple[str, ...], order: str | None,
     wanted = read_settings(settings) | ({} if order is None else {"order": int(order)})
     created: list[TopicInfo] = []
     refused: list[SeawallError] = []
-    with open_place(data, create=True) as log, _progress(len(names)) as advance:
+    with open_writable_log(data, create=True) as log, _progress(len(names)) as advance:
         for first in range(0, len(names), _CREATED_AT_ONCE):
             group = names[first : first + _CREATED_AT_ONCE]
             for outcome in log.create_topics(group, **wanted):
@@ -88,7 +93,7 @@ def _show_refused(refused: list[SeawallError]) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error where that is a terminal and there is something to wait for; what moves it."""
+    """A callback for the number of topics done; for many topics it draws a bar if standard error is a terminal."""
     if total <= _CREATED_AT_ONCE or not sys.stderr.isatty():
         yield lambda _count: None
         return
@@ -97,7 +102,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 @topic.command(name="list")
-@place_options
+@location_options
 @json_option
 def list_topics(data: Path, as_json: bool) -> None:
     """List all topics.
@@ -106,7 +111,7 @@ def list_topics(data: Path, as_json: bool) -> None:
     Example:
       seawall topic list --json
     """
-    with look_at(data) as view:
+    with open_readable_log(data) as view:
         infos = [view.describe(name) for name in view.topics()]
     if as_json:
         print_json([_as_json(info) for info in infos])
@@ -119,16 +124,16 @@ def list_topics(data: Path, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@place_options
+@location_options
 @json_option
 def describe(name: str, data: Path, as_json: bool) -> None:
-    """Show what the topic NAME holds, and its settings.
+    """Show the size and the settings of the topic NAME.
 
     \b
     Example:
       seawall topic describe events
     """
-    with look_at(data) as view:
+    with open_readable_log(data) as view:
         info = view.describe(name)
     _show(info, as_json, _as_text(info))
 
@@ -136,25 +141,25 @@ def describe(name: str, data: Path, as_json: bool) -> None:
 @topic.command(name="set")
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@place_options
+@location_options
 @json_option
 def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
-    """Change settings of the topic NAME; values are JSON, or words.
+    """Change settings of the topic NAME; a value is JSON or plain text.
 
     \b
     Example:
       seawall topic set events cap_records=1000000 discard=old
     """
     wanted = read_settings(settings)
-    with open_place(data) as log:
+    with open_writable_log(data) as log:
         info = log.configure_topic(name, **wanted)
     _show(info, as_json, f"changed {name}")
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@place_options
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@location_options
 @json_option
 def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     """Delete the topic NAME and all its records.
@@ -163,10 +168,10 @@ def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     Example:
       seawall topic delete events --yes
     """
-    with open_place(data) as log:
+    with open_writable_log(data) as log:
         info = log.describe(name)
         if not yes:
-            click.confirm(f"Delete {name} and its {info.record_count} records for ever?", abort=True, err=True)
+            click.confirm(f"Permanently delete {name} and its {info.record_count} records?", abort=True, err=True)
         log.delete_topic(name)
     _show(info, as_json, f"deleted {name}")
 
@@ -200,5 +205,5 @@ def _as_text(info: TopicInfo) -> str:
 
 
 def _word(value: JsonValue) -> str:
-    """A value as it would be given to `topic set`."""
+    """A value as `topic set` accepts it."""
     return value if isinstance(value, str) else json.dumps(value)

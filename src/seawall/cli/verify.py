@@ -1,7 +1,7 @@
-"""`seawall verify`: read everything in a data directory and name every damage. Nothing is changed.
+"""`seawall verify`: read a whole data directory and report all damage. Nothing is changed.
 
-Each damage is a line on standard output with its file, bytes, seqs and the way out; what is only worth knowing goes to
-standard error. Exit code 0 if all is sound, 1 if anything is damaged.
+Each damage is a line on standard output with its file, bytes, seqs and what to do about it. Notes that are not damage
+go to standard error. The exit code is 0 if everything is sound, 1 if anything is damaged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 @data_option
 @json_option
 def verify(data: Path, as_json: bool) -> None:
-    """Read everything in a data directory and name every damage.
+    """Read a whole data directory and report all damage.
 
-    Nothing is changed and nothing is repaired. The directory must not be open in another process, which can verify it
-    itself (`log.verify()`); a copy of it can be verified at any time.
+    Nothing is changed or repaired. The directory must not be open in another process; that process can verify it itself
+    (`log.verify()`). A copy of the directory can be verified at any time.
 
     \b
     Example:
@@ -75,11 +75,11 @@ def _summarize(totals: Totals, seconds: float, as_json: bool) -> None:
 
 
 def _as_text(finding: Finding) -> str:
-    place = f"{finding.path}: bytes {finding.from_at} to {finding.to_at}" if finding.to_at else finding.path
+    location = f"{finding.path}: bytes {finding.from_at} to {finding.to_at}" if finding.to_at else finding.path
     seqs = ""
     if finding.first_seq is not None and (finding.last_seq is None or finding.last_seq >= finding.first_seq):
         seqs = f" (seqs {finding.first_seq} to {'an unknown one' if finding.last_seq is None else finding.last_seq})"
-    return f"{place}{seqs}: {finding.what.removeprefix(f'{finding.path}: ')}; {finding.way_out}"
+    return f"{location}{seqs}: {finding.what.removeprefix(f'{finding.path}: ')}; {finding.way_out}"
 
 
 def _as_json(finding: Finding) -> dict[str, JsonValue]:

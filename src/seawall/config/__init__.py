@@ -3,16 +3,16 @@
     [disk]                          SEAWALL_DISK_BACKEND=uring          --set disk.backend=uring
     backend = "uring"
 
-    rules       which values a setting takes, and how a section checks itself
-    sections    the settings of machine code, disk, files, shared memory and measurements
-    server      those of a server
-    loading     all of them as one object; file, environment and flags
+    rules       the values that a setting accepts, and the validation of a section
+    sections    the settings of kernels, disk, storage, shared memory and benchmarks
+    server      the settings of a server
+    loading     the whole configuration, from file, environment and flags
 
 Rules
-- A setting that is silently ignored is worse than none: what is not declared is refused in every source.
-- One rule reads a setting whatever its source. An environment variable can only be text, so text is welcome
-  everywhere: sizes as "64MiB", durations as "250ms", numbers and switches too.
-- A section checks itself when it is made, so a `Config` never holds a value that its rules refuse.
+- A setting that is silently ignored is worse than none: every source refuses undeclared settings.
+- One rule reads a setting from every source. An environment variable can only be text, so every source accepts text:
+  sizes as "64MiB", durations as "250ms", numbers and switches too.
+- A section validates itself on construction, so a `Config` never holds a value that its rules refuse.
 """
 
 from seawall.config.loading import (

@@ -1,14 +1,14 @@
-"""The configuration as a whole: every section, and how values are found for it.
+"""Load the whole configuration from its sources: file, environment and flags.
 
-Where a value comes from, later ones win:
+Precedence, lowest first:
 
     default  <  file (TOML)  <  environment SEAWALL_<SECTION>_<FIELD>  <  flag --set section.field=value
 
-What is not declared is refused in every source, with the nearest name that exists. Every value is checked where it is
-given, also one that a later source replaces.
+Every source refuses undeclared settings, and the error suggests the closest existing name. Every value is validated,
+even if a later source overrides it.
 
-This module reads one file, the one it is told to. It knows no global state: the environment is passed in, and no file
-is looked for in the current directory.
+This module reads only the file that the caller or SEAWALL_CONFIG names. It uses no global state: the environment is
+passed in, and the current directory is not searched for files.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from seawall.config.server import ServerConfig
 from seawall.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "SEAWALL_"
-#: Names the file itself, so it is no setting; nor is what a client shows to a server.
+#: Variables that are not settings: the path of the file itself, and the token that a client presents to a server.
 FILE_VARIABLE = "SEAWALL_CONFIG"
 TOKEN_VARIABLE = "SEAWALL_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting of Seawall."""
+    """All settings of Seawall."""
 
     kernels: KernelsConfig = field(default_factory=KernelsConfig)
     disk: DiskConfig = field(default_factory=DiskConfig)
@@ -60,7 +60,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is declared about one setting."""
+    """The declaration of one setting."""
 
     key: str
     default: Value
@@ -69,7 +69,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The name of its environment variable."""
         return ENVIRONMENT_PREFIX + self.key.replace(".", "_").upper()
 
 
@@ -91,7 +91,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType({declared.key: declared for d
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration, and for each key where its value came from."""
+    """A configuration, and the origin of each key's value."""
 
     config: Config
     origins: Mapping[str, str]
@@ -99,7 +99,7 @@ class LoadedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value as a source gave it."""
+    """One raw value from a source."""
 
     key: str
     raw: object
@@ -107,7 +107,7 @@ class _Given:
     line: int | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return self.origin if self.line is None else f"{self.origin}, line {self.line}"
 
 
@@ -116,7 +116,7 @@ def load(
     environ: Mapping[str, str] = MappingProxyType({}),
     flags: Mapping[str, object] = MappingProxyType({}),
 ) -> LoadedConfig:
-    """Read the file (`path`, else the one SEAWALL_CONFIG names), the environment and the flags."""
+    """Load the file (`path`, or else the one that SEAWALL_CONFIG names), the environment and the flags."""
     path = path or environ.get(FILE_VARIABLE)
     values = {key: declared.default for key, declared in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
@@ -125,7 +125,7 @@ def load(
             rule = SETTINGS[given.key].rule
             value = rule.read(given.raw)
             if value is None:
-                raise ConfigError(f"{given.key} is {shown(given.raw)} ({given.place}): it must be {rule.allowed}")
+                raise ConfigError(f"{given.key} is {shown(given.raw)} ({given.location}): it must be {rule.allowed}")
             values[given.key] = value
             origins[given.key] = given.origin
     return LoadedConfig(_assemble(values), MappingProxyType(origins))
@@ -155,7 +155,7 @@ def _from_file(path: str) -> Iterator[_Given]:
         if section not in sections:
             raise _unknown(f"section {section}", section, sections, whole)
         if not isinstance(table, dict):
-            raise ConfigError(f"{section} is {shown(table)} ({whole.place}): it must be a table of settings")
+            raise ConfigError(f"{section} is {shown(table)} ({whole.location}): it must be a table of settings")
         for name, raw in table.items():
             given = _Given(f"{section}.{name}", raw, origin, _line(text, section, name))
             if given.key not in SETTINGS:
@@ -185,14 +185,14 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
 def _unknown(what: str, name: str, known: Iterable[str], given: _Given) -> ConfigError:
     nearest = difflib.get_close_matches(name, list(known), n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else "`seawall config show` lists every setting"
-    return ConfigError(f"unknown {what} ({given.place}): {hint}")
+    return ConfigError(f"unknown {what} ({given.location}): {hint}")
 
 
 # --- helpers -----------------------------------------------------------------------------------------------------
 
 
 def _line(text: str, section: str, name: str = "") -> int | None:
-    """The line that most likely sets the key, for a message only; None where it is written in an unusual way."""
+    """The line that most likely sets the key, for messages only; None if an unusual notation hides it."""
     wanted = f"{section}.{name}".rstrip(".")
     current = ""
     for number, line in enumerate(text.splitlines(), 1):

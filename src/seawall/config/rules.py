@@ -1,9 +1,9 @@
-"""Rules: which values a setting takes, whatever source they come from, and how a section keeps them.
+"""Rules that parse and validate the values of settings, whatever source they come from.
 
-A rule reads a value or refuses it; the words of its refusal follow "must be". Text is welcome everywhere, because an
-environment variable can be nothing else.
+A rule returns the parsed value or refuses it; error messages show the rule's description after "must be". Every rule
+accepts text, because an environment variable can be nothing else.
 
-This module must not know which settings there are.
+This module must not know which settings exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Value: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which values a setting takes: in words that follow "must be", and as a function that gives None for any other."""
+    """The values that a setting accepts: described by a phrase after "must be", parsed by `read` (None: refused)."""
 
     allowed: str
     read: Callable[[object], Value | None]
@@ -64,7 +64,7 @@ def size(low: int, high: int) -> Rule:
 
 
 def size_or_zero(low: int, high: int) -> Rule:
-    """Bytes in a range, or 0, which means something of its own."""
+    """Bytes in a range, or 0, which has a special meaning."""
     rule = size(low, high)
 
     def read(raw: object) -> Value | None:
@@ -74,7 +74,7 @@ def size_or_zero(low: int, high: int) -> Rule:
 
 
 def addresses(most: int) -> Rule:
-    """Where to listen: one or several of `host:port` with commas between; without a host every interface is meant."""
+    """Listen addresses: one or several `host:port`, separated by commas; no host means every interface."""
 
     def read(raw: object) -> str | None:
         texts = [text.strip() for text in raw.split(",")] if isinstance(raw, str) else []
@@ -84,7 +84,7 @@ def addresses(most: int) -> Rule:
             return None
         return ",".join(f"{host}:{port}" for host, port in found)
 
-    return Rule("host:port, [ipv6]:port or :port, or several with commas between", read)
+    return Rule("host:port, [ipv6]:port or :port, or several of them separated by commas", read)
 
 
 def duration(low: float, high: float) -> Rule:
@@ -99,7 +99,7 @@ def duration(low: float, high: float) -> Rule:
 
 
 def duration_or_zero(low: float, high: float) -> Rule:
-    """Seconds in a range, or 0, which means something of its own."""
+    """Seconds in a range, or 0, which has a special meaning."""
     rule = duration(low, high)
 
     def read(raw: object) -> Value | None:
@@ -109,7 +109,7 @@ def duration_or_zero(low: float, high: float) -> Rule:
 
 
 def path_text(*, may_be_empty: bool = False) -> Rule:
-    """A path; a relative one counts from the directory of the process."""
+    """A path; a relative one is relative to the working directory of the process."""
 
     def read(raw: object) -> str | None:
         return raw if isinstance(raw, str) and "\0" not in raw and (raw or may_be_empty) else None
@@ -118,12 +118,12 @@ def path_text(*, may_be_empty: bool = False) -> Rule:
 
 
 def group_text() -> Rule:
-    """The name or number of a group of users, or nothing."""
+    """The name or number of a user group, or nothing."""
 
     def read(raw: object) -> str | None:
         return raw if isinstance(raw, str) and re.fullmatch(r"[\w.$-]*", raw, re.ASCII) else None
 
-    return Rule("the name or number of a group, or empty", read)
+    return Rule("the name or number of a user group, or empty", read)
 
 
 def choice(words: type[StrEnum]) -> Rule:
@@ -137,14 +137,14 @@ def choice(words: type[StrEnum]) -> Rule:
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,\[\]]*):([0-9]{1,5})", re.ASCII)
 
-#: Longer text is no number: it is refused before anything is computed from it.
+#: Longer text is refused before it is parsed as a number.
 _NUMBER_TEXT_SIZE_MAX = 40
 _WHOLE_NUMBER = re.compile(r"\s*(-?[0-9]+(?:_[0-9]+)*)\s*([A-Za-z]*)\s*")
 _DECIMAL_NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def _number(raw: object, pattern: re.Pattern[str], units: Mapping[str, int | Decimal]) -> int | float | None:
-    """The number, or what a text of number and unit stands for; None if it is neither. Not-a-number fails any range."""
+    """A number, given as such or as text with a unit; None if it is neither. NaN fails every range check."""
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return raw
     match = pattern.fullmatch(raw) if isinstance(raw, str) and len(raw) <= _NUMBER_TEXT_SIZE_MAX else None
@@ -159,13 +159,13 @@ def _number(raw: object, pattern: re.Pattern[str], units: Mapping[str, int | Dec
 
 
 def about(rule: Rule, text: str) -> Mapping[str, object]:
-    """What is declared about a setting beside its default: its rule, and the one text that explains it."""
+    """The metadata of a setting's field: its rule and its help text."""
     return {"rule": rule, "help": text}
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A group of settings that checks itself when it is made."""
+    """A group of settings that validates itself on construction."""
 
     def __post_init__(self) -> None:
         for declared in fields(self):
@@ -178,6 +178,6 @@ class Section:
 
 
 def shown(raw: object) -> str:
-    """A value as messages show it."""
+    """A value as error messages show it: shortened if it is long."""
     text = repr(raw)
     return text if len(text) <= 60 else text[:59] + "…"

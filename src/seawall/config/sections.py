@@ -1,4 +1,4 @@
-"""The settings of machine code, disk, files, shared memory and measurements, each declared and explained once.
+"""The settings of kernels, disk, storage, shared memory and benchmarks, each declared and explained once.
 
 This module must not know where values come from.
 """
@@ -24,7 +24,7 @@ from seawall.config.rules import (
 
 
 class DiskBackend(StrEnum):
-    """Who carries out disk operations."""
+    """The backend that executes disk operations."""
 
     AUTO = "auto"
     RESIDENT = "resident"
@@ -32,7 +32,7 @@ class DiskBackend(StrEnum):
 
 
 class Toggle(StrEnum):
-    """On, off, or whatever the machine does best."""
+    """On, off, or whichever is faster on the machine."""
 
     AUTO = "auto"
     ON = "on"
@@ -41,31 +41,31 @@ class Toggle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KernelsConfig(Section):
-    """Machine code."""
+    """Compiled kernels."""
 
     cache_dir: str = field(
         default="",
         metadata=about(
             path_text(may_be_empty=True),
-            "folder that keeps compiled kernels; if empty, the first writable one of the usual places",
+            "directory of the kernel cache; if empty, the first writable one of the default locations",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DiskConfig(Section):
-    """How bytes reach the disk."""
+    """Disk I/O."""
 
     backend: DiskBackend = field(
         default=DiskBackend.AUTO,
         metadata=about(
             choice(DiskBackend),
-            "who carries out disk operations: threads of compiled code (resident), io_uring (uring), the better (auto)",
+            "what executes disk operations: threads of compiled code (resident), io_uring (uring), the faster (auto)",
         ),
     )
     ring_entries: int = field(
         default=limits.DISK_RING_ENTRIES,
-        metadata=about(integer(2, 4096, power_of_two=True), "disk operations in flight at most"),
+        metadata=about(integer(2, 4096, power_of_two=True), "maximum number of disk operations in flight"),
     )
     direct_sync: Toggle = field(
         default=Toggle.AUTO,
@@ -87,42 +87,42 @@ class StorageConfig(Section):
         default=limits.CHECKPOINT_SIZE,
         metadata=about(
             integer(limits.WAL_FILE_SIZE_MIN, 1 << 40),
-            "bytes of log after which its batches are in their places, whatever comes; bounds how long recovery takes; "
+            "bytes of log after which a checkpoint flushes its batches to segments; bounds the time of a recovery; "
             "large batches fill a quarter of it before their segments are sealed",
         ),
     )
     ballast_size: int = field(
         default=limits.BALLAST_SIZE,
-        metadata=about(integer(0, 1 << 40), "bytes kept in reserve, so that deletes work on a full disk"),
+        metadata=about(integer(0, 1 << 40), "bytes of disk space kept in reserve, so that deletes work on a full disk"),
     )
     staging_ttl_ms: int = field(
         default=limits.STAGING_TTL_MS,
         metadata=about(
             integer(1_000, 1 << 40),
-            "milliseconds after which records that were staged for a transaction and not committed go",
+            "milliseconds after which records that were staged for a transaction and not committed are deleted",
         ),
     )
     session_ttl_ms: int = field(
         default=limits.SESSION_TTL_MS,
         metadata=about(
             integer(1_000, 1 << 40),
-            "milliseconds after its last frame at which the session of a publisher is forgotten; what such a publisher "
-            "sends again is refused, not stored twice",
+            "milliseconds after its last frame at which the session of a publisher expires; batches that such a "
+            "publisher sends again are refused, not stored twice",
         ),
     )
     sessions_max: int = field(
         default=limits.CLIENTS_MAX,
         metadata=about(
             integer(1, limits.CLIENTS_MAX),
-            "sessions that are remembered at most; where another one opens the longest idle ones are forgotten, never "
-            "one with a connection or with a batch under way",
+            "maximum number of sessions; opening one more retires the longest idle ones, but never one with a "
+            "connection or with a batch in flight",
         ),
     )
     ephemeral_size: int = field(
         default=0,
         metadata=about(
             size_or_zero(limits.EPHEMERAL_SIZE_MIN, limits.TIB),
-            "bytes of records that topics of class ephemeral hold in memory together, whatever their caps say; 0 is a "
+            "bytes of records that all ephemeral topics together hold in memory, whatever their caps are; 0 means a "
             "quarter of the memory limit",
         ),
     )
@@ -130,24 +130,26 @@ class StorageConfig(Section):
         default="",
         metadata=about(
             group_text(),
-            "group of users that may read the files of the data directory (0640, 0750); if empty, only their owner may",
+            "user group that may read the files of the data directory (0640, 0750); if empty, only their owner may",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class FabricConfig(Section):
-    """Shared memory of a pod; its parts and their order are in `docs/fabric.md`."""
+    """Shared memory of a pod; `docs/fabric.md` describes its layout."""
 
     directory: str = field(
         default="",
-        metadata=about(path_text(may_be_empty=True), "folder of its file; if empty /dev/shm, else the data directory"),
+        metadata=about(
+            path_text(may_be_empty=True), "directory of its file; if empty, /dev/shm or else the data directory"
+        ),
     )
     brokers: int = field(
         default=1,
         metadata=about(
             integer(1, limits.FABRIC_BROKERS_MAX),
-            "brokers that `seawall fabric layout` makes room for; a log makes as much as it needs",
+            "number of brokers in the output of `seawall fabric layout`; a log allocates what it needs",
         ),
     )
     goi_entries: int = field(
@@ -164,7 +166,10 @@ class FabricConfig(Section):
     )
     checkpoint_size: int = field(
         default=limits.FABRIC_CHECKPOINT_SIZE,
-        metadata=about(size(*limits.FABRIC_CHECKPOINT_RANGE), "both checkpoints, 64 bytes a client and a topic each"),
+        metadata=about(
+            size(*limits.FABRIC_CHECKPOINT_RANGE),
+            "bytes of both checkpoints together, 64 for each client and topic in each",
+        ),
     )
     blog_size: int = field(
         default=limits.FABRIC_BLOG_SIZE,
@@ -176,15 +181,15 @@ class FabricConfig(Section):
 class TopologyConfig(Section):
     """Processors and memory nodes."""
 
-    pin: bool = field(default=False, metadata=about(switch(), "tie each role to processors of its own"))
+    pin: bool = field(default=False, metadata=about(switch(), "pin each role to processors of its own"))
 
 
 @dataclass(frozen=True, slots=True)
 class BenchConfig(Section):
-    """Measurements."""
+    """Benchmarks."""
 
-    directory: str = field(default=".", metadata=about(path_text(), "folder in which the disk is measured"))
-    seconds: float = field(default=2.0, metadata=about(duration(0.01, 3600), "time spent on each figure, in seconds"))
+    directory: str = field(default=".", metadata=about(path_text(), "directory in which the disk is measured"))
+    seconds: float = field(default=2.0, metadata=about(duration(0.01, 3600), "seconds spent on each figure"))
     rounds: int = field(
-        default=5, metadata=about(integer(5, 1000), "rounds in which a figure and its baseline take turns")
+        default=5, metadata=about(integer(5, 1000), "rounds that alternate between a figure and its baseline")
     )

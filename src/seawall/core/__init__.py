@@ -1,4 +1,4 @@
-"""Vocabulary and pure state machines: no operating system, no time, no randomness, no threads.
+"""Shared types and pure state machines: no operating system, no clock, no randomness, no threads.
 
-Same state and same input give the same output. Whoever needs the time or a random number passes it in.
+The same state and input always give the same output. Callers pass in the time and random numbers.
 """

@@ -1,8 +1,8 @@
-"""Named invariants, checked where they matter.
+"""Check named invariants at run time.
 
-`check` is for what must hold if Seawall is right: it fails only through a bug here, never through a caller, a peer or
-a disk, which have errors of their own. It is an ordinary call, so `python -O` does not remove it. It has no place
-inside loops over records; kernels report such findings as result codes.
+A failed `check` is always a bug in Seawall. Mistakes of a caller, a peer or a disk have their own errors. `check` is an
+ordinary call, so `python -O` does not remove it. Do not use it in loops over records; kernels report such violations
+as result codes.
 """
 
 from __future__ import annotations

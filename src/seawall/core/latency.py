@@ -1,10 +1,11 @@
-"""How long things take, as a distribution of fixed size: a count for each of 720 lengths of time.
+"""A latency histogram of fixed size: 720 buckets of durations.
 
-    histogram.add(elapsed_ns)            one addition to one number: cheap enough for every batch
-    histogram.summary()                  count, p50, p99, p999 and the longest, at any time
+    histogram.add(elapsed_ns)            increments one counter: cheap enough for every batch
+    histogram.summary()                  count, p50, p99, p999 and maximum, at any time
 
-Lengths are whole up to 32 ns, then 16 for each doubling, up to 2^48 ns (three days), where longer ones count too. So a
-percentile is told as the upper end of its length, at most one sixteenth too long and never too short.
+Buckets are 1 ns wide up to 32 ns; above that there are 16 per power of two, up to 2^48 ns (three days). The last bucket
+also counts longer durations. A percentile is reported as the upper end of its bucket: at most one sixteenth too long,
+and never too short.
 
 This module must not know what is measured.
 """
@@ -22,7 +23,7 @@ _SIZE: Final = (_BITS_MAX - 5) * _STEPS + 2 * _STEPS
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """What was measured so far, in nanoseconds; all 0 while nothing was."""
+    """The measurements so far, in nanoseconds; all 0 if there are none."""
 
     count: int
     p50_ns: int
@@ -32,7 +33,7 @@ class LatencySummary:
 
 
 class LatencyHistogram:
-    """Counts by length of time. Whoever adds sees to it that one does at a time; anybody may ask."""
+    """Counts by duration. Callers must serialize `add`; any thread may call `summary`."""
 
     __slots__ = ("_counts", "_max_ns")
 
@@ -41,21 +42,21 @@ class LatencyHistogram:
         self._max_ns = 0
 
     def add(self, elapsed_ns: int) -> None:
-        """One more that took so long."""
+        """Count one more duration."""
         elapsed_ns = max(0, elapsed_ns)
         self._max_ns = max(self._max_ns, elapsed_ns)
         shift = max(0, elapsed_ns.bit_length() - 5)
         self._counts[min(shift * _STEPS + (elapsed_ns >> shift), _SIZE - 1)] += 1
 
     def summary(self) -> LatencySummary:
-        """What was measured so far."""
+        """Summarize the measurements so far."""
         counts = self._counts.tolist()
         total = sum(counts)
-        p50_ns, p99_ns, p999_ns = (self._end_of(counts, total, per_mille) for per_mille in (500, 990, 999))
+        p50_ns, p99_ns, p999_ns = (self._percentile_ns(counts, total, per_mille) for per_mille in (500, 990, 999))
         return LatencySummary(total, p50_ns, p99_ns, p999_ns, self._max_ns)
 
-    def _end_of(self, counts: list[int], total: int, per_mille: int) -> int:
-        """The time within which so many of a thousand were done."""
+    def _percentile_ns(self, counts: list[int], total: int, per_mille: int) -> int:
+        """The upper bound of the bucket that contains the percentile."""
         left = -(-total * per_mille // 1_000)
         for index, count in enumerate(counts):
             left -= count

@@ -1,4 +1,4 @@
-"""A session as people and tools see it: whose it is, how far it has come, and when its publisher was last there."""
+"""The public description of a publisher's session: its client, its progress, and when it was last seen."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class SessionInfo:
 
     client_id: ClientId
     session_epoch: SessionEpoch
-    #: The lowest client seq that is not decided.
+    #: The lowest undecided client seq.
     next_client_seq: ClientSeq
-    #: Milliseconds since the Unix epoch of its last frame, as exactly as sessions are looked at (`SESSION_LOOKS`).
+    #: Time of its last frame in milliseconds since the Unix epoch, as exact as the expiry checks (`SESSION_LOOKS`).
     last_seen_ms: int
-    #: Whether a connection or an open publisher has it; such a session does not expire.
+    #: True if a connection or an open publisher uses it; such a session does not expire.
     is_live: bool

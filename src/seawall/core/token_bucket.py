@@ -1,13 +1,13 @@
 """A rate limit: tokens flow in at a steady rate, up to a burst; work takes tokens out.
 
 Theory of operation. The level is counted in billionths of a token, so a rate of r tokens per second adds exactly r
-units per nanosecond. Everything is an integer: no sum of many small steps drifts from one large step, and the wait
-that is announced is exact to the nanosecond.
+units per nanosecond. All arithmetic is on integers: many small steps add up exactly to one large step, and `wait_ns` is
+exact to the nanosecond.
 
 Rules
 - 0 ≤ level ≤ burst, so over any time t at most burst + rate × t tokens are taken.
-- Time comes from the caller, in nanoseconds of a monotonic clock. A time before the latest one seen adds nothing and
-  takes nothing away; tokens flow again once time has passed that point.
+- The caller passes in the time, in nanoseconds of a monotonic clock. A time before the latest one changes nothing;
+  tokens flow again once time has passed that point.
 - A bucket starts full. It has one owner and needs no lock.
 """
 
@@ -38,11 +38,11 @@ class TokenBucket:
 
     @property
     def burst(self) -> int:
-        """Most tokens the bucket holds."""
+        """The most tokens that the bucket holds."""
         return self._burst
 
     def take(self, count: int, now_ns: int) -> bool:
-        """Take all `count` tokens or none; false if they are not there yet."""
+        """Take all `count` tokens or none; False if there are not enough yet."""
         self._check_count(count)
         self._refill(now_ns)
         if self._level_units < count * _UNITS_PER_TOKEN:
@@ -51,7 +51,7 @@ class TokenBucket:
         return True
 
     def take_up_to(self, count: int, now_ns: int) -> int:
-        """Take as many whole tokens as there are, at most `count`; return how many."""
+        """Take the whole tokens that are available, at most `count`; returns how many."""
         if count < 0:
             raise InvalidInputError(f"cannot take {count} tokens")
         self._refill(now_ns)
@@ -60,17 +60,17 @@ class TokenBucket:
         return taken
 
     def wait_ns(self, count: int, now_ns: int) -> int:
-        """Nanoseconds from now after which `take(count)` succeeds if nothing else is taken; 0 if it would now."""
+        """Nanoseconds until `take(count)` succeeds if nothing else is taken; 0 if it would succeed now."""
         self._check_count(count)
         self._refill(now_ns)
         lacking_units = count * _UNITS_PER_TOKEN - self._level_units
         if lacking_units <= 0:
             return 0
-        # The latest time seen may lie after `now_ns`; tokens flow only from there on.
+        # The latest time may be after `now_ns`; tokens flow only from there on.
         return self._latest_ns - now_ns + -(-lacking_units // self._rate)
 
     def change(self, rate: int, burst: int, now_ns: int) -> None:
-        """Set a new rate and burst from now on; tokens earned so far stay, as many as the new burst holds."""
+        """Set a new rate and burst from now on; tokens earned so far stay, up to the new burst."""
         _check_at_least_one("rate", rate)
         _check_at_least_one("burst", burst)
         self._refill(now_ns)
@@ -93,4 +93,4 @@ class TokenBucket:
 
 def _check_at_least_one(name: str, value: int) -> None:
     if value < 1:
-        raise InvalidInputError(f"the {name} of a token bucket is at least 1, not {value}")
+        raise InvalidInputError(f"the {name} of a token bucket must be at least 1, not {value}")

@@ -1,11 +1,12 @@
-"""Words of transactions: what is staged, what is to be committed together, and what became of it.
+"""Types of transactions: staged ranges, the request to commit them, and its result.
 
-Records of a transaction are *staged* first, out of sight of every reader. Whoever staged them knows the seqs that they
-got there, whole batches, as ranges; ranges may be sent elsewhere (they pickle) to whoever commits. A commit names an
-owner and an epoch, its *key*, and publishes ranges into topics, in the order given, at one position.
+Records of a transaction are first *staged* in a hidden topic that readers do not see. Staging returns the seqs of the
+staged batches as ranges; ranges can be pickled and sent to the process that commits. A commit names an owner and an
+epoch, its *key*, and publishes ranges into topics, in the given order, at one position.
 
-Most stage in one topic that all share. Who stages much does it apart, in one of a few *berths*, topics of their own, so
-that its batches lie together. The seqs of a berth are told as its number times `BERTH_SEQS` and more: a seq says both.
+Most transactions are staged in one shared topic. Bulk writers use one of a few *staging partitions*, hidden topics of
+their own, so that their batches are contiguous. A staged seq also encodes the partition: it is the partition's number
+times `BERTH_SEQS` plus the seq inside the partition.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from typing import Final, NamedTuple
 
 from seawall.core.types import Position, Seq, TimestampNs
 
-#: The name of the topic that is shared, which nobody else can create; berths have a number behind it.
+#: The reserved name of the shared staging topic; staging partitions append their number to it.
 STAGING_TOPIC: Final = "_staging"
 
-#: How many staged seqs a berth has.
+#: Staged seqs of one staging partition.
 BERTH_SEQS: Final = 1 << 48
 
 
 class StagedRange(NamedTuple):
-    """Whole batches that are staged, from the seq of their first record to that of their last."""
+    """Whole staged batches, from the seq of their first record to that of their last."""
 
     first_seq: Seq
     last_seq: Seq
 
     @property
     def record_count(self) -> int:
-        """How many records are staged there."""
+        """Number of staged records."""
         return self.last_seq - self.first_seq + 1
 
 
 class StagedPart(NamedTuple):
-    """Something staged, and the topic that it is to be published into."""
+    """A staged range, and the topic to publish it into."""
 
     topic: str
     staged: StagedRange
 
 
 class OffsetCommit(NamedTuple):
-    """How far an owner has read a topic, to be kept if the transaction it joins is committed."""
+    """An owner's read position in a topic, stored if and only if its transaction commits."""
 
     owner: str
     topic: str
@@ -51,7 +52,7 @@ class OffsetCommit(NamedTuple):
 
 
 class TopicSpan(NamedTuple):
-    """Where the records of a transaction lie in one topic: dense, from a seq on."""
+    """The seqs of a transaction's records in one topic: `record_count` consecutive ones from `first_seq`."""
 
     topic: str
     first_seq: Seq
@@ -65,7 +66,7 @@ class TopicSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WantedTransaction:
-    """What a commit asks for: ranges into topics in their order, and cursors that join."""
+    """A request to commit: staged ranges with their topics, in order, and the offsets to store with them."""
 
     owner: str
     epoch: int
@@ -75,37 +76,37 @@ class WantedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A transaction that was committed: where, when, and which seqs its records have in each topic."""
+    """A committed transaction: its position, its time, and the seqs of its records in each topic."""
 
     owner: str
     epoch: int
     position: Position
     timestamp_ns: TimestampNs
     spans: tuple[TopicSpan, ...]
-    #: Whether this is the answer to a repetition: it was committed before.
+    #: True if the commit was a repetition: the transaction had been committed before.
     is_repeated: bool = field(default=False, compare=False)
 
     def span(self, topic: str) -> TopicSpan | None:
-        """Where its records lie in a topic, if it has any there."""
+        """The seqs of its records in a topic, or None if it has none there."""
         return next((span for span in self.spans if span.topic == topic), None)
 
 
 def partition_name(partition: int) -> str:
-    """The name of the topic of a berth; 0 is the one that is shared."""
+    """The topic name of a staging partition; 0 is the shared staging topic."""
     return f"{STAGING_TOPIC}.{partition}" if partition else STAGING_TOPIC
 
 
 def partition_named(name: str) -> int:
-    """The berth that a topic of staged records is."""
+    """The number of the staging partition with this topic name."""
     return int(name.removeprefix(STAGING_TOPIC).removeprefix(".") or 0)
 
 
 def joined(ranges: Iterable[StagedRange]) -> list[StagedRange]:
-    """The same ranges, in their order, with those that follow one another as one."""
-    found: list[StagedRange] = []
+    """The same ranges in the same order, with adjacent ones merged."""
+    merged: list[StagedRange] = []
     for each in ranges:
-        if found and found[-1].last_seq + 1 == each.first_seq:
-            found[-1] = StagedRange(found[-1].first_seq, each.last_seq)
+        if merged and merged[-1].last_seq + 1 == each.first_seq:
+            merged[-1] = StagedRange(merged[-1].first_seq, each.last_seq)
         else:
-            found.append(each)
-    return found
+            merged.append(each)
+    return merged

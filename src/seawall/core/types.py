@@ -1,8 +1,7 @@
-"""The numbers of Seawall, each with a type of its own, so that one is never handed over for another.
+"""A distinct type for each kind of number, so that the type checker finds one passed for another.
 
-All of them are plain integers (or text, for `UniqueId`) at run time. A function that takes a `Seq` says by its
-signature that a `Position` is a mistake, and the type checker finds it. This module knows nothing of how the numbers
-are stored, sent or made.
+All of them are plain integers (or text, for `UniqueId`) at run time. This module must not know how the numbers are
+stored, sent or made.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Offset = NewType("Offset", int)
 #: Number of a topic (u32); 0 means "no topic".
 TopicId = NewType("TopicId", int)
 
-#: One life of a topic name: deleting and creating it again starts the next (u64).
+#: Incarnation of a topic name: deleting and creating it again starts the next (u64).
 TopicEpoch = NewType("TopicEpoch", int)
 
 #: A publisher (u64, not 0); the top bit marks a synthetic one, see `identifiers.py`.
@@ -30,10 +29,10 @@ ClientId = NewType("ClientId", int)
 #: Number of a batch among all batches of its publisher, from 1 (u64).
 ClientSeq = NewType("ClientSeq", int)
 
-#: One life of a publisher, from 1; 0 belongs to synthetic clients, which have no session (u64).
+#: Incarnation of a publisher, from 1; 0 belongs to synthetic clients, which have no session (u64).
 SessionEpoch = NewType("SessionEpoch", int)
 
-#: Leadership number, from 1; what carries an older one is fenced (u32).
+#: Leadership number, from 1; holders of an older one are fenced (u32).
 Term = NewType("Term", int)
 
 #: One sequencing window of a sequencer (u64).
@@ -50,7 +49,7 @@ UniqueId = NewType("UniqueId", str)
 
 
 class NumberedBatch(Protocol):
-    """A batch that has its numbers, as whoever keeps the state of a topic needs to know it."""
+    """A batch with its assigned numbers, as the state of a topic needs it."""
 
     @property
     def position(self) -> Position:
@@ -74,15 +73,15 @@ class NumberedBatch(Protocol):
 
     @property
     def timestamp_ns(self) -> TimestampNs:
-        """The log's time."""
+        """The timestamp that the log assigned."""
         ...
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """Number of its records."""
         ...
 
     @property
     def raw_length(self) -> int:
-        """Bytes of its plain block."""
+        """Bytes of its uncompressed block."""
         ...

@@ -1,1 +1,1 @@
-"""Sans-IO codecs: bytes in, events out, and back. Nothing here touches a socket, a file or a clock."""
+"""Sans-IO codecs of the wire protocol: bytes to frames and messages, and back. No socket, no file, no clock."""

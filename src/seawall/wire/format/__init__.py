@@ -1,1 +1,1 @@
-"""What both protocol versions and the disk share: records, batches, frames, fields, compression, Arrow."""
+"""Formats shared by both protocol versions and the disk: records, batches, frames, fields, compression, Arrow."""

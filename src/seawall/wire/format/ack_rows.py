@@ -1,6 +1,7 @@
-"""ACK frames with many entries, as arrays: what `lwp2.encode_ack` does for objects, without an object for each entry.
+"""Encode and decode ACK frames with many entries as arrays, without an object per entry.
 
-The bytes are those of `lwp2_session.Ack`. This module must not know who is answered, nor what becomes of it.
+`lwp2/frames.py` (`encode_ack`) does the same for objects; the bytes are those of `lwp2/session.py` (`Ack`). This module
+must not know connections or sessions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _PREFIX: Final = Struct("<QII")
 def encode_ack_rows(
     rows: Rows, *, session_epoch: SessionEpoch, window_batches: int, window_bytes: int, through: int
 ) -> bytes:
-    """The ACK frame with these entries, by rising client seq; everything up to `through` is decided."""
+    """The ACK frame with these entries, in ascending client seq; every client seq up to `through` is decided."""
     data = _PREFIX.pack(session_epoch, window_batches, window_bytes) + rows.tobytes()
     header = encode_header_v2(
         *(Kind.ACK, 0),
@@ -54,16 +55,16 @@ def encode_ack_rows(
 
 
 def ack_rows(payload: Buffer) -> Rows:
-    """The entries of an ACK payload, where they lie."""
+    """The entries of an ACK payload, as a view without a copy."""
     size = len(payload) - _PREFIX.size
     if size < 0 or size % ACK_ROW.itemsize:
-        raise malformed(f"ACK: {len(payload)} bytes are no whole entries")
+        raise malformed(f"ACK: {len(payload)} bytes are not a whole number of entries")
     return np.frombuffer(payload, ACK_ROW, offset=_PREFIX.size)
 
 
 def ack_window(payload: Buffer) -> tuple[int, int]:
-    """How many batches and bytes the session of an ACK may have under way."""
+    """The window of the ACK's session: batches and bytes that it may have in flight."""
     if len(payload) < _PREFIX.size:
-        raise malformed(f"ACK: {len(payload)} bytes, at least {_PREFIX.size}")
+        raise malformed(f"ACK: {len(payload)} bytes, needs at least {_PREFIX.size}")
     _epoch, batches, size = _PREFIX.unpack_from(payload)
     return batches, size

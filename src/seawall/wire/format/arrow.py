@@ -1,6 +1,6 @@
-"""Blocks of records from and to Arrow, and from plain values: bulk work without a Python object for each record.
+"""Convert blocks of records from and to Arrow, and encode plain values, without a Python object per record.
 
-Columns, by name; what is missing or null is absent in the record:
+Columns, by name; a missing or null column means that the record does not have the field:
 
 | column    | Arrow type                           | in a record                                 |
 |-----------|--------------------------------------|---------------------------------------------|
@@ -11,11 +11,11 @@ Columns, by name; what is missing or null is absent in the record:
 | meta      | binary or string                     | envelope meta                               |
 | headers   | list<struct<key, value>>             | envelope headers; keys string, values binary|
 
-A table that has `value` alone becomes raw records; any other column makes every record an envelope. Reading gives the
-same columns, and `seq`, the number of each record, and `type`, its record type; records that are no envelope have their
-value in `value`, a null has a null there. What a delete left behind (type 00, empty) is left out, its seq with it.
+A table with only `value` becomes raw records; any other column makes every record an envelope. Reading returns the same
+columns, plus `seq`, the number of each record, and `type`, its record type. A record that is not an envelope has its
+value in `value`; a null record has a null there. Deleted records (type 00, empty) are omitted, together with their seq.
 
-A block holds at most `BATCH_RECORDS_MAX` records and `BLOCK_SIZE_MAX` bytes; one record that fits no block is refused
+A block holds at most `BATCH_RECORDS_MAX` records and `BLOCK_SIZE_MAX` bytes; a record that exceeds a block is refused
 before anything is encoded.
 """
 
@@ -50,14 +50,14 @@ FIELD_COLUMNS: Final = {
 }
 KNOWN_COLUMNS: Final = ("value", "key", "timestamp", "node", "tag", "meta", "headers")
 
-#: What every envelope record has, and what its timestamp and each of its sized fields add.
+#: Bytes of every envelope record, and those that its timestamp and each of its sized fields add.
 _ENVELOPE_SIZE_MIN: Final = limits.EXTENDED_HEADER_SIZE + 2
 _TIMESTAMP_SIZE: Final = 8
 _LENGTH_SIZE: Final = 4
 
 
 class EncodedBlock(NamedTuple):
-    """One block, how many records it holds, and its CRC-32C where that came with the making."""
+    """One block, its record count, and its CRC-32C if encoding has computed it."""
 
     block: bytes | memoryview
     record_count: int
@@ -70,7 +70,7 @@ class EncodedBlock(NamedTuple):
 
 
 def encode_values(values: Sequence[bytes], record_type: int = RecordType.RAW) -> Iterator[EncodedBlock]:
-    """Blocks of plain values of one type, as few as the bounds allow."""
+    """Encode plain values of one type into as few blocks as the bounds allow."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -78,11 +78,11 @@ def encode_values(values: Sequence[bytes], record_type: int = RecordType.RAW) ->
 
 
 def encode_table(table: pa.Table | pa.RecordBatch) -> Iterator[EncodedBlock]:
-    """Blocks of the rows of a table, one record for each."""
+    """Encode the rows of a table into blocks, one record per row."""
     unknown = sorted(set(table.schema.names) - set(KNOWN_COLUMNS))
     if unknown or "value" not in table.schema.names:
-        wanted = "it needs value" if not unknown else f"unknown columns {', '.join(unknown)}"
-        raise InvalidInputError(f"a table to publish has the columns {', '.join(KNOWN_COLUMNS)}: {wanted}")
+        problem = "it needs value" if not unknown else f"unknown columns {', '.join(unknown)}"
+        raise InvalidInputError(f"a table to publish has the columns {', '.join(KNOWN_COLUMNS)}: {problem}")
     batches = table.to_batches() if hasattr(table, "to_batches") else [table]
     for batch in batches:
         if batch.num_rows:
@@ -92,9 +92,9 @@ def encode_table(table: pa.Table | pa.RecordBatch) -> Iterator[EncodedBlock]:
 def decode_table(
     block: Buffer, *, base_seq: int, wanted: Sequence[str] = KNOWN_COLUMNS, record_count: int | None = None
 ) -> pa.RecordBatch:
-    """The records of a plain block, or of several joined, as columns: seq, type, and those of `wanted`.
+    """Decode the records of an uncompressed block, or of several joined ones, into the columns seq, type and `wanted`.
 
-    Whoever knows how many records there are says so: room for the most there could be is then not needed.
+    Pass `record_count` if it is known: otherwise offsets for the most records possible are allocated.
     """
     import pyarrow as pa
 
@@ -105,7 +105,7 @@ def decode_table(
     count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, space, offsets)
     if count < 0 or record_count not in (None, count):
         raise CorruptionError(
-            f"a block of {source.size} bytes is not a run of records, or not of as many as it should (code {count})"
+            f"a block of {source.size} bytes is not a run of records, or has another record count (code {count})"
         )
     located = _Located(source, offsets, count)
     arrays: dict[str, pa.Array] = {"seq": located.seqs(base_seq), "type": pa.array(located.types.astype(np.uint32))}
@@ -127,7 +127,7 @@ def plain_table(
     values: tuple[npt.NDArray[np.int32], Bytes],
     wanted: Sequence[str],
 ) -> pa.RecordBatch:
-    """Records without envelopes as `decode_table` would give them, from columns that are filled already.
+    """Records without envelopes, in the form of `decode_table`, from columns that are already filled.
 
     `values` are the offsets and the data of their values. Nothing is copied.
     """
@@ -145,19 +145,19 @@ def plain_table(
 
 
 def empty_table(wanted: Sequence[str]) -> pa.RecordBatch:
-    """No records, with the columns they would have."""
+    """An empty table with these columns."""
     return decode_table(b"", base_seq=1, wanted=wanted)
 
 
 def check_columns(wanted: Sequence[str]) -> None:
-    """Refuse the name of a column that records do not have."""
+    """Raise `InvalidInputError` if a column is unknown."""
     unknown = sorted(set(wanted) - set(KNOWN_COLUMNS))
     if unknown:
         raise InvalidInputError(f"no column {', '.join(unknown)}: records have {', '.join(KNOWN_COLUMNS)}")
 
 
 class _Located:
-    """Where the fields of a block's records are, those left out that a delete has emptied."""
+    """Locations of the fields of a block's records, without deleted records."""
 
     def __init__(self, source: Bytes, offsets: Integers, count: int) -> None:
         values, value_lengths, types = np.empty((3, count), np.int64)
@@ -165,7 +165,7 @@ class _Located:
         self._starts: Integers | None = None
         self._timestamps = np.full(count, -1, np.int64)
         self._values = (values, value_lengths)
-        # Most blocks hold plain records or none but envelopes; only the latter pay for the table of fields.
+        # Most blocks hold only plain records or only envelopes; plain ones do not need the table of fields.
         if np.any(types == RecordType.ENVELOPE):
             self._starts, self._lengths = np.empty((2, columns.COLUMN_COUNT, count), np.int64)
             columns.locate_envelopes(source, offsets, count, self._starts, self._lengths, self._timestamps)
@@ -175,11 +175,11 @@ class _Located:
 
     @property
     def timestamps(self) -> Integers:
-        """Envelope timestamps, −1 where there is none."""
+        """Envelope timestamps; −1 means none."""
         return self._keep(self._timestamps)
 
     def seqs(self, base_seq: int) -> npt.NDArray[np.uint64]:
-        """The seq of each record kept."""
+        """The seq of each record that is not deleted."""
         numbers = np.arange(self._timestamps.size, dtype=np.uint64) if self._kept is None else self._kept
         return numbers.astype(np.uint64) + np.uint64(base_seq)
 
@@ -197,7 +197,7 @@ class _Located:
 
 
 def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
-    """Split rows into runs that fit a block each; `sizes` are the bytes of each row's record."""
+    """Split rows into runs that each fit a block; `sizes` are the bytes of each row's record."""
     if sizes.size and int(sizes.max()) > limits.BLOCK_SIZE_MAX:
         row = int(sizes.argmax())
         raise LimitError(
@@ -216,7 +216,7 @@ def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
 def _encode_batch(batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
     value = _Column.of(batch, "value")
     if value.has_nulls:
-        raise InvalidInputError("the value of a row is null: a record has a value, which may be empty")
+        raise InvalidInputError("the value of a row is null: a record needs a value, which may be empty")
     if batch.schema.names == ["value"]:
         yield from _encode_runs(value.data, value.offsets, RecordType.RAW)
         return
@@ -233,7 +233,7 @@ def _encode_batch(batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
 
 def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[EncodedBlock]:
     header = limits.RECORD_HEADER_SIZE if record_type <= RecordType.NULL else limits.EXTENDED_HEADER_SIZE
-    record_type = int(record_type)  # to a kernel a member of an enum is another, much slower type
+    record_type = int(record_type)  # an enum member would be another, much slower type for the kernel
     for first, last in _runs(np.diff(offsets) + header):
         part = offsets[first : last + 1]
         block = READ_BUFFERS.take(int(blocks.encoded_size(part, last - first, record_type)))
@@ -243,7 +243,7 @@ def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[E
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A binary or string array as bytes, offsets of 64 bits, and which rows are null."""
+    """A binary or string array as bytes, 64-bit offsets, and a mask of null rows."""
 
     data: Bytes
     offsets: Integers
@@ -271,7 +271,7 @@ class _Column:
         first = array.offset * np.dtype(width).itemsize
         wide = np.frombuffer(offsets, width, count, first).astype(np.int64) if offsets else np.zeros(count, np.int64)
         content = np.frombuffer(data, np.uint8) if data and data.size else np.zeros(0, np.uint8)
-        # A slice has the bytes of all rows of what it was cut from.
+        # A slice refers to the bytes of all rows of the original array.
         content = content[wide[0] : wide[-1]]
         wide -= wide[0]
         if not array.null_count:
@@ -280,7 +280,7 @@ class _Column:
 
 
 class _Fields:
-    """The span table of envelopes to be written, over one buffer that holds all their fields."""
+    """The field locations of envelopes to encode, in one buffer that holds all their fields."""
 
     def __init__(self, rows: int) -> None:
         self._pieces: list[Bytes] = []
@@ -289,13 +289,13 @@ class _Fields:
         self.lengths = np.full((columns.COLUMN_COUNT, rows), -1, np.int64)
 
     def add(self, column: int, field: _Column) -> None:
-        """Take over one column; its nulls are absent fields."""
+        """Add one column; nulls become absent fields."""
         self.starts[column] = field.offsets[:-1] + self._size
         self.lengths[column] = np.where(field.nulls, -1, np.diff(field.offsets))
-        self._take(field.data)
+        self._append(field.data)
 
     def add_headers(self, array: pa.ListArray) -> None:
-        """Take over the header lists of all rows."""
+        """Add the header lists of all rows."""
         import pyarrow as pa
 
         if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
@@ -321,10 +321,10 @@ class _Fields:
         )
         self.starts[columns.COLUMN_HEADERS] = starts + self._size
         self.lengths[columns.COLUMN_HEADERS] = lengths
-        self._take(out[:used])
+        self._append(out[:used])
 
     def encode(self, timestamps: Integers) -> Iterator[EncodedBlock]:
-        """The envelopes of all rows."""
+        """Encode the envelopes of all rows."""
         content = np.concatenate(self._pieces)
         sized = self.lengths[columns.COLUMN_KEY : columns.COLUMN_HEADERS] >= 0
         sizes = _ENVELOPE_SIZE_MIN + np.maximum(self.lengths, 0).sum(axis=0)
@@ -337,13 +337,13 @@ class _Fields:
             columns.encode_envelopes(content, starts, lengths, moments, last - first, block, 0)
             yield EncodedBlock(block.data, last - first)
 
-    def _take(self, data: Bytes) -> None:
+    def _append(self, data: Bytes) -> None:
         self._pieces.append(data)
         self._size += data.size
 
 
 def _timestamps(batch: pa.RecordBatch) -> Integers:
-    """Nanoseconds of each row, −1 where there is none."""
+    """Timestamp of each row in nanoseconds; −1 means none."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -356,7 +356,7 @@ def _timestamps(batch: pa.RecordBatch) -> Integers:
         raise InvalidInputError(f"column timestamp is {array.type}: it must be a timestamp or int64 nanoseconds")
     moments = array.cast(pa.int64())
     if moments.null_count < len(moments) and compute.min(moments).as_py() < 0:
-        raise InvalidInputError("a timestamp lies before 1970: nanoseconds since then are counted from 0")
+        raise InvalidInputError("a timestamp is before 1970: nanoseconds since then must not be negative")
     filled: Integers = moments.fill_null(-1).to_numpy()
     return filled
 
@@ -388,7 +388,7 @@ def _decode_headers(source: Bytes, starts: Integers, lengths: Integers) -> pa.Ar
 
 
 def _type_of(name: str) -> pa.DataType:
-    """The type of a column that plain records leave empty."""
+    """The type of a column that plain records do not fill."""
     import pyarrow as pa
 
     if name == "timestamp":
@@ -399,7 +399,7 @@ def _type_of(name: str) -> pa.DataType:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Names as text. A name that is no UTF-8 is shown as well as can be: it must not make a topic unreadable."""
+    """Header names as text. Invalid UTF-8 is replaced, so that such a name does not make a topic unreadable."""
     import pyarrow as pa
 
     try:

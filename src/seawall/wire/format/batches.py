@@ -1,4 +1,6 @@
-"""The batch: 96 bytes of header and a block. The frame a client sends is the batch that disk, follower and reader get.
+"""Encode, parse and verify batches: a header of 96 bytes and a block.
+
+The frame that a client sends is the same batch that is stored on disk and sent to readers.
 
 | at | size | field          | written by | notes                                                                   |
 |----|------|----------------|------------|-------------------------------------------------------------------------|
@@ -30,18 +32,17 @@
 A batch is valid when both checksums match; reserved and unknown flags are 0; codec and ack level are known; the plain
 block has exactly raw_length bytes, which is the stored length under codec none and not 0 under the others; and an
 append of records holds exactly record_count of them. From a client, moreover, command and the server's fields are 0,
-client_seq is not, flag 04 is not set, and there are 1 to 65,536 records. Flag 08 is a matter of the wire alone: the
-checksum follows in a frame of its own, and whoever receives the batch writes it into the header
-(`kernels.codec.frames`).
+client_seq is not, flag 04 is not set, and there are 1 to 65,536 records. Flag 08 exists only on the wire: the block
+checksum follows in a frame of its own, and the receiver writes it into the header (`kernels/codec/frames.py`).
 
 A keyed batch belongs to an idempotency key and to no session: its client_id, with the top bit set, and its client_seq
-are the key's digest of 127 bits (`topics.keys`).
+are the key's digest of 127 bits (`topics/keys.py`).
 
 INV-BLOCK-UNTOUCHED: the server never changes the block of a batch: it writes its own header fields and the header's
-checksum. The block's checksum, made once by the writer, vouches for it wherever it goes.
+checksum. The block's checksum, computed once by the writer, protects it from end to end.
 
-A refusal of the first 44 bytes ends the connection, one of the rest or of the block only that batch (it is REJECTED).
-This module must not know sessions, topics or files.
+An error in the first 44 bytes closes the connection; an error in the rest or in the block rejects only that batch
+(REJECTED). This module must not know sessions, topics or files.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ assert _HEADER.size == limits.BATCH_HEADER_SIZE
 
 
 class BatchSource(Enum):
-    """Where the bytes of a batch come from, which decides what they may hold and whose fault damage is."""
+    """The origin of a batch: decides which fields are allowed and which error reports damage."""
 
     CLIENT = "client"
     STORED = "stored"
@@ -89,7 +90,7 @@ class BatchSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The fields of the table, without those that are the same in every batch."""
+    """The header fields, without those that are the same in every batch."""
 
     command: int
     client_seq: ClientSeq
@@ -122,21 +123,21 @@ class BatchHeader:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether the block is one unit of bytes rather than records."""
+        """True if the block is one unit of bytes instead of records."""
         return bool(self.flags & BatchFlags.OPAQUE)
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its client id and client seq are the digest of an idempotency key."""
+        """True if its client id and client seq are the digest of an idempotency key."""
         return bool(self.flags & BatchFlags.KEYED)
 
     @property
     def is_control(self) -> bool:
-        """Whether it is an entry of the server's own, without records of a topic."""
+        """True if it is a control batch of the server, without records of a topic."""
         return self.command != 0
 
     def header_bytes(self) -> bytes:
-        """The 96 bytes before the block, checksum included; both can then go to one vectored write."""
+        """Encode the 96 bytes before the block, including the checksum; for a vectored write with the block."""
         header = bytearray(
             pack(
                 _HEADER,
@@ -187,10 +188,10 @@ def batch_header(
     command: int = 0,
     block_crc: int | None = None,
 ) -> BatchHeader:
-    """The header of a block as its writer sends it; `raw_length` must be given for a compressed block.
+    """Build the header of a block as its writer sends it; a compressed block needs `raw_length`.
 
-    Whoever knows the checksum of the block says so, and may say its length instead of the block then.
-    The count is not bounded here: a payload of version 1 may hold more records than a batch of version 2.
+    With `block_crc`, `block` may be the length of the block instead of the block itself. The record count is not
+    bounded here: a payload of version 1 may hold more records than a batch of version 2.
     """
     length = block if isinstance(block, int) else len(block)
     if raw_length is None:
@@ -200,7 +201,7 @@ def batch_header(
     if raw_length > limits.BLOCK_SIZE_MAX:
         raise LimitError(f"a block of {raw_length} bytes, at most {limits.BLOCK_SIZE_MAX}; split it")
     if block_crc is None:
-        assert not isinstance(block, int), "nobody can sum what is not there"
+        assert not isinstance(block, int), "a length needs block_crc"
         block_crc = checksum(block)
     return BatchHeader(
         command=command,
@@ -216,7 +217,7 @@ def batch_header(
         base_offset=Offset(0),
         raw_length=raw_length,
         term=Term(0),
-        # The header has room for the low half only; the session layer compares that half.
+        # The header holds only the low half; the session layer compares that half.
         session_epoch=session_epoch & 0xFFFF_FFFF,
         order=order,
         ack_level=ack_level,
@@ -226,16 +227,16 @@ def batch_header(
 
 
 def encode_batch(header: BatchHeader, block: Buffer) -> bytes:
-    """Header and block joined, for whoever has no vectored write."""
+    """Header and block joined, for callers without a vectored write."""
     if len(block) != header.block_length:
         raise InvalidInputError(f"a block of {len(block)} bytes under a header that says {header.block_length}")
     return b"".join((header.header_bytes(), block))
 
 
 def parse_batch_header(view: Buffer, *, source: BatchSource) -> BatchHeader:
-    """The header that `view` begins with, checksum and every rule that needs no block checked.
+    """Parse the header at the start of `view`; verify its checksum and all rules that do not need the block.
 
-    Bytes of a client raise `ProtocolError`, stored bytes `ChecksumError` or `CorruptionError`.
+    Bytes from a client raise `ProtocolError`, stored bytes `ChecksumError` or `CorruptionError`.
     """
     is_client = source is BatchSource.CLIENT
     if len(view) < limits.BATCH_HEADER_SIZE:
@@ -247,7 +248,7 @@ def parse_batch_header(view: Buffer, *, source: BatchSource) -> BatchHeader:
         raise _bad_header(is_client, f"magic {magic!r}, version {version}")
     if header_crc_v2(view[: limits.BATCH_HEADER_SIZE]) != header_crc:
         if is_client:
-            # Its length cannot be trusted, so there is nothing to go on with and nobody to answer.
+            # Its length cannot be trusted, so the next frame cannot be found, and nothing can be answered.
             raise ProtocolError("batch: header checksum", code=ErrorCode.CRC_MISMATCH, closes=True, answered=False)
         raise ChecksumError("batch: header checksum does not match")
     client_seq, timestamp_ns, record_count, payload_length, block_crc, topic_id, reserved, client_id, *fields = fields
@@ -282,7 +283,7 @@ def parse_batch_header(view: Buffer, *, source: BatchSource) -> BatchHeader:
     )
     _check_sizes(header, is_client)
     if is_client and (position or base_seq or base_offset or term or not client_seq):
-        raise malformed("batch: a field of the server is not 0, or client_seq is")
+        raise malformed("batch: a field of the server is not 0, or client_seq is 0")
     return header
 
 
@@ -295,11 +296,11 @@ def stamp(
     timestamp_ns: TimestampNs,
     term: Term,
 ) -> None:
-    """Write the server's fields and the header checksum into a batch where it lies; the block is not read."""
+    """Write the server's fields and the header checksum into a batch in place; the block is not read."""
     header = memoryview(buffer)[: limits.BATCH_HEADER_SIZE]
     if len(header) < limits.BATCH_HEADER_SIZE:
         raise InvalidInputError(f"stamp: {len(header)} bytes, a batch header has {limits.BATCH_HEADER_SIZE}")
-    # All values are packed before the first is written: a value that does not fit leaves the batch as it was.
+    # Pack all values before writing the first: a value that does not fit leaves the batch unchanged.
     stamped = (
         (_TIMESTAMP_AT, pack(_TIMESTAMP, "timestamp", timestamp_ns)),
         (_ORDERING_AT, pack(_ORDERING, "position, base_seq, base_offset", position, base_seq, base_offset)),
@@ -311,7 +312,7 @@ def stamp(
 
 
 def verify_block(header: BatchHeader, block: Buffer) -> None:
-    """Check the block as it was sent or stored against its header."""
+    """Verify a block, as sent or stored, against its header."""
     if len(block) != header.block_length:
         raise CorruptionError(f"batch: block of {len(block)} bytes where the header says {header.block_length}")
     if checksum(block) != header.block_crc:
@@ -319,12 +320,12 @@ def verify_block(header: BatchHeader, block: Buffer) -> None:
 
 
 def block_of(header: BatchHeader, block: Buffer) -> Buffer:
-    """The plain block of a verified batch from storage, within its stated length."""
+    """The uncompressed block of a verified batch from storage; it has exactly its stated length."""
     return decompress(header.codec, block, header.raw_length)
 
 
 def client_block_of(header: BatchHeader, block: Buffer) -> Buffer:
-    """The plain block of a batch from a client; what does not decompress to its stated length is refused."""
+    """The uncompressed block of a batch from a client; a block of another length than stated is refused."""
     try:
         return decompress(header.codec, block, header.raw_length)
     except CorruptionError as error:
@@ -332,7 +333,7 @@ def client_block_of(header: BatchHeader, block: Buffer) -> Buffer:
 
 
 def iter_batches(run: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each header of a run of whole stored batches with its block as stored, both checksums verified."""
+    """Yield each header of a run of whole stored batches with its stored block; both checksums are verified."""
     view = memoryview(run)
     at = 0
     while at < len(view):
@@ -347,7 +348,7 @@ def iter_batches(run: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def _check_sizes(header: BatchHeader, is_client: bool) -> None:
-    """The rules that tie count, lengths and codec together; they bound everything later steps allocate."""
+    """Check record count, lengths and codec against each other; they bound all later allocations."""
     if header.raw_length > limits.BLOCK_SIZE_MAX or header.block_length > limits.PAYLOAD_SIZE_MAX:
         raise _bad_body(is_client, f"block of {header.raw_length} bytes, {header.block_length} as sent")
     if header.codec is Codec.NONE:

@@ -1,11 +1,11 @@
-"""Every number with a meaning in LWP version 1 and version 2, by name.
+"""Named constants for all codes of LWP version 1 and version 2.
 
-This module knows names, not bytes: which field holds a code, and what to do about it, is said where it is parsed.
+This module defines names, not layouts: the parsers decide which field holds a code and what it means there.
 
 Rules
-- A code keeps its number for ever; a number is never given a second meaning.
-- Every error code has exactly one class, and the class alone says what a peer may do next.
-- Version 1 numbers are those the published clients speak; version 2 shares them wherever both have the thing.
+- A code keeps its number for ever; a number never gets a second meaning.
+- Every error code has exactly one class, and the class alone decides what a peer may do next.
+- Version 1 numbers are those of the published clients; version 2 uses the same numbers wherever both have the code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAGIC: Final = b"LANC"
 VERSION_1: Final = 1
 VERSION_2: Final = 2
 
-#: Largest u64: "position unknown" in an ACK, "where is the end" as the start of a version 1 fetch.
+#: Largest u64: "position unknown" in an ACK, "the end" as the start of a version 1 fetch.
 U64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 POSITION_UNKNOWN: Final = U64_MAX
 
@@ -27,7 +27,7 @@ V1_OFFSET_END: Final = 0x7FFF_FFFF_FFFF_FFFF
 #: Topic id in FETCH and SUBSCRIBE for "every topic this peer may read", in position order.
 ALL_TOPICS: Final = 0xFFFF_FFFF
 
-#: In the order and ack level of a batch: whatever the topic has.
+#: As order or ack level of a batch: use the topic's.
 AS_TOPIC: Final = 0xFF
 
 
@@ -43,7 +43,7 @@ class ErrorClass(IntEnum):
 
 @unique
 class ErrorCode(IntEnum):
-    """Error codes of both versions; those without a published meaning go to version 2 peers only."""
+    """Error codes of both versions; those without a published meaning are sent to version 2 peers only."""
 
     UNKNOWN = 0x01
     BAD_MAGIC = 0x02
@@ -89,14 +89,14 @@ class ErrorCode(IntEnum):
 
     @property
     def error_class(self) -> ErrorClass:
-        """The one class of this code; a code named in no set below is the caller's to correct."""
+        """The class of this code; codes in no set below are caller errors."""
         if self in _RETRYABLE:
             return ErrorClass.RETRYABLE
         return _OTHER_CLASSES.get(self, ErrorClass.CALLER)
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed later, nothing having happened now."""
+        """True if nothing happened and the same request may succeed later."""
         return self in _RETRYABLE
 
 
@@ -110,7 +110,7 @@ _RETRYABLE: Final = frozenset(
         ErrorCode.RATE_LIMITED,
         ErrorCode.BACKPRESSURE,
         ErrorCode.TIMEOUT,
-        # Nothing of a refused request took effect, and the next process or node answers it.
+        # The refused request had no effect, and the next process or node can answer it.
         ErrorCode.SHUTTING_DOWN,
     }
 )
@@ -120,7 +120,7 @@ _OTHER_CLASSES: Final = {
     ErrorCode.UNKNOWN: ErrorClass.FATAL,
     ErrorCode.INTERNAL: ErrorClass.FATAL,
     ErrorCode.STORAGE: ErrorClass.FATAL,
-    # After a failed sync only a restart helps; a full disk needs a person. Neither is cured by sending again.
+    # A failed sync needs a restart, a full disk needs an operator. Sending again does not help.
     ErrorCode.READ_ONLY: ErrorClass.FATAL,
     ErrorCode.OUTCOME_UNKNOWN: ErrorClass.OUTCOME_UNKNOWN,
 }
@@ -140,7 +140,7 @@ class V1Flags(IntFlag):
 
 
 class V1Kind(IntEnum):
-    """What a version 1 frame is, once the precedence of its flags is applied (`lwp1.frame_kind`)."""
+    """The kind of a version 1 frame, after the precedence of its flags is applied (`lwp1/frames.py`, `frame_kind`)."""
 
     IGNORED = 0
     INGEST = 1
@@ -216,7 +216,7 @@ class Command(IntEnum):
     RECORDS_DELETED = 0x65
     STAGING_FIND = 0x66
     TRANSACTION_COMMIT = 0x67
-    TRANSACTION_TOLD = 0x68
+    TRANSACTION_STATUS = 0x68
     TRANSACTION_ABORT = 0x69
     TRANSACTION_STATE = 0x6A
     PUBLISH_KEYED = 0x6B
@@ -236,7 +236,7 @@ class KeepaliveCommand(IntEnum):
 
 
 class Features(IntFlag):
-    """What a client offers in HELLO and a server grants in WELCOME. Unknown bits are dropped by the `and`."""
+    """Features that a client offers in HELLO and a server grants in WELCOME. The server's `and` drops unknown bits."""
 
     LZ4 = 0x01
     ZSTD = 0x02
@@ -250,7 +250,7 @@ class Features(IntFlag):
 
 
 class HelloFlags(IntFlag):
-    """What a client wants of its session."""
+    """The client's requests about its session."""
 
     NONE = 0x00
     OPEN = 0x01
@@ -259,7 +259,7 @@ class HelloFlags(IntFlag):
 
 
 class SessionStatus(IntEnum):
-    """What became of the session asked for in HELLO."""
+    """The outcome of the session request in HELLO."""
 
     NONE = 0
     NEW = 1
@@ -270,7 +270,7 @@ class SessionStatus(IntEnum):
 
 
 class AckStatus(IntEnum):
-    """Fate of a batch. From REJECTED up an ACK entry carries a reason."""
+    """The outcome of a batch. From REJECTED up an ACK entry carries a reason."""
 
     OK = 0
     DUPLICATE = 1
@@ -280,7 +280,7 @@ class AckStatus(IntEnum):
 
 
 class AckLevel(IntEnum):
-    """What an ack promises: nothing but failures, ordered, durable. In a batch AS_TOPIC stands for the topic's."""
+    """What an ack guarantees: reports failures only, ordered, durable. In a batch AS_TOPIC means the topic's level."""
 
     FAILURES = 0
     ORDERED = 1
@@ -288,7 +288,7 @@ class AckLevel(IntEnum):
 
 
 class Codec(IntEnum):
-    """How the block of a batch is compressed."""
+    """The compression of a batch's block."""
 
     NONE = 0
     LZ4 = 1
@@ -300,11 +300,11 @@ class BatchFlags(IntFlag):
 
     OPAQUE = 0x02  #: the block is one unit of bytes
     KEYED = 0x04  #: stored only: client_id and client_seq are the digest of an idempotency key
-    SUM_BEHIND = 0x08  #: on its way only: a SUM frame follows, and the checksum of the block is there
+    SUM_BEHIND = 0x08  #: on the wire only: the block checksum follows in a SUM frame
 
 
 class ReadBy(IntEnum):
-    """What the start of a read counts."""
+    """The unit or meaning of the start of a read."""
 
     SEQ = 0
     POSITION = 1
@@ -316,7 +316,7 @@ class ReadBy(IntEnum):
 
 
 class ReadFlags(IntFlag):
-    """What a reader takes besides plain durable blocks."""
+    """What a reader accepts besides plain durable blocks."""
 
     NONE = 0x00
     STORED_CODEC = 0x02
@@ -324,7 +324,7 @@ class ReadFlags(IntFlag):
 
 
 class DeleteBy(IntFlag):
-    """Which records RECORDS_DELETE means: those that fit all of these."""
+    """The conditions of RECORDS_DELETE; a record must match all of them."""
 
     NONE = 0x00
     BEFORE = 0x01
@@ -333,11 +333,11 @@ class DeleteBy(IntFlag):
 
 
 class DataFlags(IntFlag):
-    """What the server says about the batches after these."""
+    """What follows after these batches."""
 
     CAUGHT_UP = 0x01
     MORE = 0x02
-    PART = 0x04  #: what comes next has the position of the last batch here
+    PART = 0x04  #: the next batch has the same position as the last one here
 
 
 class GapReason(IntEnum):
@@ -353,7 +353,7 @@ class GapReason(IntEnum):
 
 
 class GapUnit(IntEnum):
-    """What the range of a gap counts."""
+    """The unit of a gap's range."""
 
     TOPIC_SEQ = 0
     CLIENT_SEQ = 1

@@ -1,6 +1,6 @@
-"""Compressed blocks, with output that no input can make larger than its bound.
+"""Compress and decompress blocks, with a bound on the output that no input can exceed.
 
-A block is compressed at most once, by its writer, and travels and rests that way. Codecs:
+A block is compressed at most once, by its writer, and is sent and stored in that form. Codecs:
 
 | codec | name | bytes                                                            |
 |-------|------|------------------------------------------------------------------|
@@ -10,16 +10,16 @@ A block is compressed at most once, by its writer, and travels and rests that wa
 
 INV-BOUNDED-OUTPUT: decompression allocates at most the stated length plus a constant, whatever the bytes claim.
 The stated length is checked against `BLOCK_SIZE_MAX` first, and the result must have exactly that length. The zstd
-library trusts the size a frame states about itself more than the bound it is given, so that size is compared with
-the stated one before the library sees the frame. A frame that states none needs a window: the constant, 8 MiB.
+library trusts the content size in the frame more than the bound that it is given, so that size is compared with the
+stated one before the library gets the frame. A frame without a content size needs a window: the constant, 8 MiB.
 
-An empty block is never compressed, since the library would not look at the rest of a frame that states size 0. Version
-1 states no length: there the bound is `BLOCK_SIZE_MAX`, or what the input could reach at the best ratio LZ4 has,
-whichever is less. The unused part of that buffer is address space the process never touches.
+An empty block is never compressed, since the library would ignore the rest of a frame with content size 0. Version 1
+states no length: there the bound is `BLOCK_SIZE_MAX`, or the input size at LZ4's best ratio, whichever is less. The
+unused part of that buffer is address space that the process never touches.
 
-Contexts are made per call: they must not be shared between threads, and making one costs a few microseconds.
+Each call creates its own context: contexts must not be shared between threads, and creating one takes microseconds.
 
-Damage is a `CorruptionError`; who got the bytes from a peer turns it into the refusal of that peer's frame.
+Damage is a `CorruptionError`; callers with bytes from a peer turn it into a refusal of that peer's frame.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from seawall.limits import BLOCK_SIZE_MAX, ZSTD_WINDOW_SIZE_MAX
 from seawall.wire.format.codes import Codec
 from seawall.wire.format.fields import Buffer
 
-#: Fast enough for the write path; the ratio of higher levels costs more than the bytes it saves.
+#: Fast enough for the write path; higher levels cost more time than the bytes they save are worth.
 _ZSTD_LEVEL: Final = 1
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-#: One byte of an LZ4 block adds at most 255 bytes of output, the last sequence a few more.
+#: One byte of an LZ4 block adds at most 255 bytes of output; the last sequence adds a few more.
 _LZ4_RATIO_MAX: Final = 255
 _LZ4_SLACK: Final = 64
 
 
 def compress(codec: Codec, block: Buffer) -> Buffer:
-    """The block in its stored form. The writer keeps the plain one if that is not larger."""
+    """Compress a block. The writer keeps the plain block if that is not larger."""
     if len(block) > BLOCK_SIZE_MAX:
         raise LimitError(f"a block of {len(block)} bytes, at most {BLOCK_SIZE_MAX}; split it")
     if codec is Codec.NONE:
@@ -58,7 +58,7 @@ def compress(codec: Codec, block: Buffer) -> Buffer:
 
 
 def decompress(codec: Codec, data: Buffer, raw_length: int) -> Buffer:
-    """The plain block of exactly `raw_length` bytes; with codec none it is `data` itself, not a copy."""
+    """Decompress to a block of exactly `raw_length` bytes; with codec none it is `data` itself, not a copy."""
     if not 0 <= raw_length <= BLOCK_SIZE_MAX:
         raise CorruptionError(f"a block claims {raw_length} bytes, at most {BLOCK_SIZE_MAX}")
     if codec is Codec.NONE:
@@ -75,12 +75,12 @@ def decompress(codec: Codec, data: Buffer, raw_length: int) -> Buffer:
 
 
 def decompress_v1(data: Buffer) -> bytes:
-    """The plain payload of a compressed version 1 frame, at most `BLOCK_SIZE_MAX` bytes."""
+    """Decompress the payload of a version 1 frame, to at most `BLOCK_SIZE_MAX` bytes."""
     return _decompress_lz4(data, plain_size_max(len(data)))
 
 
 def plain_size_max(size: int) -> int:
-    """Bytes that a compressed version 1 payload of this size can become."""
+    """The largest decompressed size of a version 1 payload of this size."""
     return min(BLOCK_SIZE_MAX, size * _LZ4_RATIO_MAX + _LZ4_SLACK)
 
 
@@ -94,7 +94,7 @@ def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
 
 def _decompress_zstd(data: Buffer, raw_length: int) -> bytes:
     if data[:4] != _ZSTD_MAGIC:
-        # Skippable frames have other magics; the library would take them for data.
+        # Skippable frames have other magics; the library would accept them as data.
         raise CorruptionError("not a zstd frame: wrong magic")
     try:
         parameters = zstandard.get_frame_parameters(data)

@@ -1,6 +1,6 @@
-"""The envelope, extended record type 0001: data with optional timestamp, key, node, tag, meta and headers.
+"""Encode and parse envelopes (extended record type 0001): data with optional timestamp, key, node, tag, meta, headers.
 
-One form carries HTTP events, keyed records with headers and table rows alike.
+The same form carries HTTP events, keyed records with headers, and table rows.
 
 | at | size         | field     | present when | bytes                                                        |
 |----|--------------|-----------|--------------|--------------------------------------------------------------|
@@ -13,10 +13,10 @@ One form carries HTTP events, keyed records with headers and table rows alike.
 | …  | 2 + …        | headers   | flag 20      | count u16, then count × (length u16, name, length u32, value)|
 | …  | the rest     | data      | always       | may be empty                                                 |
 
-An envelope is valid when no other flag is set, every field lies inside the value, and it has at most 1,024 headers.
-A flag tells an absent field (None) from an empty one (b"" or no headers). Header names may repeat and keep their
-order. Nothing here is text to the codec: whoever shows a field decodes it. The server does not look inside: a record
-whose envelope is not valid is stored, and readers of columns see its whole value as data.
+An envelope is valid when no other flag is set, every field ends inside the value, and it has at most 1,024 headers.
+The flags distinguish an absent field (None) from an empty one (b"" or no headers). Header names may repeat and keep
+their order. The codec treats all fields as bytes; callers decode text. The server does not parse envelopes: it stores a
+record with an invalid envelope, and readers of columns see its whole value as data.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAME_SIZE_MAX: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Data and what its writer wanted to say about it; None means absent."""
+    """Data with its optional fields; None means absent."""
 
     data: bytes
     timestamp_ns: TimestampNs | None = None
@@ -67,7 +67,7 @@ class Envelope:
     headers: Headers | None = None
 
     def encode(self) -> bytes:
-        """The value of the record that carries it."""
+        """Encode it as the value of its record."""
         flags = 0
         pieces = [b""]
         if self.timestamp_ns is not None:
@@ -103,7 +103,7 @@ class Envelope:
 
 
 def parse_envelope(value: Buffer) -> Envelope:
-    """The envelope in the value of an extended record 0001; anything outside the table is corruption."""
+    """Parse the value of an extended record 0001; `CorruptionError` for anything that the table does not allow."""
     cursor = _Cursor(memoryview(value))
     flags = cursor.number(_U16, "flags")
     if flags & ~_ALL_FLAGS:
@@ -128,7 +128,7 @@ def parse_envelope(value: Buffer) -> Envelope:
 
 
 class _Cursor:
-    """Reads fields one after another and refuses to leave the value."""
+    """Reads fields one after another; `CorruptionError` if a field exceeds the value."""
 
     __slots__ = ("_at", "_view")
 

@@ -1,12 +1,12 @@
-"""Small tools that every codec of this room uses to read and write fixed fields, text and JSON.
+"""Helpers of all codecs in this package to read and write fixed fields, text and JSON.
 
-It must not know any frame or payload: callers pass the layout and the name of the thing for the message.
+It must not know any frame or payload: callers pass the layout, and the name of the thing for error messages.
 
 Rules
-- INV-TYPED-ERRORS: whatever bytes come in, a codec raises only errors of `seawall.errors`. `struct.error`,
-  `UnicodeDecodeError`, `JSONDecodeError` and `RecursionError` end here.
-- A payload of version 2 has exactly its stated length, and a field stated as 0 must be 0: a peer that wants to say
-  more must negotiate it. A payload of version 1 may be longer than stated; the rest is ignored, as published.
+- INV-TYPED-ERRORS: whatever bytes come in, a codec raises only errors of `seawall.errors`. This module converts
+  `struct.error`, `UnicodeDecodeError`, `JSONDecodeError` and `RecursionError`.
+- A payload of version 2 has exactly its stated length, and a field specified as 0 must be 0: extensions must be
+  negotiated. A payload of version 1 may be longer than stated; the rest is ignored, as published.
 - Integers are little-endian and packed without padding.
 """
 
@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 from seawall.errors import InvalidInputError, LimitError, ProtocolError
 from seawall.wire.format.codes import ErrorCode
 
-#: Bytes as they come from a socket, a file or a caller.
+#: Bytes from a socket, a file or a caller.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 #: A value of a JSON document.
@@ -35,12 +35,12 @@ _FlagType = TypeVar("_FlagType", bound=IntFlag)
 
 
 def malformed(message: str, code: ErrorCode = ErrorCode.INVALID_PAYLOAD) -> ProtocolError:
-    """The refusal of one payload: its sender is told, the connection goes on."""
+    """The error that refuses one payload: its sender gets it, the connection stays open."""
     return ProtocolError(message, code=int(code), closes=False)
 
 
 def pack(layout: Struct, what: str, *values: int | bytes) -> bytes:
-    """The fields of `what` as bytes; a value that does not fit its field is the caller's error."""
+    """Pack the fields of `what`; `InvalidInputError` if a value does not fit its field."""
     try:
         return layout.pack(*values)
     except struct.error as error:
@@ -48,7 +48,7 @@ def pack(layout: Struct, what: str, *values: int | bytes) -> bytes:
 
 
 def require_exact(layout: Struct, what: str, payload: Buffer) -> None:
-    """Refuse a payload whose length is not exactly that of its layout."""
+    """Refuse a payload whose length is not exactly the size of its layout."""
     if len(payload) != layout.size:
         raise malformed(f"{what}: payload has {len(payload)} bytes, must have {layout.size}")
 
@@ -60,13 +60,13 @@ def require_at_least(size: int, what: str, payload: Buffer) -> None:
 
 
 def require_zero(what: str, *reserved: int) -> None:
-    """Refuse a version 2 payload with something in a field that must be 0."""
+    """Refuse a version 2 payload with a reserved field that is not 0."""
     if any(reserved):
         raise malformed(f"{what}: a reserved field is not 0")
 
 
 def read_enum(kind: type[_EnumType], value: int, what: str) -> _EnumType:
-    """The named value, or a refusal."""
+    """The member of the enum, or `ProtocolError`."""
     try:
         return kind(value)
     except ValueError as error:
@@ -74,7 +74,7 @@ def read_enum(kind: type[_EnumType], value: int, what: str) -> _EnumType:
 
 
 def read_flags(kind: type[_FlagType], value: int, what: str) -> _FlagType:
-    """The named bits, or a refusal if there are others."""
+    """The flags, or `ProtocolError` if unknown bits are set."""
     known = _known_bits(kind)
     if value & ~known:
         raise malformed(f"{what}: flags {value:#04x} have bits outside {known:#04x}")
@@ -90,7 +90,7 @@ def _known_bits(kind: type[IntFlag]) -> int:
 
 
 def read_text(data: Buffer, what: str, code: ErrorCode = ErrorCode.INVALID_PAYLOAD) -> str:
-    """UTF-8 bytes as text, or a refusal."""
+    """Decode UTF-8 bytes, or raise `ProtocolError`."""
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
@@ -98,7 +98,7 @@ def read_text(data: Buffer, what: str, code: ErrorCode = ErrorCode.INVALID_PAYLO
 
 
 def write_text(text: str, size_max: int, what: str) -> bytes:
-    """Text as UTF-8 bytes within a bound; a lone surrogate is the caller's error."""
+    """Encode text as UTF-8 within a bound; `InvalidInputError` for an unpaired surrogate."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -109,26 +109,26 @@ def write_text(text: str, size_max: int, what: str) -> bytes:
 
 
 def write_json(document: JsonObject) -> bytes:
-    """A document in the one form the protocol has: compact, keys in the given order, UTF-8."""
+    """Encode a document in the protocol's only form: compact, keys in the given order, UTF-8."""
     try:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError) as error:
-        raise InvalidInputError(f"a reply does not fit JSON: {error}") from error
+        raise InvalidInputError(f"a reply cannot be encoded as JSON: {error}") from error
 
 
 def read_json_object(data: Buffer, what: str) -> dict[str, JsonValue]:
-    """A JSON object, or a refusal; nesting deeper than the interpreter follows is a refusal too."""
+    """Decode a JSON object, or raise `ProtocolError`, also if it is nested too deeply for the interpreter."""
     try:
         document = json.loads(read_text(data, what))
     except (ValueError, RecursionError) as error:
         raise malformed(f"{what}: not JSON ({type(error).__name__})") from error
     if not isinstance(document, dict):
-        raise malformed(f"{what}: a JSON object is needed, not {type(document).__name__}")
+        raise malformed(f"{what}: must be a JSON object, not {type(document).__name__}")
     return document
 
 
 def json_unsigned(document: JsonObject, key: str, what: str, bits: int = 64) -> int:
-    """The unsigned integer under `key`, or a refusal. A boolean is not a number."""
+    """The unsigned integer under `key`, or `ProtocolError`. A boolean is not a number."""
     value = document.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << bits:
         raise malformed(f"{what}: {key} must be an integer of {bits} bits")
@@ -136,7 +136,7 @@ def json_unsigned(document: JsonObject, key: str, what: str, bits: int = 64) -> 
 
 
 def json_text(document: JsonObject, key: str, what: str) -> str:
-    """The string under `key`, or a refusal."""
+    """The string under `key`, or `ProtocolError`."""
     value = document.get(key)
     if not isinstance(value, str):
         raise malformed(f"{what}: {key} must be a string")
@@ -144,7 +144,7 @@ def json_text(document: JsonObject, key: str, what: str) -> str:
 
 
 def json_flag(document: JsonObject, key: str, what: str) -> bool:
-    """The boolean under `key`, or a refusal."""
+    """The boolean under `key`, or `ProtocolError`."""
     value = document.get(key)
     if not isinstance(value, bool):
         raise malformed(f"{what}: {key} must be true or false")
@@ -152,7 +152,7 @@ def json_flag(document: JsonObject, key: str, what: str) -> bool:
 
 
 def json_object(document: JsonObject, key: str, what: str) -> dict[str, JsonValue]:
-    """The object under `key`, or a refusal."""
+    """The object under `key`, or `ProtocolError`."""
     value = document.get(key)
     if not isinstance(value, dict):
         raise malformed(f"{what}: {key} must be an object")

@@ -1,7 +1,7 @@
-"""The 44-byte frame header of both protocol versions, and its two checksums.
+"""Encode and parse the 44-byte frame header of both protocol versions, and compute its checksums.
 
-Frame = header + `payload_length` bytes, back to back, in any slicing. Splitting a receive buffer into frames belongs
-to `wire.format.decoder`; meaning belongs to `lwp1`, `lwp2` and `batches`. This module must not know any payload.
+A frame is a header and `payload_length` bytes. Frames follow each other directly, in any chunking. `decoder.py` splits
+received bytes into frames; `lwp1`, `lwp2` and `batches.py` interpret payloads. This module must not know any payload.
 
 | at | size | field          | version 1                            | version 2                                       |
 |----|------|----------------|--------------------------------------|-------------------------------------------------|
@@ -17,8 +17,8 @@ to `wire.format.decoder`; meaning belongs to `lwp1`, `lwp2` and `batches`. This 
 | 36 | 4    | payload_crc    | CRC-32 IEEE of the payload, 0 if none| CRC-32C; BATCH: block only; data frames: 0      |
 | 40 | 4    | topic_id       | ingest target, else 0                | or 0                                            |
 
-Checked in this order by whoever receives: magic, version, header CRC, kind, length, payload CRC, meaning. In version 1
-bytes 12 to 43 are unprotected: that is how it was published.
+Receivers check in this order: magic, version, header CRC, kind, length, payload CRC, meaning. In version 1 no checksum
+covers bytes 12 to 43, as published.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ assert _HEADER_START.size + _CRC.size + _HEADER_REST.size == limits.FRAME_HEADER
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The fields of a header, checksum and magic left out: they are spent once the frame is accepted.
+    """The fields of a header, without magic and checksum, which are not needed once the frame is accepted.
 
     `kind` is byte 5 as sent: a `Kind` in version 2, `V1Flags` in version 1. `command` is 0 in version 1, where the
     command of a control frame is its `id`.
@@ -70,26 +70,26 @@ class FrameHeader:
 
 
 def checksum(data: Buffer, start: int = 0) -> int:
-    """CRC-32C (Castagnoli) of `data`, going on from `start`: the checksum of version 2 and of everything at rest."""
+    """CRC-32C (Castagnoli) of `data`, continued from `start`: the checksum of version 2 and of all stored data."""
     value: int = crc32c.crc32c(data, start)
     return value
 
 
 def header_crc_v1(header: Buffer) -> int:
-    """What bytes 8–11 of a version 1 header must hold."""
+    """The required value of bytes 8–11 of a version 1 header."""
     return zlib.crc32(header[:8])
 
 
 def header_crc_v2(header: Buffer) -> int:
-    """What bytes 8–11 of a version 2 header must hold; `header` has 44 bytes, or the 96 of a BATCH, and no more."""
+    """The required value of bytes 8–11 of a version 2 header; `header` has exactly 44 bytes, or 96 for a BATCH."""
     return checksum(header[12:], checksum(header[:8]))
 
 
 def parse_frame_header(view: Buffer) -> FrameHeader:
-    """The fields of the header that `view` begins with, magic and version checked.
+    """Parse the header at the start of `view`; check its magic and version.
 
-    It decides neither checksum nor length: the checksum of a BATCH needs bytes that may not be there yet, and the
-    bound of a length is known to the connection.
+    It does not check checksum and length: the checksum of a BATCH needs bytes that may not have arrived yet, and only
+    the connection knows the bound of the length.
     """
     if len(view) < limits.FRAME_HEADER_SIZE:
         raise ProtocolError(
@@ -100,7 +100,7 @@ def parse_frame_header(view: Buffer) -> FrameHeader:
         )
     magic, version, kind, command, _crc, *rest = _HEADER.unpack_from(view)
     if magic != MAGIC:
-        # Another protocol or noise: an answer would be noise to it.
+        # Another protocol or noise: the peer would not understand an answer.
         raise ProtocolError(f"frame header: magic {magic!r}", code=ErrorCode.BAD_MAGIC, closes=True, answered=False)
     if version not in {VERSION_1, VERSION_2}:
         raise ProtocolError(
@@ -112,10 +112,10 @@ def parse_frame_header(view: Buffer) -> FrameHeader:
 
 
 def payload_size_max(version: int, kind: int, command: int, agreed: int = limits.PAYLOAD_SIZE_MIN) -> int:
-    """The largest payload of such a frame, where `agreed` is what both peers of version 2 accept.
+    """The largest payload of such a frame; `agreed` is the payload bound that both peers of version 2 accept.
 
-    BATCH may exceed it by the prologue, data frames by their prefix and one batch header, so that a block of the
-    agreed size always travels whole.
+    BATCH may exceed it by the prologue, data frames by their prefix and one batch header, so that a block of the agreed
+    size always fits one frame.
     """
     if version == VERSION_1:
         return limits.V1_PAYLOAD_SIZE_MAX
@@ -136,7 +136,7 @@ def encode_header_v1(
     payload_crc: int = 0,
     topic_id: int = 0,
 ) -> bytes:
-    """A version 1 header; the payload follows in a buffer of its own."""
+    """Encode a version 1 header; the payload follows in its own buffer."""
     if payload_length > limits.V1_PAYLOAD_SIZE_MAX:
         raise LimitError(f"version 1 frame: payload of {payload_length} bytes, at most {limits.V1_PAYLOAD_SIZE_MAX}")
     start = pack(_HEADER_START, "version 1 header", MAGIC, VERSION_1, flags, 0)
@@ -164,7 +164,7 @@ def encode_header_v2(
     payload_crc: int = 0,
     topic_id: int = 0,
 ) -> bytes:
-    """A version 2 header of any kind but BATCH, whose checksum covers its prologue too (`batches`)."""
+    """Encode a version 2 header of any kind but BATCH, whose checksum also covers its prologue (`batches.py`)."""
     size_max = payload_size_max(VERSION_2, kind, command, limits.PAYLOAD_SIZE_MAX)
     if payload_length > size_max:
         raise LimitError(f"version 2 frame: payload of {payload_length} bytes, at most {size_max}")

@@ -1,8 +1,8 @@
-"""The columns of plain records while they are filled: verified batches in, buffers of Arrow out.
+"""Gather plain records of verified batches into column buffers for Arrow.
 
-Whoever has stored batches in memory, mapped or received, adds them piece by piece; each value is copied once, to where
-Arrow wants it. Room for all of them is made first, out of memory that is used again (`read_buffers.py`). What is not
-plain, and so needs the general way, is told by the code of `kernels/codec/gather.py`.
+Callers add stored batches, mapped or received, piece by piece; each value is copied once, directly into the Arrow
+buffer. The buffers for all records are allocated first, from the pool of `read_buffers.py`. The code that
+`kernels/codec/gather.py` returns reports batches that are not plain and need the general decoder.
 
 This module must not know where batches come from, nor which columns a reader wants.
 """
@@ -23,14 +23,14 @@ Integers = npt.NDArray[np.int64]
 
 
 class PlainColumns:
-    """Seq, type and value of records, with room for all that some entries count."""
+    """The columns seq, type and value, with capacity for all records of some index entries."""
 
     def __init__(self, runs: Sequence[Entries], live: Integers) -> None:
-        """`live` are the seqs that are shown: rows of the first and the last of each range, ascending."""
+        """`live` are the live seqs: rows of the first and the last of each range, ascending."""
         batches = sum(map(len, runs))
         records = sum(int(entries["count"].sum()) for entries in runs)
         stored = sum(int(entries["length"].sum(dtype=np.int64)) for entries in runs)
-        #: A value takes its record's bytes without the header, which an extended type makes longer.
+        # A value has its record's bytes without the header; extended types have a longer header than this.
         size = max(0, stored - batches * BATCH_HEADER_SIZE - records * RECORD_HEADER_SIZE)
         self._data = READ_BUFFERS.take(size)
         self._offsets = np.empty(records + 1, np.int32)
@@ -42,7 +42,7 @@ class PlainColumns:
         self._live_lasts = np.ascontiguousarray(live[:, 1])
 
     def add(self, buffer: Bytes, at: int, entries: Entries) -> int:
-        """Add the records of verified batches in a buffer that begins at a file position; what became of it."""
+        """Add the records of verified batches in a buffer that starts at file offset `at`; returns a kernel code."""
         return gather_values(
             buffer,
             at,
@@ -58,20 +58,20 @@ class PlainColumns:
 
     @property
     def row_count(self) -> int:
-        """How many records were added and are shown."""
+        """Number of live records added."""
         return int(self._state[GATHER_ROWS])
 
     @property
     def seqs(self) -> npt.NDArray[np.uint64]:
-        """The seq of each."""
+        """The seq of each record."""
         return self._seqs[: self.row_count]
 
     @property
     def types(self) -> npt.NDArray[np.uint32]:
-        """The record type of each."""
+        """The type of each record."""
         return self._types[: self.row_count]
 
     @property
     def values(self) -> tuple[npt.NDArray[np.int32], Bytes]:
-        """Offsets and data of their values."""
+        """Offsets and data of the values."""
         return self._offsets[: self.row_count + 1], self._data[: int(self._state[GATHER_SIZE])]

@@ -1,7 +1,7 @@
-"""Stored batches for readers who cannot take them as they lie: with deleted records, or compressed.
+"""Rebuild stored batches that cannot be sent to a reader unchanged: compressed, or with deleted records.
 
-A deleted record becomes an empty one of type 00, so that seqs still count; a block is plain then, whatever it was. The
-header keeps all numbers but what says how long the block is and how it is checked.
+A deleted record becomes an empty one of type 00, so that the seqs of the others stay right; the new block is always
+uncompressed. The header keeps all fields except the lengths, the checksums and the codec.
 
 This module must not know which records are deleted, nor why.
 """
@@ -21,7 +21,7 @@ from seawall.wire.format.batches import BatchHeader, BatchSource, block_of, pars
 from seawall.wire.format.fields import Buffer
 from seawall.wire.format.frames import checksum, header_crc_v2
 
-#: Where a header says how long its block is, how it is checked, how long it is plain, and its codec.
+#: Header fields that change: block length and checksum, raw length, codec, header checksum.
 _LENGTH_AND_CRC: Final = Struct("<II")
 _LENGTH_AT: Final = 32
 _RAW_LENGTH: Final = Struct("<I")
@@ -40,7 +40,7 @@ def plain_batch(batch: Buffer) -> bytes:
 
 
 def batch_without(batch: Buffer, live: Sequence[tuple[int, int]]) -> bytes:
-    """A verified stored batch of records of which only some are left: `live` are first and last of ranges of seqs."""
+    """A verified stored batch with only its live records; `live` are the first and last seqs of ranges."""
     header = parse_batch_header(batch, source=BatchSource.STORED)
     block = np.frombuffer(block_of(header, memoryview(batch)[BATCH_HEADER_SIZE:]), np.uint8)
     starts = _starts(header, block)
@@ -56,7 +56,7 @@ def batch_without(batch: Buffer, live: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _starts(header: BatchHeader, block: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> list[int]:
-    """Where each record begins, and where the last one ends."""
+    """The offset of each record, and the end of the last one."""
     if header.is_opaque:
         return [0, block.size]
     offsets = np.zeros(header.record_count + 1, np.int64)

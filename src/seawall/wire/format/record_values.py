@@ -1,4 +1,4 @@
-"""Values of the keyed and timestamped record types 10, 11 and 12.
+"""Encode and parse the values of the keyed and timestamped record types 10, 11 and 12.
 
 | type | value                                        |
 |------|----------------------------------------------|
@@ -7,8 +7,8 @@
 | 12   | timestamp ns u64, key length u16, key, value |
 
 A value is valid when it holds its fixed fields and the whole key; what follows the key, or the timestamp in type 11,
-is the data, which may be empty. The server stores and serves these types without looking inside; only readers and
-writers do, so a value that does not parse is corruption to the reader and to nobody else.
+is the data, which may be empty. The server stores and serves these types without parsing them; only readers and writers
+do, so an invalid value is a `CorruptionError` for the reader only.
 """
 
 from __future__ import annotations

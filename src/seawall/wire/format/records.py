@@ -1,6 +1,7 @@
-"""Records and blocks: the bytes a writer encodes once and every reader gets back.
+"""Encode and decode records and blocks.
 
-A block is a run of records, packed, without padding, count or checksum; its batch carries those. Record forms:
+A block is a run of records, packed, without padding; its batch carries count and checksum. The writer encodes it once,
+and every reader gets the same bytes. Record forms:
 
 | form     | bytes                                      | size       | when                                            |
 |----------|--------------------------------------------|------------|-------------------------------------------------|
@@ -9,18 +10,18 @@ A block is a run of records, packed, without padding, count or checksum; its bat
 | extended | `[FF][type u16 ≥ 1][length u32][value]`    | 7 + length | type FF, bytes 1–2 not zero                     |
 
 A block is valid when its records end exactly at its end, every null has length 0, and the count is the stated one.
-An opaque version 1 payload is no block: it is one unit of bytes, shown elsewhere as one record of type 7F.
+An opaque version 1 payload is not a block: it is one unit of bytes, which readers see as one record of type 7F.
 
-Version 1 knows no extended form, so it is shown one as `[7E][length + 2 u32][type u16][value]`: the same size, so the
-byte offsets of version 1 agree with what is stored. 7E and 7F therefore belong to the server, as does 00, which
-readers skip: a version 2 client may not send them. A version 1 client may: its types are never interpreted,
-rewritten or refused.
+Version 1 has no extended form, so its readers see such a record as `[7E][length + 2 u32][type u16][value]`: the same
+size, so the byte offsets of version 1 agree with the stored bytes. 7E and 7F are therefore reserved for the server, as
+is 00, which readers skip: a version 2 client may not send them. A version 1 client may: its types are never
+interpreted, rewritten or refused.
 
-Types have one number space: 00–FF as sent, extended type n as `EXTENDED_BASE | n`. Type 00 with an empty value is
-what a deleted record leaves behind; readers skip it and go on counting seqs.
+Types have one number space: 00–FF as sent, extended type n as `EXTENDED_BASE | n`. A deleted record is replaced by type
+00 with an empty value; readers skip it, but it still counts for seqs.
 
-This is the plain reference, one record at a time, for small blocks and for tests. It must not be used where records
-are many: bulk work belongs to the kernels, which must agree with it.
+This is the plain reference implementation, one record at a time, for small blocks and for tests. Do not use it for many
+records: bulk work belongs to the kernels, which must agree with it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from seawall.limits import (
 )
 from seawall.wire.format.fields import Buffer, malformed
 
-#: Added to an extended type so that 0001 extended and 01 raw are two numbers.
+#: Added to an extended type so that extended 0001 and raw 01 are different numbers.
 EXTENDED_BASE: Final = 0x1_0000
 
 _STANDARD: Final = Struct("<BI")
@@ -56,7 +57,7 @@ assert _EXTENDED.size == _V1_VIEW.size == EXTENDED_HEADER_SIZE
 
 @unique
 class RecordType(IntEnum):
-    """Types with a published meaning; 80–FE belong to users, and no type is ever refused for its meaning."""
+    """Types with a published meaning; 80–FE are for users. No type is ever refused for its meaning."""
 
     DELETED = 0x00
     RAW = 0x01
@@ -74,31 +75,31 @@ class RecordType(IntEnum):
     ARROW_STREAM = EXTENDED_BASE | 0x0002
 
 
-#: Types that only the server makes: what a delete leaves behind, and the views it gives one protocol version of what
+#: Types that only the server creates: deleted records, and the forms in which one protocol version sees records that
 #: the other one stored.
 SERVER_TYPES: Final = frozenset({int(RecordType.DELETED), int(RecordType.EXTENDED_FOR_V1), int(RecordType.OPAQUE)})
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message: a type of the number space above, and its value."""
+    """One record: a type of the number space above, and its value."""
 
     record_type: int
     value: bytes
 
     @property
     def is_extended(self) -> bool:
-        """Whether the record has the extended form."""
+        """True if the record has the extended form."""
         return self.record_type > EXTENDED_BASE
 
     @property
     def size(self) -> int:
-        """Bytes in a block, and in the version 1 stream."""
+        """Bytes of the record in a block, and in the version 1 stream."""
         return (EXTENDED_HEADER_SIZE if self.is_extended else RECORD_HEADER_SIZE) + len(self.value)
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of one record."""
+    """Encode one record."""
     record_type, value = record.record_type, record.value
     check_value_size(len(value), EXTENDED_VALUE_SIZE_MAX if record.is_extended else RECORD_VALUE_SIZE_MAX)
     if EXTENDED_BASE < record_type <= EXTENDED_BASE | 0xFFFF:
@@ -114,24 +115,24 @@ def encode_record(record: Record) -> bytes:
 
 @lru_cache(maxsize=4_096)
 def raw_head(length: int) -> bytes:
-    """What stands before a value of so many plain bytes; kept, because values of one size come in their thousands."""
+    """The header of a raw record with a value of `length` bytes; cached, because many values have the same size."""
     return _STANDARD.pack(1, length)
 
 
 def encode_raw(value: bytes) -> bytes:
-    """The bytes of a record of plain bytes, the commonest by far."""
+    """Encode a raw record, the most common type by far."""
     check_value_size(len(value))
     return _STANDARD.pack(1, len(value)) + value
 
 
 def check_value_size(size: int, size_max: int = RECORD_VALUE_SIZE_MAX) -> None:
-    """Refuse a value that no block holds: every encoded record fits a batch by itself."""
+    """Refuse a value that is too large for a block: every encoded record must fit a batch."""
     if size > size_max:
         raise LimitError(f"record value of {size} bytes, at most {size_max}; split it")
 
 
 def encode_block(records: Iterable[Record]) -> bytes:
-    """The block of a batch: at least one record, within the bounds of a version 2 batch."""
+    """Encode the block of a batch: at least one record, within the bounds of a version 2 batch."""
     pieces = [encode_record(record) for record in records]
     if not pieces:
         raise InvalidInputError("a block needs at least one record")
@@ -144,14 +145,14 @@ def encode_block(records: Iterable[Record]) -> bytes:
 
 
 def iter_records(block: Buffer) -> Iterator[Record]:
-    """The records of a block, in order; the first record that does not end inside it is corruption."""
+    """Yield the records of a block, in order; `CorruptionError` at a record that exceeds the block."""
     view = memoryview(block)
     for record_type, start, end in _boundaries(view):
         yield Record(record_type, bytes(view[start:end]))
 
 
 def decode_block(block: Buffer, record_count: int | None = None) -> list[Record]:
-    """All records of a block, which must be as many as its batch says."""
+    """Decode all records of a block; `CorruptionError` if their number is not `record_count`."""
     records = list(iter_records(block))
     if record_count is not None and len(records) != record_count:
         raise CorruptionError(f"a block of {len(records)} records where its batch says {record_count}")
@@ -159,15 +160,15 @@ def decode_block(block: Buffer, record_count: int | None = None) -> list[Record]
 
 
 def check_client_block(block: Buffer, record_count: int) -> None:
-    """Refuse a block that a version 2 client may not send; nothing of it is stored then.
+    """Refuse a block that a version 2 client may not send, before any of it is stored.
 
-    `block` is plain. Its batch has bounded its size and its count, so the scan is bounded too.
+    `block` is uncompressed. The checks of its batch bound its size and count, so the scan is bounded too.
     """
     found = 0
     try:
         for record_type, _, _ in _boundaries(memoryview(block)):
             if record_type in SERVER_TYPES:
-                raise malformed(f"batch: record {found} has type {record_type:02X}, which only the server makes")
+                raise malformed(f"batch: record {found} has type {record_type:02X}, which is reserved for the server")
             found += 1
     except CorruptionError as error:
         raise malformed(f"batch: {error}") from error
@@ -176,9 +177,9 @@ def check_client_block(block: Buffer, record_count: int) -> None:
 
 
 def records_for_v1(block: Buffer) -> Buffer:
-    """A stored block as version 1 sees it: same size, each extended record under type 7E.
+    """A stored block as version 1 sees it: the same size, each extended record as type 7E.
 
-    Without extended records it is the block itself, not a copy.
+    A block without extended records is returned itself, not a copy.
     """
     view = memoryview(block)
     shown: bytearray | None = None
@@ -197,10 +198,10 @@ def records_for_v1(block: Buffer) -> Buffer:
 
 
 def v1_record_count(payload: Buffer) -> int:
-    """Records of a version 1 payload if it is exactly a run of them, else 0: then it is one opaque unit.
+    """The number of records if a version 1 payload is exactly a run of them, else 0: then it is one opaque unit.
 
-    Every version 1 record has the 5-byte header. A type FF of length other than 0 makes the payload opaque, for it
-    could not be told from an extended record once stored.
+    Every version 1 record has the 5-byte header. A type FF with a length other than 0 makes the payload opaque, because
+    once stored it would look like an extended record.
     """
     view = memoryview(payload)
     at, count, size = 0, 0, len(view)
@@ -214,12 +215,12 @@ def v1_record_count(payload: Buffer) -> int:
 
 
 def is_v1_record_run(payload: Buffer) -> bool:
-    """Whether a version 1 payload is stored as records; otherwise it is stored as one opaque unit."""
+    """True if a version 1 payload is stored as records; otherwise it is stored as one opaque unit."""
     return v1_record_count(payload) > 0
 
 
 def _boundaries(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """(type, start of value, end of value) of each record; the one place that reads record headers."""
+    """Yield (type, start of value, end of value) of each record; the only function that reads record headers."""
     at, size = 0, len(view)
     while at < size:
         if size - at < RECORD_HEADER_SIZE:

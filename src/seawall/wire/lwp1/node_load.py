@@ -1,9 +1,9 @@
-"""How busy a node is, as its cluster status tells version 2: memory held for peers, and slow callbacks of its loops.
+"""The load of a node in its cluster status (version 2): memory held for peers, and slow callbacks of its event loops.
 
     "load": {"peer_memory": 1048576, "peer_memory_limit": 268435456,
              "slow_callbacks": 3, "slow_longest_us": 2100, "slow_longest": "receive"}
 
-Readers ignore keys that they do not know.
+Readers ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seawall.wire.format.fields import JsonObject, JsonValue, json_text, json_un
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What a node holds for peers and may hold; how often a callback took over 1 ms, the longest, and what it was."""
+    """Memory held for peers and its limit; the number of callbacks over 1 ms, the longest, and the name of that one."""
 
     peer_memory: int
     peer_memory_limit: int
@@ -25,12 +25,12 @@ class NodeLoad:
     slow_longest: str = ""
 
     def document(self) -> dict[str, JsonValue]:
-        """As JSON."""
+        """The load as JSON."""
         return asdict(self)
 
     @classmethod
     def parse(cls, document: JsonObject) -> Self:
-        """From JSON."""
+        """Parse the JSON form."""
         what = "load in a cluster status"
         return cls(
             peer_memory=json_unsigned(document, "peer_memory", what),

@@ -1,4 +1,4 @@
-"""Payloads of the replies a version 1 server sends, exactly as the published clients read them.
+"""Encode and parse the payloads of version 1 replies, exactly as the published clients expect them.
 
 | code | reply           | payload                                                                             |
 |------|-----------------|-------------------------------------------------------------------------------------|
@@ -11,12 +11,12 @@
 | 81   | Cluster status  | JSON                                                                                |
 | FF   | Error           | JSON `{"code":16,"message":"…","details":{…}}`; a leader redirect is plain text      |
 
-A topic is `{"id":3,"name":"events","created_at":1700000000,"topic_epoch":1}`, in Unix seconds, with
-`"retention":{"max_age_secs":3600,"max_bytes":0}` after it only if it has a policy: a published client takes a null for
-one. Created with retention, it carries both numbers once more at its end, flat.
+A topic is `{"id":3,"name":"events","created_at":1700000000,"topic_epoch":1}`, in Unix seconds, followed by
+`"retention":{"max_age_secs":3600,"max_bytes":0}` only if it has a policy: a published client would read a null as a
+policy. The reply to a creation with retention repeats both numbers at the end of the topic, without nesting.
 
-JSON is compact UTF-8 with the keys in the order shown and integers as integers. Readers ignore keys they do not
-know. Version 2 answers the commands it shares with these same payloads.
+JSON is compact UTF-8 with the keys in the order shown and integers as integers. Readers ignore unknown keys. Version 2
+answers the commands that it shares with version 1 with the same payloads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CONSUMER_OFFSET: Final = Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateReply:
-    """Whether the token was taken, and a word about it."""
+    """Whether the token was accepted, and a message."""
 
     COMMAND: ClassVar[V1Command] = V1Command.AUTHENTICATE_REPLY
     ok: bool
@@ -68,7 +68,7 @@ class AuthenticateReply:
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """A piece of a topic's byte stream; `record_count` counts the units begun in it."""
+    """A piece of a topic's byte stream; `record_count` counts the units that start in it."""
 
     COMMAND: ClassVar[V1Command] = V1Command.FETCH_REPLY
     next_offset: Offset
@@ -76,7 +76,7 @@ class FetchReply:
     data: Buffer
 
     def prefix(self) -> bytes:
-        """The payload ahead of the data."""
+        """The payload before the data."""
         if len(self.data) > V1_FETCH_DATA_SIZE_MAX:
             raise LimitError(f"fetch reply of {len(self.data)} bytes, at most {V1_FETCH_DATA_SIZE_MAX}")
         return pack(_FETCH_PREFIX, "fetch reply", self.next_offset, len(self.data), self.record_count)
@@ -84,7 +84,7 @@ class FetchReply:
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """A node behind its leader says where it ends; sent only where the configuration asks for it."""
+    """The end offset of a node that is behind its leader; sent only if the configuration asks for it."""
 
     COMMAND: ClassVar[V1Command] = V1Command.CATCHING_UP
     end_offset: Offset
@@ -96,7 +96,7 @@ class CatchingUp:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeReply:
-    """Where a consumer starts."""
+    """The start offset of a consumer."""
 
     COMMAND: ClassVar[V1Command] = V1Command.SUBSCRIBE_REPLY
     consumer: int
@@ -109,7 +109,7 @@ class SubscribeReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """What is now remembered of a consumer, durably."""
+    """The offset that is now stored durably for a consumer."""
 
     COMMAND: ClassVar[V1Command] = V1Command.COMMIT_REPLY
     consumer: int
@@ -122,7 +122,7 @@ class CommitReply:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Bounds of a topic; 0 = no limit."""
+    """The retention bounds of a topic; 0 = no limit."""
 
     max_age_secs: int
     max_bytes: int
@@ -134,10 +134,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TopicReply:
-    """A topic. `created_with` is set in the answer to a create with retention, and only there.
+    """A topic. `created_with` is set only in the reply to a creation with retention.
 
-    `record_count` and `byte_count` are what is kept of it, told by GetTopic. `span` are its floor and the seq of the
-    next record, told with all its `settings` by the topic commands of version 2.
+    GetTopic reports `record_count` and `byte_count`, the records and bytes that are kept. The topic commands of
+    version 2 also report `span`, the floor and the seq of the next record, and all `settings`.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
@@ -179,7 +179,7 @@ class TopicReply:
 
 @dataclass(frozen=True, slots=True)
 class TopicListReply:
-    """All topics but topic 0."""
+    """All topics except topic 0."""
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
     topics: tuple[TopicReply, ...]
@@ -191,7 +191,7 @@ class TopicListReply:
 
 @dataclass(frozen=True, slots=True)
 class EncodedTopicList:
-    """`TopicListReply` of topics that are encoded already: of many, one after the other."""
+    """A `TopicListReply` of already encoded topics, so that a long list can be encoded step by step."""
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
     topics: tuple[bytes, ...]
@@ -203,7 +203,7 @@ class EncodedTopicList:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletedReply:
-    """The topic is gone for every call."""
+    """The topic was deleted."""
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
     topic_id: TopicId
@@ -215,7 +215,7 @@ class TopicDeletedReply:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReply:
-    """The bounds a topic has now."""
+    """The new retention bounds of a topic."""
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
     topic_id: TopicId
@@ -228,7 +228,7 @@ class RetentionReply:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker of a node: where it is reached, and how many connections it has."""
+    """One broker of a node: its addresses and its number of connections."""
 
     number: int
     addresses: tuple[str, ...]
@@ -237,9 +237,9 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatusReply:
-    """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster.
+    """The leader and the health of the nodes; `mode` is "standalone" on a single node and absent in a cluster.
 
-    Only version 2 reports brokers, load, and `details`: `state`, `reason`, `counts`, and whatever else a server adds.
+    Only version 2 reports brokers, load, and `details`: `state`, `reason`, `counts`, and other keys that a server adds.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.CLUSTER_STATUS_REPLY
@@ -282,7 +282,7 @@ class ClusterStatusReply:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """A refusal. Without a code it is plain text, which only a leader redirect is."""
+    """An error. Without a code it is plain text, which only a leader redirect is."""
 
     COMMAND: ClassVar[V1Command] = V1Command.ERROR_REPLY
     code: int | None
@@ -316,12 +316,12 @@ Reply: TypeAlias = (
 
 
 def leader_redirect(address: str | None) -> ErrorReply:
-    """The plain text a published client parses: where the leader is (`ip:port`), or that nobody knows."""
+    """The plain text that published clients parse: the address of the leader (`ip:port`), or that it is unknown."""
     return ErrorReply(None, "NOT_LEADER: leader unknown" if address is None else f"NOT_LEADER: redirect to {address}")
 
 
 def parse_authenticate_reply(payload: Buffer) -> AuthenticateReply:
-    """The answer to Authenticate."""
+    """Parse the reply to Authenticate."""
     require_at_least(_OK.size, "authenticate reply", payload)
     if payload[0] > 1:
         raise malformed(f"authenticate reply: ok is {payload[0]}, must be 0 or 1")
@@ -329,7 +329,7 @@ def parse_authenticate_reply(payload: Buffer) -> AuthenticateReply:
 
 
 def parse_fetch_reply(payload: Buffer) -> FetchReply:
-    """The answer to Fetch; its data is a view of the payload."""
+    """Parse the reply to Fetch; its data is a view of the payload."""
     require_at_least(_FETCH_PREFIX.size, "fetch reply", payload)
     next_offset, length, record_count = _FETCH_PREFIX.unpack_from(payload)
     require_at_least(_FETCH_PREFIX.size + length, "fetch reply", payload)
@@ -338,30 +338,30 @@ def parse_fetch_reply(payload: Buffer) -> FetchReply:
 
 
 def parse_catching_up(payload: Buffer) -> CatchingUp:
-    """The answer of a node behind its leader."""
+    """Parse the reply of a node that is behind its leader."""
     require_at_least(_OFFSET.size, "CatchingUp", payload)
     return CatchingUp(*_OFFSET.unpack_from(payload))
 
 
 def parse_subscribe_reply(payload: Buffer) -> SubscribeReply:
-    """The answer to Subscribe."""
+    """Parse the reply to Subscribe."""
     require_at_least(_CONSUMER_OFFSET.size, "subscribe reply", payload)
     return SubscribeReply(*_CONSUMER_OFFSET.unpack_from(payload))
 
 
 def parse_commit_reply(payload: Buffer) -> CommitReply:
-    """The answer to CommitOffset."""
+    """Parse the reply to CommitOffset."""
     require_at_least(_CONSUMER_OFFSET.size, "commit reply", payload)
     return CommitReply(*_CONSUMER_OFFSET.unpack_from(payload))
 
 
 def parse_topic_reply(payload: Buffer) -> TopicReply:
-    """The answer to a create or to GetTopic."""
+    """Parse the reply to a creation or to GetTopic."""
     return _topic(read_json_object(payload, "topic reply"))
 
 
 def parse_topic_list_reply(payload: Buffer) -> TopicListReply:
-    """The answer to ListTopics."""
+    """Parse the reply to ListTopics."""
     topics = read_json_object(payload, "topic list").get("topics")
     if not isinstance(topics, list):
         raise malformed("topic list: topics must be a list")
@@ -369,19 +369,19 @@ def parse_topic_list_reply(payload: Buffer) -> TopicListReply:
 
 
 def parse_topic_deleted_reply(payload: Buffer) -> TopicDeletedReply:
-    """The answer to DeleteTopic."""
+    """Parse the reply to DeleteTopic."""
     document = read_json_object(payload, "topic deleted")
     return TopicDeletedReply(TopicId(json_unsigned(document, "deleted", "topic deleted", 32)))
 
 
 def parse_retention_reply(payload: Buffer) -> RetentionReply:
-    """The answer to SetRetention."""
+    """Parse the reply to SetRetention."""
     document = read_json_object(payload, "retention reply")
     return RetentionReply(TopicId(json_unsigned(document, "topic_id", "retention reply", 32)), _retention(document))
 
 
 def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
-    """The answer to GetClusterStatus."""
+    """Parse the reply to GetClusterStatus."""
     what = "cluster status"
     document = read_json_object(payload, what)
     return ClusterStatusReply(
@@ -401,7 +401,7 @@ def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
 
 
 def parse_error_reply(payload: Buffer) -> ErrorReply:
-    """Any refusal: JSON with a code, or else the whole payload as text."""
+    """Parse any error: JSON with a code, or else the whole payload as text."""
     text = read_text(payload, "error reply")
     try:
         document = read_json_object(payload, "error reply")
@@ -416,7 +416,7 @@ def parse_error_reply(payload: Buffer) -> ErrorReply:
 def _topic(document: JsonValue) -> TopicReply:
     what = "topic"
     if not isinstance(document, dict):
-        raise malformed("topic: a JSON object is needed")
+        raise malformed("topic: must be a JSON object")
     has_policy = document.get("retention") is not None
     return TopicReply(
         topic_id=TopicId(json_unsigned(document, "id", what, 32)),
@@ -458,5 +458,5 @@ def _brokers(brokers: JsonObject) -> tuple[BrokerStatus, ...]:
 
 def _number(text: str, of: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise malformed(f"cluster status: {of} {text[:32]!r} has no number for a name")
+        raise malformed(f"cluster status: the name of {of} {text[:32]!r} is not a number")
     return int(text)

@@ -1,4 +1,4 @@
-"""Payloads of the requests a version 1 client sends, exactly as the published clients speak it.
+"""Encode and parse the payloads of version 1 requests, exactly as the published clients send them.
 
 Integers are little-endian. A control frame names its command in the id of the header (`V1Command`).
 
@@ -17,12 +17,12 @@ Integers are little-endian. A control frame names its command in the id of the h
 | 21   | Unsubscribe              | topic u32, consumer u64                                                    |
 | 22   | CommitOffset             | topic u32, consumer u64, offset u64                                        |
 
-A longer payload is valid and its rest ignored, except 06, whose length must match. A shorter one and an unknown or
-server-only command are refused with error 04, a name outside 1 to 255 bytes of UTF-8 with error 12; the connection
-goes on. Version 2 keeps 01 to 08 as they are.
+A longer payload is valid and its rest is ignored, except for 06, whose length must match. A shorter payload and an
+unknown or server-only command are refused with error 04, a name outside 1 to 255 bytes of UTF-8 with error 12; the
+connection stays open. Version 2 keeps 01 to 08 unchanged.
 
-This module must not know topics, offsets or what a request does. The other rule of topic names, which characters they
-have, belongs to `core.identifiers`.
+This module must not know topics, offsets or what a request does. `core/identifiers.py` checks the characters of topic
+names.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class ListTopics:
-    """List all topics but topic 0."""
+    """List all topics except topic 0."""
 
     COMMAND: ClassVar[V1Command] = V1Command.LIST_TOPICS
 
@@ -97,7 +97,7 @@ class GetTopic:
 
 @dataclass(frozen=True, slots=True)
 class SetRetention:
-    """Replace both bounds of a topic; 0 = no limit."""
+    """Replace both retention bounds of a topic; 0 = no limit."""
 
     COMMAND: ClassVar[V1Command] = V1Command.SET_RETENTION
     topic_id: TopicId
@@ -111,7 +111,7 @@ class SetRetention:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicWithRetention:
-    """Create a topic with both bounds; 0 = no limit."""
+    """Create a topic with both retention bounds; 0 = no limit."""
 
     COMMAND: ClassVar[V1Command] = V1Command.CREATE_TOPIC_WITH_RETENTION
     name: str
@@ -127,7 +127,7 @@ class CreateTopicWithRetention:
 
 @dataclass(frozen=True, slots=True)
 class GetClusterStatus:
-    """Ask who leads and who lives."""
+    """Ask for the leader and the health of the nodes."""
 
     COMMAND: ClassVar[V1Command] = V1Command.GET_CLUSTER_STATUS
 
@@ -138,7 +138,7 @@ class GetClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """Show a token, which no log line may hold."""
+    """Present a token. It must not appear in log lines, so it is not in the repr."""
 
     COMMAND: ClassVar[V1Command] = V1Command.AUTHENTICATE
     token: str = field(repr=False)
@@ -164,7 +164,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Register a consumer; it goes on polling with Fetch."""
+    """Register a consumer, which then polls with Fetch."""
 
     COMMAND: ClassVar[V1Command] = V1Command.SUBSCRIBE
     topic_id: TopicId
@@ -179,7 +179,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Forget a registration; its commit stays."""
+    """Remove a registration; the committed offset stays."""
 
     COMMAND: ClassVar[V1Command] = V1Command.UNSUBSCRIBE
     topic_id: TopicId
@@ -192,7 +192,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset:
-    """Remember how far a consumer got."""
+    """Store the offset of a consumer."""
 
     COMMAND: ClassVar[V1Command] = V1Command.COMMIT_OFFSET
     topic_id: TopicId
@@ -219,15 +219,15 @@ Request: TypeAlias = SharedRequest | Fetch | Subscribe | Unsubscribe | CommitOff
 
 
 def parse_request(command: int, payload: Buffer) -> Request:
-    """The request of a control frame."""
+    """Parse the request of a control frame."""
     parse = _SHARED_PARSERS.get(command) or _OFFSET_PARSERS.get(command)
     if parse is None:
-        raise malformed(f"command {command:#x} is unknown or the server's")
+        raise malformed(f"command {command:#x} is unknown or only for servers")
     return parse(payload)
 
 
 def parse_shared_request(command: int, payload: Buffer) -> SharedRequest | None:
-    """The request of a command that both versions have, or None."""
+    """Parse the request of a command that both versions have; None for any other command."""
     parse = _SHARED_PARSERS.get(command)
     return None if parse is None else parse(payload)
 
@@ -259,7 +259,7 @@ def _create_topic_with_retention(payload: Buffer) -> CreateTopicWithRetention:
     require_at_least(_NAME_LENGTH.size, "CreateTopicWithRetention", payload)
     (length,) = _NAME_LENGTH.unpack_from(payload)
     name_end = _NAME_LENGTH.size + length
-    # A client that takes the name length for a u32 shows here, instead of creating a topic under a garbled name.
+    # Detects a client that sends the name length as a u32; otherwise it would create a topic with a garbled name.
     if len(payload) != name_end + _RETENTION.size:
         raise malformed(f"CreateTopicWithRetention: {len(payload)} bytes for a name of {length}")
     max_age_secs, max_bytes = _RETENTION.unpack_from(payload, name_end)
@@ -316,14 +316,14 @@ _OFFSET_PARSERS: Final[dict[int, Callable[[Buffer], Fetch | Subscribe | Unsubscr
 
 
 def read_name(data: Buffer) -> str:
-    """The name of a topic, or a refusal."""
+    """Decode the name of a topic, or raise `ProtocolError`."""
     if not 1 <= len(data) <= TOPIC_NAME_SIZE_MAX:
         raise malformed(f"topic name of {len(data)} bytes, 1 to {TOPIC_NAME_SIZE_MAX}", ErrorCode.TOPIC_NAME)
     return read_text(data, "topic name", ErrorCode.TOPIC_NAME)
 
 
 def write_name(name: str) -> bytes:
-    """The name of a topic as bytes."""
+    """Encode the name of a topic."""
     if not name:
         raise InvalidInputError("a topic name needs at least one character")
     return write_text(name, TOPIC_NAME_SIZE_MAX, "topic name")

@@ -1,4 +1,4 @@
-"""Version 2 payloads that tell a reader in which files a topic lies, for who can reach them.
+"""Version 2 payloads that name the files of a topic, for readers with access to the data directory.
 
 | code | frame       | bytes | payload                                                              |
 |------|-------------|-------|----------------------------------------------------------------------|
@@ -6,18 +6,18 @@
 | 5F   | FILES_REPLY | …     | a JSON object, below                                                 |
 
     directory      path of the data directory on the server's machine
-    directory_id   32 hex digits: what every file of it says about itself
-    end            up to here, at most the end that was asked for, everything is in sealed segments; the first seq that
-                   was asked for if nothing is
-    segments       names of those, ascending
-    live           pairs of the first and the last seq of what is shown between first seq and end, ascending
-    gaps           [first, last, reason] of what a reader has to be told there, ascending
+    directory_id   32 hex digits: the id of the directory that all its files contain
+    end            all records below this seq are in sealed segments; at most the requested end_seq, and the requested
+                   first_seq if no record is in sealed segments
+    segments       names of these segments, ascending
+    live           pairs of the first and the last seq of live records between first_seq and end, ascending
+    gaps           [first, last, reason] of the gaps to report there, ascending
 
-Sealed segments never change; they may go at any time. Deleted records stand in no `live` and in no gap. A reply holds
-at most `FILES_RUNS_MAX` pairs and `FILES_SEGMENTS_MAX` names: behind its end one asks again.
+Sealed segments never change, but they may be deleted at any time. Deleted records are in no `live` range and in no gap.
+A reply holds at most `FILES_RUNS_MAX` pairs and `FILES_SEGMENTS_MAX` names; for later seqs the client asks again.
 
-Valid is what has this form with numbers of 64 bits, `end` not below the first pair and ranges that are not empty; what
-is not is refused with error 04. This module must not know files.
+A payload is valid if it has this form with numbers of 64 bits, `end` not below the first pair, and no empty range.
+Other payloads are refused with error 04. This module must not know files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ assert _FILES.size == 24
 
 @dataclass(frozen=True, slots=True)
 class FilesRequest:
-    """Ask in which files some seqs of a topic lie."""
+    """Ask for the files that hold a range of seqs of a topic."""
 
     COMMAND: ClassVar[Command] = Command.FILES
     topic_id: TopicId
@@ -66,7 +66,7 @@ class FilesRequest:
 
 @dataclass(frozen=True, slots=True)
 class FilesReply:
-    """Where they lie, as far as that is sealed, and what of it is shown."""
+    """The sealed segments of the range, its live seqs and its gaps."""
 
     COMMAND: ClassVar[Command] = Command.FILES_REPLY
     directory: str
@@ -91,22 +91,24 @@ class FilesReply:
 
 
 def parse_files_request(payload: Buffer) -> FilesRequest:
-    """A client's FILES."""
+    """Parse a client's FILES."""
     require_exact(_FILES, "FILES", payload)
     topic_id, reserved, first_seq, end_seq = _FILES.unpack(payload)
     require_zero("FILES", reserved)
     if not 1 <= first_seq <= end_seq:
-        raise malformed(f"FILES: from seq {first_seq} to {end_seq}; seqs begin at 1 and rise")
+        raise malformed(
+            f"FILES: from seq {first_seq} to {end_seq}; seqs start at 1, and the end is not below the start"
+        )
     return FilesRequest(topic_id, first_seq, end_seq)
 
 
 def parse_files_reply(payload: Buffer) -> FilesReply:
-    """A server's FILES_REPLY."""
+    """Parse a server's FILES_REPLY."""
     document = read_json_object(payload, _WHAT)
     try:
         directory_id = bytes.fromhex(json_text(document, "directory_id", _WHAT))
     except ValueError as error:
-        raise malformed(f"{_WHAT}: directory_id is no hex") from error
+        raise malformed(f"{_WHAT}: directory_id is not hex") from error
     segments = document.get("segments")
     if len(directory_id) != UNIQUE_ID_SIZE or not isinstance(segments, list):
         raise malformed(f"{_WHAT}: directory_id has {len(directory_id)} bytes, segments are {type(segments).__name__}")
@@ -122,14 +124,14 @@ def parse_files_reply(payload: Buffer) -> FilesReply:
 
 
 def _rows(document: dict[str, JsonValue], key: str, width: int) -> list[list[int]]:
-    """Rows of so many numbers, ascending by the first two."""
+    """Rows of `width` numbers, the first two of which are ascending ranges."""
     rows = document.get(key)
     found: list[list[int]] = []
-    behind = 0
+    low = 0
     for row in rows if isinstance(rows, list) else [rows]:
         numbers = [each for each in row if type(each) is int and 0 <= each < 1 << 63] if isinstance(row, list) else []
-        if len(numbers) != width or row != numbers or not behind <= numbers[0] <= numbers[1]:
-            raise malformed(f"{_WHAT}: {key} has {row!r}, which is no range behind the one before")
-        behind = numbers[1] + 1
+        if len(numbers) != width or row != numbers or not low <= numbers[0] <= numbers[1]:
+            raise malformed(f"{_WHAT}: {key} has {row!r}, which is not a range after the previous one")
+        low = numbers[1] + 1
         found.append(numbers)
     return found

@@ -1,4 +1,4 @@
-"""Version 2 payloads of records that are published under an idempotency key. Version 1 has none of them.
+"""Version 2 payloads for publishing records under an idempotency key. Version 1 has no such frames.
 
 | code | frame           | bytes  | payload                                                                            |
 |------|-----------------|--------|------------------------------------------------------------------------------------|
@@ -6,15 +6,15 @@
 | 6C   | PUBLISHED_KEYED | 40     | first seq u64, last seq u64, position u64, timestamp_ns u64, flags u32             |
 |      |                 |        | (1 it was stored before), 0 u32                                                    |
 
-6B is answered by 6C: where the records are, or where those are that were stored first under the key. A position that is
-not remembered is `POSITION_UNKNOWN`. Keys are any bytes, also none, and at most `IDEMPOTENCY_KEY_SIZE_MAX` (else error
-09); key and block share the payload of one frame.
+The answer to 6B is 6C: the seqs of the records, or of those that were first stored under the key. A position that is no
+longer remembered is `POSITION_UNKNOWN`. A key is any bytes, possibly empty, and at most `IDEMPOTENCY_KEY_SIZE_MAX`
+(else error 09); key and block share the payload of one frame.
 
-Valid is what has at least its fixed fields and the stated key, 0 where it says 0, from 1 record to as many as a batch
-holds, a block, seqs that begin at 1 and do not fall, and no other flag. What is not is refused with error 04 and the
-connection goes on. Records are not looked at here.
+A payload is valid if it has at least its fixed fields and the stated key, zeros in fields specified as 0, a record
+count from 1 to the maximum of a batch, a block, ascending seqs from 1, and no other flag. Other payloads are refused
+with error 04; the connection stays open. This module does not parse the records.
 
-This module must not know what a key is kept as, nor for how long.
+This module must not know how or for how long a key is stored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IS_REPEATED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PublishKeyed:
-    """Store the records of a block as one batch, unless some were stored under the key before."""
+    """Store the records of a block as one batch, unless records were stored under the key before."""
 
     COMMAND: ClassVar[Command] = Command.PUBLISH_KEYED
     topic_id: TopicId
@@ -61,7 +61,7 @@ class PublishKeyed:
         if size > PAYLOAD_SIZE_MIN:
             raise LimitError(
                 f"{self.record_count} records take {size} bytes with their key: one request has at most "
-                f"{PAYLOAD_SIZE_MIN}, and what has one key is stored in one batch"
+                f"{PAYLOAD_SIZE_MIN}, and the records of one key are stored in one batch"
             )
         fixed = pack(_PUBLISH, "PUBLISH_KEYED", self.topic_id, self.record_count, len(self.key), 0)
         return b"".join((fixed, self.key, self.block))
@@ -69,7 +69,7 @@ class PublishKeyed:
 
 @dataclass(frozen=True, slots=True)
 class PublishedKeyed:
-    """Where the records of a key are, and whether they were there before."""
+    """The seqs of a key's records, and whether they had been stored before."""
 
     COMMAND: ClassVar[Command] = Command.PUBLISHED_KEYED
     first_seq: Seq
@@ -86,7 +86,7 @@ class PublishedKeyed:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """An idempotency key as its bytes, within their bound."""
+    """Encode an idempotency key, and check its size."""
     data = key if isinstance(key, bytes) else write_text(key, IDEMPOTENCY_KEY_SIZE_MAX, "idempotency key")
     if len(data) > IDEMPOTENCY_KEY_SIZE_MAX:
         raise LimitError(f"idempotency key: {len(data)} bytes, at most {IDEMPOTENCY_KEY_SIZE_MAX}")
@@ -94,13 +94,13 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def parse_publish_keyed(payload: Buffer) -> PublishKeyed:
-    """A client's PUBLISH_KEYED; its block is a part of the payload and not a copy."""
+    """Parse a client's PUBLISH_KEYED; its block is a view of the payload."""
     what = "PUBLISH_KEYED"
     require_at_least(_PUBLISH.size, what, payload)
     topic_id, record_count, key_length, reserved = _PUBLISH.unpack_from(payload)
     require_zero(what, reserved)
     if not 1 <= record_count <= BATCH_RECORDS_MAX:
-        raise malformed(f"{what}: {record_count} records, 1 to {BATCH_RECORDS_MAX} are a batch")
+        raise malformed(f"{what}: {record_count} records, a batch has 1 to {BATCH_RECORDS_MAX}")
     if key_length > IDEMPOTENCY_KEY_SIZE_MAX:
         raise malformed(f"{what}: key of {key_length} bytes, at most {IDEMPOTENCY_KEY_SIZE_MAX}", ErrorCode.LIMIT)
     end = _PUBLISH.size + key_length
@@ -110,7 +110,7 @@ def parse_publish_keyed(payload: Buffer) -> PublishKeyed:
 
 
 def parse_published_keyed(payload: Buffer) -> PublishedKeyed:
-    """A server's PUBLISHED_KEYED."""
+    """Parse a server's PUBLISHED_KEYED."""
     what = "PUBLISHED_KEYED"
     require_exact(_PUBLISHED, what, payload)
     first_seq, last_seq, position, timestamp_ns, flags, reserved = _PUBLISHED.unpack(payload)

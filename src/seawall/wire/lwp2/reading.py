@@ -1,9 +1,9 @@
-"""Version 2 payloads of reading once, of losses, cursors and bounds.
+"""Version 2 payloads of fetches, gaps, cursors and topic bounds.
 
 | frame            | bytes     | payload                                                                               |
 |------------------|-----------|---------------------------------------------------------------------------------------|
 | FETCH            | 32 or 48  | topic u32, by u8, flags u8, wait_ms u16, start u64, max_bytes u32, max_records u32,   |
-|                  |           | min_bytes u32, 0 u32; and where a position goes on: topic u32, 0 u32, seq u64         |
+|                  |           | min_bytes u32, 0 u32; to continue within a position: topic u32, 0 u32, seq u64        |
 | FETCH_DATA, DATA | 48 + …    | topic u32, flags u8, 0 u8, chunk count u16, first_seq u64, next_seq u64,              |
 |                  |           | next_position u64, end_seq u64 (exclusive), floor_seq u64; then whole stored batches  |
 | GAP              | 48        | topic u32, reason u8, unit u8, 0 u16, from u64, to u64 (inclusive), client_id u64,    |
@@ -13,14 +13,17 @@
 | BOUNDS_REPLY     | 64        | u64 each: floor_seq, end_seq, ordered_end_seq, first_position, end_position,          |
 |                  |           | floor_offset, end_offset, topic_epoch                                                 |
 
-Valid is what has exactly this length, 0 where it says 0, known flags and codes, and moreover: wait_ms is at most
-30,000; all topics at once are read by position, time, earliest or latest, never by what only one topic has; a
-committed start names a consumer (in FETCH, `start` is it); first_seq is not above next_seq, nor `from` above `to`. Only
-a read of all topics by position goes on within one: there topics with lower ids and lower seqs of that topic are told.
-What is not valid is refused with error 04 and the connection goes on.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, known flags and codes, and if:
+- wait_ms is at most 30,000;
+- a read of all topics starts by position, time, earliest or latest, not by a number that only one topic has;
+- a committed start names a consumer (in FETCH, `start` is the consumer);
+- first_seq is not above next_seq, nor `from` above `to`;
+- only a read of all topics by position continues within a position: it skips topics with lower ids, and lower seqs of
+  the given topic.
+Other payloads are refused with error 04; the connection stays open.
 
-Chunks are batches as they rest on disk. Each carries its own checksums, so the frame has none over them, and a damaged
-one is `ChecksumError` or `CorruptionError`, as it would be when read from the disk.
+Chunks are batches as stored on disk. Each has its own checksums, so the frame has none for them. A damaged chunk raises
+`ChecksumError` or `CorruptionError`, as it would when read from the disk.
 
 This module must not know topics or cursors.
 """
@@ -60,13 +63,13 @@ assert _DATA.size == FETCH_DATA_HEADER_SIZE
 assert (_FETCH.size, _WITHIN.size, _GAP.size) == (32, 16, 48)
 assert (_COMMIT.size, _BOUNDS.size, _BOUNDS_REPLY.size) == (32, 8, 64)
 
-#: Starts that mean something in one topic only.
+#: Starts that have a meaning in one topic only.
 _ONE_TOPIC_ONLY: Final = frozenset({ReadBy.SEQ, ReadBy.OFFSET, ReadBy.COMMITTED})
 
 
 class Within(NamedTuple):
-    """Where the reading of a position that many batches share goes on: of topics with lower ids all is told, and of
-    this one what is below the seq."""
+    """Where to continue in a position that several batches share: topics with lower ids were read completely, and this
+    topic up to the seq."""
 
     topic_id: TopicId
     seq: Seq
@@ -74,7 +77,7 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask for batches once; `start` counts what `by` says, and is the consumer when that is COMMITTED."""
+    """Request batches once; `by` is the unit of `start`, which is the consumer if that is COMMITTED."""
 
     COMMAND: ClassVar[Command] = Command.FETCH
     topic_id: TopicId
@@ -88,7 +91,7 @@ class Fetch:
     within: Within | None = None
 
     def begins_like(self, other: Fetch) -> bool:
-        """Whether its answer begins where the other's does, and is of the same kind."""
+        """True if its response starts at the same point as the other's, and has the same form."""
         ours, theirs = ((each.topic_id, each.by, each.start, each.flags, each.within) for each in (self, other))
         return ours == theirs
 
@@ -96,7 +99,7 @@ class Fetch:
         """The payload."""
         if problem := _fetch_problem(self):
             raise InvalidInputError(f"FETCH: {problem}")
-        behind = b"" if self.within is None else pack(_WITHIN, "FETCH", self.within.topic_id, 0, self.within.seq)
+        tail = b"" if self.within is None else pack(_WITHIN, "FETCH", self.within.topic_id, 0, self.within.seq)
         fixed = pack(
             _FETCH,
             "FETCH",
@@ -110,12 +113,12 @@ class Fetch:
             self.min_bytes,
             0,
         )
-        return fixed + behind
+        return fixed + tail
 
 
 @dataclass(frozen=True, slots=True)
 class DataPrefix:
-    """What FETCH_DATA and DATA say ahead of their chunks."""
+    """The fixed fields of FETCH_DATA and DATA before their chunks."""
 
     topic_id: TopicId
     flags: DataFlags
@@ -127,7 +130,7 @@ class DataPrefix:
     floor_seq: Seq
 
     def encode(self) -> bytes:
-        """The 48 bytes ahead of the chunks, which follow in buffers of their own or by `sendfile`."""
+        """The 48 bytes before the chunks, which follow in buffers of their own or by `sendfile`."""
         if self.first_seq > self.next_seq:
             raise InvalidInputError(f"data: first_seq {self.first_seq} is above next_seq {self.next_seq}")
         return pack(
@@ -147,7 +150,7 @@ class DataPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A range that is lost for good, both ends included; reading goes on at `last` + 1."""
+    """A range that is lost for good, both ends included; reading continues at `last` + 1."""
 
     COMMAND: ClassVar[Command] = Command.GAP
     topic_id: TopicId
@@ -180,7 +183,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Keep a cursor: the next seq a consumer will read."""
+    """Store a cursor: the next seq that a consumer will read."""
 
     COMMAND: ClassVar[Command] = Command.COMMIT
     topic_id: TopicId
@@ -195,7 +198,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The cursor now kept, durably."""
+    """The cursor that is now stored durably."""
 
     COMMAND: ClassVar[Command] = Command.COMMITTED
     topic_id: TopicId
@@ -210,7 +213,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Ask where a topic begins and ends."""
+    """Ask for the start and the end of a topic."""
 
     COMMAND: ClassVar[Command] = Command.BOUNDS
     topic_id: TopicId
@@ -222,7 +225,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class BoundsReply:
-    """Where a topic begins and ends, in every number it is read by."""
+    """The start and the end of a topic, as seqs, positions and offsets."""
 
     COMMAND: ClassVar[Command] = Command.BOUNDS_REPLY
     floor_seq: Seq
@@ -251,17 +254,17 @@ class BoundsReply:
 
 
 def parse_fetch(payload: Buffer) -> Fetch:
-    """One read."""
-    fixed, behind = payload[: _FETCH.size], payload[_FETCH.size :]
+    """Parse FETCH."""
+    fixed, tail = payload[: _FETCH.size], payload[_FETCH.size :]
     require_exact(_FETCH, "FETCH", fixed)
     topic_id, by, flags, wait_ms, start, max_bytes, max_records, min_bytes, reserved = _FETCH.unpack(fixed)
     require_zero("FETCH", reserved)
     within = None
-    if len(behind):
-        require_exact(_WITHIN, "FETCH", behind)
-        told, reserved, seq = _WITHIN.unpack(behind)
+    if len(tail):
+        require_exact(_WITHIN, "FETCH", tail)
+        within_topic, reserved, seq = _WITHIN.unpack(tail)
         require_zero("FETCH", reserved)
-        within = Within(told, seq)
+        within = Within(within_topic, seq)
     fetch = Fetch(
         topic_id,
         read_enum(ReadBy, by, "FETCH by"),
@@ -279,7 +282,7 @@ def parse_fetch(payload: Buffer) -> Fetch:
 
 
 def parse_data_prefix(payload: Buffer) -> DataPrefix:
-    """The head of FETCH_DATA or DATA."""
+    """Parse the fixed fields of FETCH_DATA or DATA."""
     require_at_least(_DATA.size, "data", payload)
     topic_id, flags, reserved, chunk_count, first_seq, next_seq, *rest = _DATA.unpack_from(payload)
     require_zero("data", reserved)
@@ -289,9 +292,9 @@ def parse_data_prefix(payload: Buffer) -> DataPrefix:
 
 
 def iter_chunks(payload: Buffer, record_count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch of FETCH_DATA or DATA with its block as stored; both checksums of each are verified.
+    """Yield each batch of FETCH_DATA or DATA with its stored block; both checksums of each are verified.
 
-    Whoever takes them all also knows that chunks and records are as many as the frame says.
+    After the last one the number of chunks and records is checked against the frame.
     """
     prefix = parse_data_prefix(payload)
     chunks = records = 0
@@ -306,7 +309,7 @@ def iter_chunks(payload: Buffer, record_count: int) -> Iterator[tuple[BatchHeade
 
 
 def parse_gap(payload: Buffer) -> Gap:
-    """A loss, in order with the data."""
+    """Parse GAP; gaps are sent in order with the data."""
     require_exact(_GAP, "GAP", payload)
     topic_id, reason, unit, reserved, first, last, *rest = _GAP.unpack(payload)
     require_zero("GAP", reserved)
@@ -318,17 +321,17 @@ def parse_gap(payload: Buffer) -> Gap:
 
 
 def parse_commit(payload: Buffer) -> Commit:
-    """A cursor to keep."""
+    """Parse COMMIT."""
     return Commit(*_parse_cursor(payload, "COMMIT"))
 
 
 def parse_committed(payload: Buffer) -> Committed:
-    """The answer to COMMIT."""
+    """Parse the answer to COMMIT."""
     return Committed(*_parse_cursor(payload, "COMMITTED"))
 
 
 def parse_bounds(payload: Buffer) -> Bounds:
-    """The question where a topic begins and ends."""
+    """Parse BOUNDS."""
     require_exact(_BOUNDS, "BOUNDS", payload)
     topic_id, reserved = _BOUNDS.unpack(payload)
     require_zero("BOUNDS", reserved)
@@ -336,7 +339,7 @@ def parse_bounds(payload: Buffer) -> Bounds:
 
 
 def parse_bounds_reply(payload: Buffer) -> BoundsReply:
-    """The answer to BOUNDS."""
+    """Parse the answer to BOUNDS."""
     require_exact(_BOUNDS_REPLY, "BOUNDS_REPLY", payload)
     return BoundsReply(*_BOUNDS_REPLY.unpack(payload))
 
@@ -349,16 +352,16 @@ def _parse_cursor(payload: Buffer, what: str) -> tuple[TopicId, int, TopicEpoch,
 
 
 def _fetch_problem(fetch: Fetch) -> str | None:
-    """What is wrong with a read, for writer and reader alike."""
+    """What is wrong with a fetch, or None; for encoding and parsing."""
     if fetch.wait_ms > FETCH_WAIT_MS_MAX:
         return f"wait_ms {fetch.wait_ms}, at most {FETCH_WAIT_MS_MAX}"
     if fetch.within is not None and (fetch.topic_id, fetch.by) != (ALL_TOPICS, ReadBy.POSITION):
-        return "only a read of all topics by position goes on within one"
+        return "only a read of all topics by position continues within a position"
     return start_problem(fetch.topic_id, fetch.by, fetch.start)
 
 
 def start_problem(topic_id: int, by: ReadBy, consumer: int) -> str | None:
-    """What is wrong with where a read or a subscription wants to start."""
+    """What is wrong with the start of a read or a subscription, or None."""
     if topic_id == ALL_TOPICS and by in _ONE_TOPIC_ONLY:
         return f"all topics at once cannot be read by {by.name}"
     if by is ReadBy.COMMITTED and not consumer:

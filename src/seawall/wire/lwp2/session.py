@@ -1,6 +1,6 @@
-"""Version 2 payloads of a session's life: HELLO, WELCOME, GOODBYE, ACK and ERROR.
+"""Version 2 payloads of the session life cycle: HELLO, WELCOME, GOODBYE, ACK and ERROR.
 
-HELLO, the first frame of a connection, 56 bytes and two strings; WELCOME, its answer, 80 bytes:
+HELLO is the first frame of a connection, 56 bytes and two strings; WELCOME is its answer, 80 bytes:
 
 | at | HELLO                                         | at | WELCOME                                   |
 |----|-----------------------------------------------|----|-------------------------------------------|
@@ -23,11 +23,13 @@ base_seq u64, position u64, timestamp_ns u64, topic u32, run u32, records u32, s
 ERROR, 24 bytes and a text: code u16, class u8, closes u8, retry_after_ms u32, ref u64, topic u32, text length u16,
 0 u16.
 
-Valid is what has exactly this length, 0 where it says 0, known flags and codes, and moreover: HELLO does not open and
-join at once, and a join names client and epoch; ACK entries come in client_seq order, a run covers at least one batch
-and more only with status OK, and a reason stands only from REJECTED up. Features alone may have unknown bits, since
-both sides keep what both know; an error code may be unknown, since its class says what to do. What is not valid is
-refused with error 04 and the connection goes on. No common version is error 06 and the end of the connection.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, known flags and codes, and if:
+- HELLO does not open and join at once, and a join names client and epoch;
+- ACK entries are in client_seq order, a run covers at least one batch, and more than one only with status OK, and only
+  statuses from REJECTED up have a reason.
+Features may have unknown bits, since both sides use the common ones. An error code may be unknown, since its class
+decides what to do. Other payloads are refused with error 04; the connection stays open. If there is no common version,
+the server sends error 06 and closes the connection.
 
 This module must not know which sessions exist.
 """
@@ -88,7 +90,7 @@ assert (_ACK.size, _ACK_ENTRY.size, _ERROR.size) == (16, 48, 24)
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a client is and what it wants."""
+    """The identity of a client, and the session and features that it requests."""
 
     COMMAND: ClassVar[Command] = Command.HELLO
     min_version: int = VERSION_2
@@ -133,7 +135,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a server grants."""
+    """The session, features and limits that the server grants."""
 
     COMMAND: ClassVar[Command] = Command.WELCOME
     version: int
@@ -179,7 +181,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The sender takes no new work and ends within `drain_ms`; code 0 = no error."""
+    """The sender accepts no new requests and closes within `drain_ms`; code 0 = no error."""
 
     COMMAND: ClassVar[Command] = Command.GOODBYE
     code: int
@@ -192,7 +194,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class AckEntry:
-    """The fate of a batch, or of a run of `run` batches that ends with it."""
+    """The outcome of a batch, or of a run of `run` batches that ends with it."""
 
     client_seq: ClientSeq
     base_seq: Seq
@@ -208,7 +210,7 @@ class AckEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The window a session has now, and the fates decided since the last ACK."""
+    """The current window of a session, and the outcomes decided since the last ACK."""
 
     session_epoch: SessionEpoch
     window_batches: int
@@ -242,7 +244,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A refusal: what, of which class, and whether the connection ends with it."""
+    """An error: its code, its class, and whether the connection closes."""
 
     COMMAND: ClassVar[Command] = Command.ERROR
     code: int
@@ -272,7 +274,7 @@ class Error:
 
 
 def parse_hello(payload: Buffer) -> Hello:
-    """The first frame of a client."""
+    """Parse HELLO, the first frame of a client."""
     require_at_least(_HELLO.size, "HELLO", payload)
     *fields, token_length, name_length, gap_timeout_ms = _HELLO.unpack_from(payload)
     min_version, max_version, flag_bits, max_payload, features, client_id, session_epoch, start_seq, *rest = fields
@@ -308,7 +310,7 @@ def parse_hello(payload: Buffer) -> Hello:
 
 
 def choose_version(hello: Hello) -> int:
-    """The version both sides speak; a client that excludes it cannot go on."""
+    """The common protocol version; `ProtocolError` if there is none."""
     if not hello.min_version <= VERSION_2 <= hello.max_version:
         raise ProtocolError(
             f"HELLO: versions {hello.min_version} to {hello.max_version}, supported is {VERSION_2}",
@@ -319,7 +321,7 @@ def choose_version(hello: Hello) -> int:
 
 
 def parse_welcome(payload: Buffer) -> Welcome:
-    """The answer to HELLO."""
+    """Parse the answer to HELLO."""
     require_exact(_WELCOME, "WELCOME", payload)
     version, status, reserved, max_payload, *rest, reserved_end = _WELCOME.unpack(payload)
     require_zero("WELCOME", reserved, reserved_end)
@@ -328,7 +330,7 @@ def parse_welcome(payload: Buffer) -> Welcome:
 
 
 def parse_goodbye(payload: Buffer) -> Goodbye:
-    """The end of a connection, announced."""
+    """Parse GOODBYE, which announces the end of a connection."""
     require_exact(_GOODBYE, "GOODBYE", payload)
     code, reserved, drain_ms = _GOODBYE.unpack(payload)
     require_zero("GOODBYE", reserved)
@@ -336,16 +338,16 @@ def parse_goodbye(payload: Buffer) -> Goodbye:
 
 
 def parse_ack(payload: Buffer, record_count: int) -> Ack:
-    """The payload of an ACK frame with `record_count` entries."""
+    """Parse the payload of an ACK frame with `record_count` entries."""
     if len(payload) != _ACK.size + record_count * _ACK_ENTRY.size:
         raise malformed(f"ACK: {len(payload)} bytes for {record_count} entries")
     session_epoch, window_batches, window_bytes = _ACK.unpack_from(payload)
     entries = []
     last_seq = 0
-    for client_seq, base_seq, position, timestamp_ns, topic_id, run, records, *fate in _ACK_ENTRY.iter_unpack(
+    for client_seq, base_seq, position, timestamp_ns, topic_id, run, records, *outcome in _ACK_ENTRY.iter_unpack(
         memoryview(payload)[_ACK.size :]
     ):
-        status, level, reason = fate
+        status, level, reason = outcome
         entry = AckEntry(
             client_seq,
             base_seq,
@@ -368,7 +370,7 @@ def parse_ack(payload: Buffer, record_count: int) -> Ack:
 
 
 def parse_error(payload: Buffer) -> Error:
-    """A refusal by the peer."""
+    """Parse ERROR."""
     require_at_least(_ERROR.size, "ERROR", payload)
     code, error_class, closes, retry_after_ms, ref, topic_id, length, reserved = _ERROR.unpack_from(payload)
     require_zero("ERROR", reserved)
@@ -391,7 +393,7 @@ def _check_max_payload(max_payload: int, what: str) -> None:
 
 
 def _entry_problem(entry: AckEntry) -> str | None:
-    """What is wrong with an entry, for writer and reader alike."""
+    """What is wrong with an entry, or None; for encoding and parsing."""
     if entry.run < 1 or (entry.run > 1 and entry.status is not AckStatus.OK):
         return f"run of {entry.run} with status {entry.status.name}"
     if entry.reason and entry.status < AckStatus.REJECTED:

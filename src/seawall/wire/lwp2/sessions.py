@@ -1,4 +1,4 @@
-"""Version 2 payloads about the sessions that a server remembers. Version 1 has none of them.
+"""Version 2 payloads to list and retire the sessions of publishers. Version 1 has no such frames.
 
 | code | frame          | bytes | payload                                               |
 |------|----------------|-------|-------------------------------------------------------|
@@ -6,17 +6,17 @@
 | 6F   | SESSIONS       | …     | a JSON object: `sessions`, an array of objects, below |
 | 70   | SESSION_RETIRE | 8     | client_id u64                                         |
 
-    client_id          whose session it is
-    session_epoch      of the session
-    next_client_seq    the lowest client seq that is not decided
-    last_seen_ms       milliseconds since the Unix epoch of the last frame, as exactly as the server looks
-    live               whether a connection has it
+    client_id          the client of the session
+    session_epoch      epoch of the session
+    next_client_seq    the lowest undecided client seq
+    last_seen_ms       time of the last frame in milliseconds since the Unix epoch, as exact as the server's checks
+    live               true if a connection uses it
 
-Both requests are answered by SESSIONS: the sessions of clients above `after` by rising id, at most `count` of them and
-at most `SESSIONS_LISTED_MAX`; and the session that was retired, as it was.
+The answer to both requests is SESSIONS. For 6E: the sessions of clients above `after` by ascending id, at most `count`
+of them and at most `SESSIONS_LISTED_MAX`. For 70: the session as it was before it was retired.
 
-Valid is what has exactly this length, 0 where it says 0, a `count` of at least 1, and client ids below 2^63, not 0
-where one is retired. What is not is refused with error 04, and the connection goes on.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, a `count` of at least 1, and client
+ids below 2^63, not 0 in 70. Other payloads are refused with error 04; the connection stays open.
 
 This module must not know what a request does.
 """
@@ -49,7 +49,7 @@ _WHAT: Final = "SESSIONS"
 
 @dataclass(frozen=True, slots=True)
 class SessionList:
-    """Ask which sessions there are."""
+    """Ask for a list of sessions."""
 
     COMMAND: ClassVar[Command] = Command.SESSION_LIST
     after: int
@@ -62,7 +62,7 @@ class SessionList:
 
 @dataclass(frozen=True, slots=True)
 class SessionRetire:
-    """End and forget a session."""
+    """Retire a session."""
 
     COMMAND: ClassVar[Command] = Command.SESSION_RETIRE
     client_id: ClientId
@@ -74,7 +74,7 @@ class SessionRetire:
 
 @dataclass(frozen=True, slots=True)
 class SessionsReply:
-    """Some sessions."""
+    """A list of sessions."""
 
     COMMAND: ClassVar[Command] = Command.SESSIONS
     sessions: tuple[SessionInfo, ...]
@@ -88,17 +88,17 @@ SessionRequest: TypeAlias = SessionList | SessionRetire
 
 
 def parse_session_list(payload: Buffer) -> SessionList:
-    """A client's SESSION_LIST."""
+    """Parse a client's SESSION_LIST."""
     require_exact(_LIST, "SESSION_LIST", payload)
     after, count, reserved = _LIST.unpack(payload)
     require_zero("SESSION_LIST", reserved)
     if not count or after >> 63:
-        raise malformed(f"SESSION_LIST: {count} sessions behind client {after}; at least 1, and ids are below 2^63")
+        raise malformed(f"SESSION_LIST: {count} sessions after client {after}; at least 1, and ids are below 2^63")
     return SessionList(after, count)
 
 
 def parse_session_retire(payload: Buffer) -> SessionRetire:
-    """A client's SESSION_RETIRE."""
+    """Parse a client's SESSION_RETIRE."""
     require_exact(_RETIRE, "SESSION_RETIRE", payload)
     (client_id,) = _RETIRE.unpack(payload)
     if not client_id or client_id >> 63:
@@ -107,7 +107,7 @@ def parse_session_retire(payload: Buffer) -> SessionRetire:
 
 
 def parse_sessions_reply(payload: Buffer) -> SessionsReply:
-    """A server's SESSIONS."""
+    """Parse a server's SESSIONS."""
     found = read_json_object(payload, _WHAT).get("sessions")
     if not isinstance(found, list):
         raise malformed(f"{_WHAT}: sessions must be an array")
@@ -115,7 +115,7 @@ def parse_sessions_reply(payload: Buffer) -> SessionsReply:
 
 
 def session_document(session: SessionInfo) -> dict[str, JsonValue]:
-    """A session as JSON tells of it, on the wire and on a command line."""
+    """A session as JSON, on the wire and on the command line."""
     return {
         "client_id": session.client_id,
         "session_epoch": session.session_epoch,
@@ -127,7 +127,7 @@ def session_document(session: SessionInfo) -> dict[str, JsonValue]:
 
 def _session(document: JsonValue) -> SessionInfo:
     if not isinstance(document, dict) or not isinstance(is_live := document.get("live"), bool):
-        raise malformed(f"{_WHAT}: a session is an object that says whether it is live")
+        raise malformed(f"{_WHAT}: a session must be an object with a boolean live")
     return SessionInfo(
         ClientId(json_unsigned(document, "client_id", _WHAT)),
         SessionEpoch(json_unsigned(document, "session_epoch", _WHAT)),

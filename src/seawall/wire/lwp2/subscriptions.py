@@ -1,4 +1,4 @@
-"""Version 2 payloads of subscriptions: batches pushed as they come, within credit.
+"""Version 2 payloads of subscriptions: the server pushes batches as they arrive, within the client's credit.
 
 | frame            | bytes     | payload                                                                               |
 |------------------|-----------|---------------------------------------------------------------------------------------|
@@ -10,12 +10,13 @@
 | UNSUBSCRIBED     | 16        | next_seq u64, bytes_sent u64                                                          |
 | CAUGHT_UP        | 16        | next_seq u64, next_position u64                                                       |
 
-The id of SUBSCRIBE names the subscription; every frame about it carries that id. Its batches come as DATA and its
-losses as GAP (`lwp2_reading`).
+The id of SUBSCRIBE identifies the subscription; every frame of it carries that id. Its batches are sent as DATA and its
+gaps as GAP (`reading.py`).
 
-Valid is what has exactly this length, 0 where it says 0, and known flags and codes. All topics at once and a committed
-start follow the rules of FETCH, with the consumer in its own field. What is not valid is refused with error 04 and the
-connection goes on. That totals of CREDIT never decrease is for the keeper of the subscription to check.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, and known flags and codes. A read of
+all topics and a committed start follow the rules of FETCH, with the consumer in its own field. Other payloads are
+refused with error 04; the connection stays open. The subscription, not this module, checks that the totals of CREDIT
+never decrease.
 
 This module must not know which subscriptions exist.
 """
@@ -41,7 +42,7 @@ assert (_SUBSCRIBE.size, _SUBSCRIBED.size) == (48, 40)
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Ask for batches as they come, within credit; the id of the frame names the subscription."""
+    """Request batches as they arrive, within credit; the id of the frame identifies the subscription."""
 
     COMMAND: ClassVar[Command] = Command.SUBSCRIBE
     topic_id: TopicId
@@ -76,7 +77,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """Where a subscription starts, and what there is."""
+    """The start of a subscription, and the bounds of its topic."""
 
     COMMAND: ClassVar[Command] = Command.SUBSCRIBED
     topic_id: TopicId
@@ -101,7 +102,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How much a subscription may send in all since it began."""
+    """The total that a subscription may send since its start."""
 
     COMMAND: ClassVar[Command] = Command.CREDIT
     bytes_total: int
@@ -114,7 +115,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End the subscription that the id of the frame names."""
+    """End the subscription identified by the id of the frame."""
 
     COMMAND: ClassVar[Command] = Command.UNSUBSCRIBE
 
@@ -125,7 +126,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """How far a subscription got; nothing follows under its id."""
+    """The final position of a subscription; no frame with its id follows."""
 
     COMMAND: ClassVar[Command] = Command.UNSUBSCRIBED
     next_seq: Seq
@@ -150,7 +151,7 @@ class CaughtUp:
 
 
 def parse_subscribe(payload: Buffer) -> Subscribe:
-    """The wish to be sent batches."""
+    """Parse SUBSCRIBE."""
     require_exact(_SUBSCRIBE, "SUBSCRIBE", payload)
     topic_id, by, flags, reserved, start, consumer, *rest = _SUBSCRIBE.unpack(payload)
     credit_bytes, credit_records, max_frame, linger_us = rest
@@ -172,7 +173,7 @@ def parse_subscribe(payload: Buffer) -> Subscribe:
 
 
 def parse_subscribed(payload: Buffer) -> Subscribed:
-    """The answer to SUBSCRIBE."""
+    """Parse the answer to SUBSCRIBE."""
     require_exact(_SUBSCRIBED, "SUBSCRIBED", payload)
     topic_id, reserved, *rest = _SUBSCRIBED.unpack(payload)
     require_zero("SUBSCRIBED", reserved)
@@ -180,30 +181,30 @@ def parse_subscribed(payload: Buffer) -> Subscribed:
 
 
 def parse_credit(payload: Buffer) -> Credit:
-    """New totals of a subscription."""
+    """Parse CREDIT, the new totals of a subscription."""
     require_exact(_PAIR, "CREDIT", payload)
     return Credit(*_PAIR.unpack(payload))
 
 
 def parse_unsubscribe(payload: Buffer) -> Unsubscribe:
-    """The wish to be sent nothing more."""
+    """Parse UNSUBSCRIBE."""
     if len(payload):
         raise malformed(f"UNSUBSCRIBE: payload has {len(payload)} bytes, must have 0")
     return Unsubscribe()
 
 
 def parse_unsubscribed(payload: Buffer) -> Unsubscribed:
-    """The answer to UNSUBSCRIBE."""
+    """Parse the answer to UNSUBSCRIBE."""
     require_exact(_PAIR, "UNSUBSCRIBED", payload)
     return Unsubscribed(*_PAIR.unpack(payload))
 
 
 def parse_caught_up(payload: Buffer) -> CaughtUp:
-    """The end is reached."""
+    """Parse CAUGHT_UP."""
     require_exact(_PAIR, "CAUGHT_UP", payload)
     return CaughtUp(*_PAIR.unpack(payload))
 
 
 def _subscribe_problem(subscribe: Subscribe) -> str | None:
-    """What is wrong with a subscription, for writer and reader alike."""
+    """What is wrong with a subscription, or None; for encoding and parsing."""
     return start_problem(subscribe.topic_id, subscribe.by, subscribe.consumer)

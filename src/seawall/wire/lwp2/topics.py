@@ -1,4 +1,4 @@
-"""Version 2 payloads about topics with all their settings, and of deleting records. Version 1 has none of them.
+"""Version 2 payloads of topics with all their settings, and of deleting records. Version 1 has no such frames.
 
 | code | frame           | bytes  | payload                                                                            |
 |------|-----------------|--------|------------------------------------------------------------------------------------|
@@ -6,18 +6,19 @@
 | 61   | TOPIC_CONFIGURE | 4 + …  | topic u32, then the settings that change as a JSON object                          |
 | 62   | TOPIC_DESCRIBE  | 4      | topic u32                                                                          |
 | 63   | TOPIC_FIND      | …      | name                                                                               |
-| 64   | RECORDS_DELETE  | 16 + … | topic u32, which u8 (1 below a seq, 2 with a tag, 4 with a tag that begins so),    |
+| 64   | RECORDS_DELETE  | 16 + … | topic u32, which u8 (1 below a seq, 2 with a tag, 4 with a tag prefix),            |
 |      |                 |        | 0 u8, tag length u16, before_seq u64, tag                                          |
 | 65   | RECORDS_DELETED | 8      | count u64                                                                          |
 
-60 to 63 are answered by 80, a topic as in `lwp1_replies`; 60, 61 and 62 with `records`, `bytes`, `floor`, `next_seq`
-and all `settings` in it. Names, tags and JSON are UTF-8; settings have at most `TOPIC_SETTINGS_SIZE_MAX` bytes.
+The answer to 60 to 63 is 80, a topic as in `lwp1/replies.py`; for 60, 61 and 62 it includes `records`, `bytes`,
+`floor`, `next_seq` and all `settings`. Names, tags and JSON are UTF-8; settings have at most `TOPIC_SETTINGS_SIZE_MAX`
+bytes.
 
-Valid is what has exactly this length, 0 where it says 0, at least one bit in `which`, not both bits of tags, a
-`before_seq` only with its bit, and a tag only with one of its bits. What is not is refused with error 04, a name
-outside 1 to 255 bytes with error 12, and the connection goes on.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, at least one bit in `which` but not
+both tag bits, a `before_seq` only with its bit, and a tag only with one of its bits. Other payloads are refused with
+error 04, a name outside 1 to 255 bytes with error 12; the connection stays open.
 
-This module must not know which settings there are, or what a request does.
+This module must not know which settings exist, or what a request does.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class TopicCreate:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigure:
-    """Change settings of a topic; those that are not named stay."""
+    """Change settings of a topic; the others stay."""
 
     COMMAND: ClassVar[Command] = Command.TOPIC_CONFIGURE
     topic_id: TopicId
@@ -96,7 +97,7 @@ class TopicDescribe:
 
 @dataclass(frozen=True, slots=True)
 class TopicFind:
-    """Ask for the id of a name; who may only write may ask this."""
+    """Ask for the id of a name; also allowed with write-only access."""
 
     COMMAND: ClassVar[Command] = Command.TOPIC_FIND
     name: str
@@ -108,7 +109,7 @@ class TopicFind:
 
 @dataclass(frozen=True, slots=True)
 class RecordsDelete:
-    """Delete the records that fit everything that is given: below a seq, with a tag, or with one that begins so."""
+    """Delete the records that match all given conditions: below a seq, with a tag, or with a tag prefix."""
 
     COMMAND: ClassVar[Command] = Command.RECORDS_DELETE
     topic_id: TopicId
@@ -134,7 +135,7 @@ class RecordsDelete:
 
 @dataclass(frozen=True, slots=True)
 class RecordsDeleted:
-    """So many records are gone, durably."""
+    """The number of records deleted durably."""
 
     COMMAND: ClassVar[Command] = Command.RECORDS_DELETED
     count: int
@@ -148,7 +149,7 @@ TopicRequest: TypeAlias = TopicCreate | TopicConfigure | TopicDescribe | TopicFi
 
 
 def parse_topic_create(payload: Buffer) -> TopicCreate:
-    """A client's TOPIC_CREATE."""
+    """Parse a client's TOPIC_CREATE."""
     require_at_least(_NAME_LENGTH.size, "TOPIC_CREATE", payload)
     (length,) = _NAME_LENGTH.unpack_from(payload)
     end = _NAME_LENGTH.size + length
@@ -158,25 +159,25 @@ def parse_topic_create(payload: Buffer) -> TopicCreate:
 
 
 def parse_topic_configure(payload: Buffer) -> TopicConfigure:
-    """A client's TOPIC_CONFIGURE."""
+    """Parse a client's TOPIC_CONFIGURE."""
     require_at_least(_TOPIC.size, "TOPIC_CONFIGURE", payload)
     (topic_id,) = _TOPIC.unpack_from(payload)
     return TopicConfigure(topic_id, _read_settings(payload[_TOPIC.size :]))
 
 
 def parse_topic_describe(payload: Buffer) -> TopicDescribe:
-    """A client's TOPIC_DESCRIBE."""
+    """Parse a client's TOPIC_DESCRIBE."""
     require_exact(_TOPIC, "TOPIC_DESCRIBE", payload)
     return TopicDescribe(*_TOPIC.unpack(payload))
 
 
 def parse_topic_find(payload: Buffer) -> TopicFind:
-    """A client's TOPIC_FIND."""
+    """Parse a client's TOPIC_FIND."""
     return TopicFind(read_name(payload))
 
 
 def parse_records_delete(payload: Buffer) -> RecordsDelete:
-    """A client's RECORDS_DELETE."""
+    """Parse a client's RECORDS_DELETE."""
     what = "RECORDS_DELETE"
     require_at_least(_DELETE.size, what, payload)
     topic_id, which, reserved, tag_length, before_seq = _DELETE.unpack_from(payload)
@@ -200,16 +201,16 @@ def parse_records_delete(payload: Buffer) -> RecordsDelete:
 
 
 def parse_records_deleted(payload: Buffer) -> RecordsDeleted:
-    """A server's RECORDS_DELETED."""
+    """Parse a server's RECORDS_DELETED."""
     require_exact(_COUNT, "RECORDS_DELETED", payload)
     return RecordsDeleted(*_COUNT.unpack(payload))
 
 
 def _which_problem(by: DeleteBy) -> str:
     if not by:
-        return "say which records: below a seq, with a tag, or both"
+        return "select records: below a seq, with a tag, or both"
     if by & DeleteBy.TAG and by & DeleteBy.TAG_PREFIX:
-        return "a delete by tag needs the whole tag or how it begins, not both"
+        return "a delete by tag needs a whole tag or a prefix, not both"
     return ""
 
 

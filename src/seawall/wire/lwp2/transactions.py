@@ -1,28 +1,28 @@
-"""Version 2 payloads of transactions: where to stage, what to commit together, what became of it. Version 1 has none.
+"""Version 2 payloads of transactions: staging, commit, abort and status. Version 1 has no such frames.
 
 | code | frame              | bytes  | payload                                                                         |
 |------|--------------------|--------|---------------------------------------------------------------------------------|
-| 66   | STAGING_FIND       | 4      | flags u32 (1 apart: much will be staged)                                        |
+| 66   | STAGING_FIND       | 4      | flags u32 (1 use a staging partition: for bulk writers)                         |
 | 67   | TRANSACTION_COMMIT | 24 + … | epoch u64, owner length u16, topic count u16, part count u32, offset count u32, |
 |      |                    |        | 0 u32, owner; topics, each: name length u16, name; parts, each: topic u32,      |
 |      |                    |        | 0 u32, first seq u64, last seq u64; offsets, each: topic u32, owner length u16, |
 |      |                    |        | 0 u16, next_seq u64, owner                                                      |
-| 68   | TRANSACTION_TOLD   | 32 + … | epoch u64, position u64, timestamp_ns u64, flags u8 (1 there is one, 2 it was   |
+| 68   | TRANSACTION_STATUS | 32 + … | epoch u64, position u64, timestamp_ns u64, flags u8 (1 there is one, 2 it was   |
 |      |                    |        | committed before), 0 u8, owner length u16, span count u32, owner; spans, each:  |
 |      |                    |        | name length u16, 0 u16, 0 u32, first seq u64, records u64, name                 |
 | 69   | TRANSACTION_ABORT  | 8 + …  | count u32, 0 u32, then ranges of staged seqs: first u64, last u64               |
 | 6A   | TRANSACTION_STATE  | …      | owner                                                                           |
 
-66 is answered by 80, the topic that records are staged in: batches go there as to any topic. It is `_staging`, or apart
-one of the berths `_staging.1`, `_staging.2` and so on, whose turn it is; the seqs of a berth are told as its number
-times 2^48 and the seq. 67 and 6A are answered by 68, 69 by 65. A topic of a part or an offset is its place among the
-topics, from 0.
+The answer to 66 is 80, the topic to stage records in; batches are published there as to any topic. It is `_staging`, or
+with flag 1 the next one of the staging partitions `_staging.1`, `_staging.2` and so on. A seq of a staging partition is
+sent as the number of the partition times 2^48 plus the seq. The answer to 67 and 6A is 68, the answer to 69 is 65. The
+topic of a part or an offset is its index among the topics, from 0.
 
-Valid is what has exactly this length, 0 where it says 0, topics that are there, and no more of anything than a
-transaction may have; without its first flag 68 says nothing but the owner. What is not valid is refused with error 04
-and the connection goes on.
+A payload is valid if it has exactly this length, zeros in fields specified as 0, topic indexes in range, and no count
+above the limits of a transaction; without its first flag 68 has nothing but the owner. Other payloads are refused with
+error 04; the connection stays open.
 
-This module must not know what is staged, nor who commits.
+This module must not know what is staged, nor which clients commit.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ _COMMIT: Final = Struct("<QHHIII")
 _LENGTH: Final = Struct("<H")
 _PART: Final = Struct("<IIQQ")
 _OFFSET: Final = Struct("<IHHQ")
-_TOLD: Final = Struct("<QQQBBHI")
+_STATUS: Final = Struct("<QQQBBHI")
 _SPAN: Final = Struct("<HHIQQ")
 _FIND: Final = Struct("<I")
 _RANGES: Final = Struct("<II")
 _RANGE: Final = Struct("<QQ")
 
-assert (_COMMIT.size, _TOLD.size, _RANGES.size) == (24, 32, 8)
+assert (_COMMIT.size, _STATUS.size, _RANGES.size) == (24, 32, 8)
 
-_IS_APART: Final = 1
-_IS_THERE: Final = 1
+_USE_PARTITION: Final = 1
+_EXISTS: Final = 1
 _IS_REPEATED: Final = 2
 
-#: Topics that a commit names: those it writes, and those of offsets that join.
+#: Topics that a commit names: those that it writes, and those of its offsets.
 _TOPICS_MAX: Final = limits.TRANSACTION_TOPICS_MAX + limits.TRANSACTION_CURSORS_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class StagingFind:
-    """Ask for the topic that records are staged in, or that much is staged in; it is made if it is not there."""
+    """Ask for the topic to stage records in, or for a staging partition; the server creates it if necessary."""
 
     COMMAND: ClassVar[Command] = Command.STAGING_FIND
     is_apart: bool = False
 
     def encode(self) -> bytes:
         """The payload."""
-        return _FIND.pack(_IS_APART if self.is_apart else 0)
+        return _FIND.pack(_USE_PARTITION if self.is_apart else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommit:
-    """Publish what was staged."""
+    """Commit a transaction: publish its staged records."""
 
     COMMAND: ClassVar[Command] = Command.TRANSACTION_COMMIT
     wanted: WantedTransaction
@@ -88,7 +88,7 @@ class TransactionCommit:
         """The payload."""
         wanted = self.wanted
         names = dict.fromkeys([part.topic for part in wanted.parts] + [offset.topic for offset in wanted.offsets])
-        places = {name: place for place, name in enumerate(names)}
+        indexes = {name: index for index, name in enumerate(names)}
         counts = (len(names), len(wanted.parts), len(wanted.offsets))
         _require_bounds(*counts)
         owner = write_text(wanted.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
@@ -96,10 +96,10 @@ class TransactionCommit:
         for name in names:
             text = write_text(name, limits.TOPIC_NAME_SIZE_MAX, "topic")
             pieces += (_LENGTH.pack(len(text)), text)
-        pieces += [pack(_PART, "part", places[part.topic], 0, *part.staged) for part in wanted.parts]
+        pieces += [pack(_PART, "part", indexes[part.topic], 0, *part.staged) for part in wanted.parts]
         for offset in wanted.offsets:
             text = write_text(offset.owner, limits.CURSOR_OWNER_SIZE_MAX, "owner")
-            pieces += (pack(_OFFSET, "offset", places[offset.topic], len(text), 0, offset.next_seq), text)
+            pieces += (pack(_OFFSET, "offset", indexes[offset.topic], len(text), 0, offset.next_seq), text)
         return b"".join(pieces)
 
 
@@ -107,20 +107,21 @@ class TransactionCommit:
 class TransactionStatus:
     """The last transaction of an owner, or that there is none."""
 
-    COMMAND: ClassVar[Command] = Command.TRANSACTION_TOLD
+    COMMAND: ClassVar[Command] = Command.TRANSACTION_STATUS
     owner: str
     committed: CommittedTransaction | None
 
     def encode(self) -> bytes:
         """The payload."""
         owner = write_text(self.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
-        told = self.committed
-        if told is None:
-            return pack(_TOLD, "TRANSACTION_TOLD", 0, 0, 0, 0, 0, len(owner), 0) + owner
-        flags = _IS_THERE | (_IS_REPEATED if told.is_repeated else 0)
-        numbers = (told.epoch, told.position, told.timestamp_ns, flags, 0, len(owner), len(told.spans))
-        pieces = [pack(_TOLD, "TRANSACTION_TOLD", *numbers), owner]
-        for span in told.spans:
+        committed = self.committed
+        if committed is None:
+            return pack(_STATUS, "TRANSACTION_STATUS", 0, 0, 0, 0, 0, len(owner), 0) + owner
+        flags = _EXISTS | (_IS_REPEATED if committed.is_repeated else 0)
+        counts = (len(owner), len(committed.spans))
+        numbers = (committed.epoch, committed.position, committed.timestamp_ns, flags, 0, *counts)
+        pieces = [pack(_STATUS, "TRANSACTION_STATUS", *numbers), owner]
+        for span in committed.spans:
             text = write_text(span.topic, limits.TOPIC_NAME_SIZE_MAX, "topic")
             pieces += (pack(_SPAN, "span", len(text), 0, 0, span.first_seq, span.record_count), text)
         return b"".join(pieces)
@@ -128,7 +129,7 @@ class TransactionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TransactionAbort:
-    """Delete what was staged and will not be committed."""
+    """Delete staged records that will not be committed."""
 
     COMMAND: ClassVar[Command] = Command.TRANSACTION_ABORT
     ranges: tuple[StagedRange, ...]
@@ -156,17 +157,17 @@ TransactionRequest: TypeAlias = StagingFind | TransactionCommit | TransactionAbo
 
 
 def parse_staging_find(payload: Buffer) -> StagingFind:
-    """A client's STAGING_FIND."""
+    """Parse a client's STAGING_FIND."""
     fields = _Fields(payload, "STAGING_FIND")
     (flags,) = fields.take(_FIND)
     fields.end()
-    if flags & ~_IS_APART:
+    if flags & ~_USE_PARTITION:
         raise malformed(f"{fields.what}: flags {flags:#x}")
-    return StagingFind(bool(flags & _IS_APART))
+    return StagingFind(bool(flags & _USE_PARTITION))
 
 
 def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
-    """A client's TRANSACTION_COMMIT."""
+    """Parse a client's TRANSACTION_COMMIT."""
     fields = _Fields(payload, "TRANSACTION_COMMIT")
     epoch, owner_length, topics, parts, offsets, reserved = fields.take(_COMMIT)
     require_zero(fields.what, reserved)
@@ -190,11 +191,11 @@ def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
 
 
 def parse_transaction_status(payload: Buffer) -> TransactionStatus:
-    """A server's TRANSACTION_TOLD."""
-    fields = _Fields(payload, "TRANSACTION_TOLD")
-    epoch, position, timestamp_ns, flags, reserved, owner_length, count = fields.take(_TOLD)
+    """Parse a server's TRANSACTION_STATUS."""
+    fields = _Fields(payload, "TRANSACTION_STATUS")
+    epoch, position, timestamp_ns, flags, reserved, owner_length, count = fields.take(_STATUS)
     require_zero(fields.what, reserved)
-    if flags & ~(_IS_THERE | _IS_REPEATED) or (not flags and (epoch or position or timestamp_ns or count)):
+    if flags & ~(_EXISTS | _IS_REPEATED) or (not flags and (epoch or position or timestamp_ns or count)):
         raise malformed(f"{fields.what}: flags {flags:#04x} with {count} spans")
     if count > limits.TRANSACTION_TOPICS_MAX:
         raise malformed(f"{fields.what}: {count} spans, at most {limits.TRANSACTION_TOPICS_MAX}")
@@ -205,7 +206,7 @@ def parse_transaction_status(payload: Buffer) -> TransactionStatus:
         require_zero(fields.what, zero, reserved)
         spans.append(TopicSpan(fields.text(length, limits.TOPIC_NAME_SIZE_MAX), Seq(first_seq), records))
     fields.end()
-    if not flags & _IS_THERE:
+    if not flags & _EXISTS:
         return TransactionStatus(owner, None)
     numbers = (owner, epoch, Position(position), TimestampNs(timestamp_ns))
     return TransactionStatus(
@@ -214,7 +215,7 @@ def parse_transaction_status(payload: Buffer) -> TransactionStatus:
 
 
 def parse_transaction_abort(payload: Buffer) -> TransactionAbort:
-    """A client's TRANSACTION_ABORT."""
+    """Parse a client's TRANSACTION_ABORT."""
     fields = _Fields(payload, "TRANSACTION_ABORT")
     count, reserved = fields.take(_RANGES)
     require_zero(fields.what, reserved)
@@ -226,13 +227,13 @@ def parse_transaction_abort(payload: Buffer) -> TransactionAbort:
 
 
 def parse_transaction_state(payload: Buffer) -> TransactionState:
-    """A client's TRANSACTION_STATE."""
+    """Parse a client's TRANSACTION_STATE."""
     fields = _Fields(payload, "TRANSACTION_STATE")
     return TransactionState(fields.text(len(payload), limits.TRANSACTION_OWNER_SIZE_MAX))
 
 
 class _Fields:
-    """A payload that is taken apart from its beginning to its end."""
+    """Reads the fields of a payload from start to end."""
 
     def __init__(self, payload: Buffer, what: str) -> None:
         self._payload = payload
@@ -247,7 +248,7 @@ class _Fields:
         return found
 
     def text(self, length: int, size_max: int) -> str:
-        """The next text of so many bytes."""
+        """The next text, of `length` bytes."""
         if length > size_max:
             raise malformed(f"{self.what}: a text of {length} bytes, at most {size_max}")
         require_at_least(self._at + length, self.what, self._payload)
@@ -256,15 +257,15 @@ class _Fields:
         return read_text(found, self.what)
 
     def end(self) -> None:
-        """There is nothing more."""
+        """Refuse a payload with further bytes."""
         if self._at != len(self._payload):
-            raise malformed(f"{self.what}: {len(self._payload) - self._at} bytes behind its end")
+            raise malformed(f"{self.what}: {len(self._payload) - self._at} bytes after its end")
 
 
-def _name_at(names: list[str], place: int) -> str:
-    if place >= len(names):
-        raise malformed(f"TRANSACTION_COMMIT: topic {place} of {len(names)}")
-    return names[place]
+def _name_at(names: list[str], index: int) -> str:
+    if index >= len(names):
+        raise malformed(f"TRANSACTION_COMMIT: topic {index} of {len(names)}")
+    return names[index]
 
 
 def _bounds_problem(topics: int, parts: int, offsets: int) -> str:

@@ -1,7 +1,7 @@
-"""Where the log of a command is: in a data directory, or behind a server that `--url` names. The same words for both.
+"""Locate and open the log of a command: a data directory (`--data`) or a server (`--url`). Both have the same API.
 
-    open_place    to change it: a directory needs its lock, a server serves many at a time
-    look_at       to look at it: a directory as it lies, a server as any other reader
+    open_writable_log   for changes: takes the lock of a directory; a server serves many clients at once
+    open_readable_log   for reading: a directory without its lock, or a server
 
 The token of a server may also come from the environment, where other users of the machine do not see it.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from seawall.cli.data_directory import data_option, look_at_data, open_data
+from seawall.cli.data_directory import data_option, open_data, view_data
 from seawall.config import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from seawall.engine.api.embedded import EmbeddedLog
     from seawall.engine.api.view import ReadOnlyLog
 
-    #: A log that can be changed, and one that is read.
-    OpenLog: TypeAlias = EmbeddedLog | RemoteLog
+    #: The logs that the two functions return.
+    WritableLog: TypeAlias = EmbeddedLog | RemoteLog
     ReadableLog: TypeAlias = ReadOnlyLog | RemoteLog
 
 _Parameters = ParamSpec("_Parameters")
@@ -37,13 +37,13 @@ _TLS_CERT: Final = "seawall.tls_cert"
 _TLS_KEY: Final = "seawall.tls_key"
 
 
-def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The options `--data`, `--url`, `--token`, `--tls-ca`, `--tls-cert` and `--tls-key`."""
+def location_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Add the options `--data`, `--url`, `--token`, `--tls-ca`, `--tls-cert` and `--tls-key`."""
     return data_option(_remote_options(command, url_is_required=False))
 
 
 def server_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The options `--url`, which has to be given, `--token` and `--tls-ca`: for commands that need a server."""
+    """Add the same options without `--data`, and require `--url`: for commands that need a server."""
     return _remote_options(command, url_is_required=True)
 
 
@@ -59,7 +59,7 @@ def _remote_options(
         required=url_is_required,
         expose_value=False,
         callback=keep,
-        help="The server of the log, as seawall://host:port, or seawalls:// for TLS, in place of a data directory.",
+        help="Server to use instead of a data directory: seawall://host:port, or seawalls:// for TLS.",
     )
     token = click.option(
         "--token",
@@ -67,55 +67,55 @@ def _remote_options(
         metavar="TOKEN",
         expose_value=False,
         callback=keep,
-        help=f"What the server knows us by; {TOKEN_VARIABLE} may hold it too.",
+        help=f"Access token for the server; also read from {TOKEN_VARIABLE}.",
     )
     authority = click.option(
         "--tls-ca",
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=keep,
-        help="Encrypt, and trust servers whose certificate one of these has made (PEM); else those of the system.",
+        help="Use TLS, and trust these certificate authorities (PEM) instead of those of the system.",
     )
     certificate = click.option(
         "--tls-cert",
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=keep,
-        help="Show the server this client certificate (PEM); encrypts, as --tls-ca does.",
+        help="Use TLS, and present this client certificate (PEM) to the server.",
     )
     key = click.option(
         "--tls-key",
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
         callback=keep,
-        help="The key of --tls-cert (PEM), if it is not in the same file.",
+        help="Private key of --tls-cert (PEM), if it is not in the same file.",
     )
     return url(token(authority(certificate(key(command)))))
 
 
 def is_remote() -> bool:
-    """Whether the command was given a server."""
+    """True if the command got the address of a server."""
     return click.get_current_context().meta.get(_URL) is not None
 
 
-def open_place(directory: Path, *, create: bool = False) -> OpenLog:
-    """Open the log of this command; a directory that is not there is made only if `create` says so."""
+def open_writable_log(directory: Path, *, create: bool = False) -> WritableLog:
+    """Open the log of this command for changes; create a missing directory only if `create` is true."""
     return _connected() if is_remote() else open_data(directory, create=create)
 
 
-def look_at(directory: Path) -> ReadableLog:
-    """Look at the log of this command."""
-    return _connected() if is_remote() else look_at_data(directory)
+def open_readable_log(directory: Path) -> ReadableLog:
+    """Open the log of this command for reading."""
+    return _connected() if is_remote() else view_data(directory)
 
 
 def _connected() -> RemoteLog:
     if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--data and --url name two logs: give one of them.")
+        raise click.UsageError("--data and --url name two logs: use only one of them.")
     return connect_to_server()
 
 
 def connect_to_server() -> RemoteLog:
-    """Connect to the server that the options of this command name."""
+    """Connect to the server given by the options of this command."""
     import seawall
 
     context = click.get_current_context()
