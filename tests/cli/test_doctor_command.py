@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from seawall.cli import doctor as command
-from seawall.cli.checks import Check, Status
+from seawall.cli.doctor import command
+from seawall.cli.doctor.checks import Check, Status
 from seawall.config import load
 from seawall.io.disk.uring import probe
 from seawall.kernels.runtime import warm

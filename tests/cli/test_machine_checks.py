@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.cli import machine_checks
-from seawall.cli.checks import Check, Status, size_text
+from seawall.cli.doctor import machine_checks
+from seawall.cli.doctor.checks import Check, Status, size_text
 from seawall.io.host import os_host
 from seawall.io.interfaces import Host
 from seawall.io.process.topology import Node, Topology

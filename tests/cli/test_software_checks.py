@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from seawall.cli import software_checks
-from seawall.cli.checks import Status
+from seawall.cli.doctor import software_checks
+from seawall.cli.doctor.checks import Status
 from seawall.kernels.runtime import jit
 
 ALL_PACKAGES = dict.fromkeys(software_checks.REQUIRED_PACKAGES, "1.0")

@@ -53,6 +53,7 @@ def test_a_bad_request_is_refused(payload: bytes) -> None:
         {"directory_id": "zz"},
         {"directory_id": "00"},
         {"segments": "a"},
+        {"segments": [1]},
         {"end": -1},
         {"live": None},
         {"live": [5]},

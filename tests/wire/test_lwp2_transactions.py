@@ -79,7 +79,7 @@ def test_where_a_position_goes_on() -> None:
 
 
 COMMIT = struct.Struct("<QHHIII")
-TOLD = struct.Struct("<QQQBBHI")
+STATUS = struct.Struct("<QQQBBHI")
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,13 @@ def test_what_is_no_request_is_refused(command: int, payload: bytes) -> None:
     "payload",
     [
         b"",
-        TOLD.pack(0, 0, 0, 4, 0, 0, 0),
-        TOLD.pack(1, 0, 0, 0, 0, 0, 0),
-        TOLD.pack(0, 0, 0, 1, 1, 0, 0),
-        TOLD.pack(0, 0, 0, 1, 0, 0, limits.TRANSACTION_TOPICS_MAX + 1),
-        TOLD.pack(0, 0, 0, 1, 0, 0, 1) + struct.pack("<HHIQQ", 0, 1, 0, 1, 1),
-        TOLD.pack(0, 0, 0, 1, 0, 0, 0) + b"x",
+        STATUS.pack(0, 0, 0, 4, 0, 0, 0),
+        STATUS.pack(1, 0, 0, 0, 0, 0, 0),
+        STATUS.pack(0, 0, 0, 2, 0, 0, 0),
+        STATUS.pack(0, 0, 0, 1, 1, 0, 0),
+        STATUS.pack(0, 0, 0, 1, 0, 0, limits.TRANSACTION_TOPICS_MAX + 1),
+        STATUS.pack(0, 0, 0, 1, 0, 0, 1) + struct.pack("<HHIQQ", 0, 1, 0, 1, 1),
+        STATUS.pack(0, 0, 0, 1, 0, 0, 0) + b"x",
     ],
 )
 def test_what_is_no_answer_is_refused(payload: bytes) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seawall.cli.checks import size_text
 from seawall.cli.data_directory import data_option, json_option, print_json, require_data
+from seawall.cli.doctor.checks import size_text
 from seawall.config import LoadedConfig
 from seawall.errors import NotFoundError
 

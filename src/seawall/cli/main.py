@@ -94,7 +94,7 @@ COMMANDS = (
     LazyCommand("bench", "seawall.cli.bench", "Run benchmarks on this machine."),
     LazyCommand("config", "seawall.cli.config", "Show the settings and the origins of their values."),
     LazyCommand("delete", "seawall.cli.delete", "Delete records of a topic."),
-    LazyCommand("doctor", "seawall.cli.doctor", "Check this machine: what is available, what is missing."),
+    LazyCommand("doctor", "seawall.cli.doctor.command", "Check this machine: what is available, what is missing."),
     LazyCommand("dump", "seawall.cli.dump", "Show the contents of one file of a data directory."),
     LazyCommand("fabric", "seawall.cli.fabric", "Show the shared memory of a pod."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a whole file to a topic."),

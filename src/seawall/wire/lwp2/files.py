@@ -16,7 +16,7 @@
 Sealed segments never change, but they may be deleted at any time. Deleted records are in no `live` range and in no gap.
 A reply holds at most `FILES_RUNS_MAX` pairs and `FILES_SEGMENTS_MAX` names; for later seqs the client asks again.
 
-A payload is valid if it has this form with numbers of 64 bits, `end` not below the first pair, and no empty range.
+A payload is valid if it has this form with numbers of 64 bits and no empty range.
 Other payloads are refused with error 04. This module must not know files.
 """
 
@@ -110,8 +110,10 @@ def parse_files_reply(payload: Buffer) -> FilesReply:
     except ValueError as error:
         raise malformed(f"{_WHAT}: directory_id is not hex") from error
     segments = document.get("segments")
-    if len(directory_id) != UNIQUE_ID_SIZE or not isinstance(segments, list):
-        raise malformed(f"{_WHAT}: directory_id has {len(directory_id)} bytes, segments are {type(segments).__name__}")
+    if len(directory_id) != UNIQUE_ID_SIZE:
+        raise malformed(f"{_WHAT}: directory_id has {len(directory_id)} bytes, not {UNIQUE_ID_SIZE}")
+    if not isinstance(segments, list) or not all(isinstance(name, str) for name in segments):
+        raise malformed(f"{_WHAT}: segments are {segments!r}, not a list of names")
     gaps = (Gap(Seq(row[0]), Seq(row[1]), read_enum(GapReason, row[2], _WHAT)) for row in _rows(document, "gaps", 3))
     return FilesReply(
         json_text(document, "directory", _WHAT),

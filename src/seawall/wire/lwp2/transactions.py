@@ -195,7 +195,8 @@ def parse_transaction_status(payload: Buffer) -> TransactionStatus:
     fields = _Fields(payload, "TRANSACTION_STATUS")
     epoch, position, timestamp_ns, flags, reserved, owner_length, count = fields.take(_STATUS)
     require_zero(fields.what, reserved)
-    if flags & ~(_EXISTS | _IS_REPEATED) or (not flags and (epoch or position or timestamp_ns or count)):
+    is_empty = not (flags or epoch or position or timestamp_ns or count)
+    if flags & ~(_EXISTS | _IS_REPEATED) or not (flags & _EXISTS or is_empty):
         raise malformed(f"{fields.what}: flags {flags:#04x} with {count} spans")
     if count > limits.TRANSACTION_TOPICS_MAX:
         raise malformed(f"{fields.what}: {count} spans, at most {limits.TRANSACTION_TOPICS_MAX}")

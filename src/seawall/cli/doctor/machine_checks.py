@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seawall import limits
 from seawall.bench.machine import cpu_model
-from seawall.cli.checks import Check, Status, size_text
+from seawall.cli.doctor.checks import Check, Status, size_text
 from seawall.config import Config
 from seawall.errors import SyncError
 from seawall.io.disk.files import write_all

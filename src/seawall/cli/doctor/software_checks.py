@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from seawall.cli.checks import Check, Status
+from seawall.cli.doctor.checks import Check, Status
 from seawall.io.process.java import JAVA_MAJOR_MIN, find_java
 
 PYTHON_ANSWER_SECONDS = 30

@@ -21,9 +21,9 @@ from pathlib import Path
 import click
 
 from seawall.bench.machine import library_versions, memory_bytes
-from seawall.cli import machine_checks, software_checks
-from seawall.cli.checks import Check, Status
 from seawall.cli.data_directory import data_option
+from seawall.cli.doctor import machine_checks, software_checks
+from seawall.cli.doctor.checks import Check, Status
 from seawall.config import Config, LoadedConfig
 
 STATUS_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
