@@ -81,7 +81,7 @@ class EmbeddedLog(EmbeddedSessions):
         self.queue.listeners.append(self._notify_readers)
         self._committer = WorkerThread(self.queue.lead_all)
         self.flush_thread = FlushThread(self.queue, store)
-        store.checkpoint_schedule.on_the_side(self.flush_thread.wake)
+        store.checkpoint_schedule.flush_in_background(self.flush_thread.wake)
         disown_on_fork(self)
         store.sessions.live_clients.append(self._open_sessions)
         #: Notified when new records can be read.

@@ -39,7 +39,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
     return {
         topic.topic_id: KnownTopic(
             {
-                first_seq: ExpectedBatches(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
+                first_seq: ExpectedBatches(segment.index.entries, frozenset(segment.unflushed.entries.tolist()))
                 for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
             # Ephemeral records were only in the memory of their process: no file holds them, and none are missing.

@@ -310,12 +310,12 @@ class _DirectoryState:
                     continue
                 # After damage in the log a segment may have no file yet. All its batches are unflushed then, so nothing
                 # is read from the file, and any file will do.
-                is_flushed = len(segment.waiting) < len(segment.index)
+                is_flushed = len(segment.unflushed) < len(segment.index)
                 path = home.path(active_name(first_seq)) if is_flushed else self._directory.format_path
                 file = self._open_files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
                 active = SegmentWriter(home, home.preface(first_seq), file, index, read_only=True)
-                log.filling.append(ActiveSegment(active, segment.waiting.copy()))
+                log.filling.append(ActiveSegment(active, segment.unflushed.copy()))
         except BaseException:
             log.close()
             raise

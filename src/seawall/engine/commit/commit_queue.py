@@ -212,7 +212,7 @@ class CommitQueue:
         """The store, for a change that is not an append; commits what was queued before it first."""
         self._wait_for_leadership()
         try:
-            with self._store.checkpoint_schedule.placing, self.state:
+            with self._store.checkpoint_schedule.flush_lock, self.state:
                 yield self._store
         finally:
             self.release_leadership()

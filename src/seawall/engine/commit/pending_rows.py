@@ -66,4 +66,4 @@ class PendingRows:
             segment, before = active.segment, len(active.segment.index)
             segment.place(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
-            active.waiting.extend(before, rows["at"])
+            active.unflushed.extend(before, rows["at"])

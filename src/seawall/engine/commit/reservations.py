@@ -25,9 +25,9 @@ class Reservation:
     """Space for the next batches of one topic: its active segment, and how much more fits there."""
 
     topic: TopicState
-    filling: ActiveSegment
+    segment: ActiveSegment
     #: Controls to log before the first batch: the roll to this segment, and evictions.
-    ahead: list[SegmentRoll | FloorRaise]
+    controls: list[SegmentRoll | FloorRaise]
     #: True if the topic has caps or ages: then every commit makes a new reservation.
     is_limited: bool
     #: True if the batches go to segment files, False for topics of class `ephemeral`.
@@ -45,7 +45,7 @@ class Reservation:
     @property
     def is_uncached(self) -> bool:
         """True after 1 GiB of unread appends: bypass the page cache."""
-        return self.filling.unread >= _UNREAD_CACHED_SIZE
+        return self.segment.unread >= _UNREAD_CACHED_SIZE
 
     def fits(self, records: int, size: int, now: int) -> bool:
         """True if batches with this many records and bytes fit, and the reservation has not expired."""

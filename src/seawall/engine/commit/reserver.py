@@ -60,14 +60,14 @@ class Reserver:
         self._log_of = log_of
         self._checkpoint_schedule = checkpoint_schedule
 
-    def make(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Reservation:
+    def reserve(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Reservation:
         """Reserve space for batches of a topic, deducted already, and for `logged` bytes in the log.
 
         If there is no space, a segment that was begun for them is rolled back: the log has no roll to it yet.
         """
         raised = self._cleaner.evict_ahead(topic, need.records, need.plain_size, now_ns)
         log = self._log_of(topic)
-        before = log.writing
+        before = log.active
         bounds = self._bounds(topic)
         starts_segment = before is None or log.needs_roll(bounds, now_ns)
         if starts_segment:
@@ -78,7 +78,7 @@ class Reserver:
             self._writer.reserve(logged, now_ns)
         except (CallerError, RetryableError) as error:
             if starts_segment:
-                log.take_back()
+                log.undo_begin()
             if isinstance(error, DiskFullError):
                 self._checkpoint_schedule.found_no_space(self._writer.log_end)
             raise
@@ -121,7 +121,7 @@ class Reserver:
             size = min(size or part, part)
         return SegmentLimits(config.segment_max_records, size, config.segment_max_age_ms)
 
-    def take_back(self, reservation: Reservation) -> None:
+    def roll_back(self, reservation: Reservation) -> None:
         """Undo `make` of an unused reservation: remove the segment that it began, if the log has no roll to it yet."""
-        if any(isinstance(control, SegmentRoll) for control in reservation.ahead):
-            self._log_of(reservation.topic).take_back()
+        if any(isinstance(control, SegmentRoll) for control in reservation.controls):
+            self._log_of(reservation.topic).undo_begin()

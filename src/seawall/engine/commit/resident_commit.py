@@ -105,7 +105,7 @@ class ResidentCommit:
         file = cycle.lend()
         assert isinstance(file, OsFile), "only real files are served"
         publishers["fd"], publishers["direct_sync"] = file.fileno(), file.direct_sync
-        publishers["due_at"] = min(self._store.checkpoint_schedule.look_at, _NOTHING_DUE)
+        publishers["due_at"] = min(self._store.checkpoint_schedule.next_check_at, _NOTHING_DUE)
         reason: int = kernels.run_cycles(publishers, cycle.cycles, cycle.memory)
         self.unanswered = cycle.expected
         if reason == kernels.CYCLES_FAILED:

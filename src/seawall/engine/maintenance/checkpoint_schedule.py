@@ -39,13 +39,13 @@ class CheckpointSchedule:
         self._check_step = max(checkpoint_size // _CHECK_STEPS, 1)
         #: Wakes the flush thread, with True if the flush is urgent; the thread calls `flushed` when it is done.
         self._flush_soon: Callable[[bool], None] | None = None
-        self.placing = RLock()
+        self.flush_lock = RLock()
         self.checkpointed(checkpoint_at)
 
-    def on_the_side(self, flush_soon: Callable[[bool], None]) -> None:
+    def flush_in_background(self, flush_soon: Callable[[bool], None]) -> None:
         """Let a background thread flush: `flush_soon` wakes it."""
         self._flush_soon = flush_soon
-        self.look_at = self._checkpoint_at + self._check_step
+        self.next_check_at = self._checkpoint_at + self._check_step
 
     def is_worth_checkpoint(self, at: WalAddress) -> bool:
         """True if a log up to this address is long enough for a checkpoint."""
@@ -54,16 +54,16 @@ class CheckpointSchedule:
     def run_due(self, at: int, checkpoint: Callable[[], None]) -> None:
         """Run whatever flush or checkpoint is due for a log up to this address."""
         is_due = self._is_urgent or at >= self._checkpoint_at + self._checkpoint_size
-        self.look_at = at + self._check_step
+        self.next_check_at = at + self._check_step
         if self._flush_soon is not None and not self._is_flushed:
             self._flush_soon(is_due)
             if not is_due:
-                self.look_at = self._checkpoint_at + self._checkpoint_size
-        elif (is_due or self._is_flushed) and self.placing.acquire(blocking=False):
+                self.next_check_at = self._checkpoint_at + self._checkpoint_size
+        elif (is_due or self._is_flushed) and self.flush_lock.acquire(blocking=False):
             try:
                 checkpoint()
             finally:
-                self.placing.release()
+                self.flush_lock.release()
 
     def rolled(self, flushed_size: int) -> None:
         """Note that a segment began after one that holds `flushed_size` bytes of batches.
@@ -84,7 +84,7 @@ class CheckpointSchedule:
     def flushed(self) -> None:
         """Note that almost nothing is unflushed: a checkpoint is short now."""
         self._is_flushed = True
-        self.look_at = 0
+        self.next_check_at = 0
 
     def checkpointed(self, at: WalAddress) -> None:
         """Note a checkpoint, or a failed attempt: the next one is due after the log has grown again."""
@@ -92,8 +92,8 @@ class CheckpointSchedule:
         self._is_flushed = self._is_urgent = False
         self._rolls = self._flushed_size = 0
         #: Something is due when the log reaches this address.
-        self.look_at = at + (self._checkpoint_size if self._flush_soon is None else self._check_step)
+        self.next_check_at = at + (self._checkpoint_size if self._flush_soon is None else self._check_step)
 
     def _make_urgent(self) -> None:
         self._is_urgent = True
-        self.look_at = 0
+        self.next_check_at = 0

@@ -61,7 +61,7 @@ class FlushThread:
     def flush(self) -> None:
         """Flush batches to their segments and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
-        with store.checkpoint_schedule.placing:
+        with store.checkpoint_schedule.flush_lock:
             if store.guard.is_failed:
                 return  # INV-STORE-FAILED: no more writes
             try:

@@ -105,7 +105,7 @@ class FlushJob:
 
     def settle(self) -> None:
         """Mark the batches as flushed (INV-PLACED-DURABLE)."""
-        self.target.waiting.drop(self.entries.size)
+        self.target.unflushed.drop(self.entries.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,14 @@ def flush_log(log: TopicLog, locate: LocateFile, below: WalAddress) -> None:
 
 def plan_log_seals(log: TopicLog) -> list[SealJob]:
     """The segments of a topic that are no longer active and have all their batches, oldest first."""
-    ready = takewhile(lambda target: len(target.segment.index) and not len(target.waiting), log.filling[:-1])
+    ready = takewhile(lambda target: len(target.segment.index) and not len(target.unflushed), log.filling[:-1])
     return [SealJob(log, target) for target in ready] if log.is_kept else []
 
 
 def _plan_flush(target: ActiveSegment, locate: LocateFile, below: WalAddress) -> FlushJob:
-    addresses = target.waiting.addresses
+    addresses = target.unflushed.addresses
     addresses = addresses[addresses < below]
-    entries = target.waiting.entries[: addresses.size]
+    entries = target.unflushed.entries[: addresses.size]
     index = target.segment.index.entries
     ats, lengths = index["at"][entries].astype(np.int64), index["length"][entries].astype(np.int64)
     return FlushJob(target, entries, list(_split_runs(entries, addresses, ats, lengths, locate)))

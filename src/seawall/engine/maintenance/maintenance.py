@@ -65,7 +65,7 @@ class Maintenance:
                 flush_log(log, wal.locate, wal.at)
                 log.seal_rolled()
             catalog = parts.current_catalog()
-            sections = catalog_sections(catalog) | store_sections(self._logs.unsealed(), parts.sessions)
+            sections = catalog_sections(catalog) | store_sections(self._logs.unsealed_entries(), parts.sessions)
             # With a sequencer, batches that are numbered and not logged yet are not part of the snapshot.
             position = max(catalog.next_position, wal.next_position)
             parts.snapshots.write(Snapshot(position, wal.at, self._clock.wall_ns(), sections))
@@ -79,7 +79,7 @@ class Maintenance:
     @property
     def is_tidy_up_due(self) -> bool:
         """True if `tidy_up` has something to do."""
-        return self._wal.at + self._writer.staged >= self._checkpoint_schedule.look_at or self._cleaner.has_dead()
+        return self._wal.at + self._writer.staged >= self._checkpoint_schedule.next_check_at or self._cleaner.has_dead()
 
     def is_due_after(self, commit: Commit) -> bool:
         """True if `tidy_up` has something to do for the topics of a commit, or for any."""
@@ -102,7 +102,7 @@ class Maintenance:
             elif self._cleaner.unchecked:
                 self.drop_dead()
             at = self._wal.at + self._writer.staged
-            if at >= self._checkpoint_schedule.look_at:
+            if at >= self._checkpoint_schedule.next_check_at:
                 self._checkpoint_schedule.run_due(at, self.checkpoint)
         except RetryableError:
             # No space or no free descriptor: the log stays too long, and the next attempt follows after it has grown

@@ -342,7 +342,7 @@ class LogCleaner:
         for segment in chosen:
             log.sealed.remove(segment)
             self._sidecars.get(topic_id, {}).pop(segment.name.first_seq, None)
-        drop_segments(log.home, chosen)
+        drop_segments(log.directory, chosen)
 
     def _disposable(self, topic_id: TopicId, first: Seq, last: Seq) -> list[SealedSegment]:
         """The sealed segments that overlap a range and are not needed any more."""
@@ -371,7 +371,7 @@ class LogCleaner:
         inside = DeletedSeqs(np.clip(dead.ranges, first, last + 1))
         if not len(inside):
             return False
-        home, stored = self._logs[topic.topic_id].home, self._sidecars.setdefault(topic.topic_id, {})
+        home, stored = self._logs[topic.topic_id].directory, self._sidecars.setdefault(topic.topic_id, {})
         path = home.path(deletes_name(first))
         if first not in stored:
             try:

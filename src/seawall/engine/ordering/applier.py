@@ -113,7 +113,7 @@ class Applier:
         self._blog_size = blog_size
         #: The newest term that entries may have.
         self.term = parts.term
-        self._reservations = ApplierReservations(parts.reservations, parts.writer, parts.maker)
+        self._reservations = ApplierReservations(parts.reservations, parts.writer, parts.reserver)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
@@ -290,14 +290,14 @@ class Applier:
     def _stage_preceding(self, reservations: list[Reservation], commit: ApplyCommit, first: Position, now: int) -> None:
         """Stage the controls that have to be in the log before the first batches of the reservations."""
         for reservation in reservations:
-            if reservation.ahead:
-                control = UnpositionedControl(tuple(reservation.ahead))
+            if reservation.controls:
+                control = UnpositionedControl(tuple(reservation.controls))
                 commit.unpositioned.append((control, self._parts.writer.stage_control(control, now, at=first)))
                 # Readers may see an eviction: no crash may undo it, whatever the durability class.
                 commit.durable |= reservation.is_kept and any(
-                    isinstance(part, FloorRaise) for part in reservation.ahead
+                    isinstance(part, FloorRaise) for part in reservation.controls
                 )
-                reservation.ahead = []
+                reservation.controls = []
                 reservation.allows_cycles = reservation.is_written and not self._parts.writer.is_observed
             if reservation.is_limited:
                 commit.limited.append(reservation.topic)
@@ -362,7 +362,7 @@ class Applier:
         first, count = Position(scan.first + taken), scan.direct_from(taken)
         sizes = scan.entries["size"][taken : taken + count].astype(np.int64)
         reservation = reservations[TopicId(int(scan.entries["topic_id"][taken]))]
-        segment = reservation.filling.segment
+        segment = reservation.segment.segment
         at = segment.place(int(sizes.sum()))
         headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
         (lane, start), _ = writer.space_for_run(count * kernels.REFERENCE_SIZE)
@@ -465,12 +465,12 @@ class Applier:
 def _allocate(rows: WalRows, reservations: dict[TopicId, Reservation]) -> None:
     """Allocate segment offsets for batches that are only in the log so far (unflushed)."""
     for run in by_topic(rows) if len(rows) else ():
-        active = reservations[TopicId(int(run["topic_id"][0]))].filling
+        active = reservations[TopicId(int(run["topic_id"][0]))].segment
         index = active.segment.index
         before = len(index)
         active.segment.place(int(run["size"].sum(dtype=np.int64)))
         index.extend(entries_of(run, index.end))
-        active.waiting.extend(before, run["at"])
+        active.unflushed.extend(before, run["at"])
 
 
 def _bad_entry(position: Position) -> FatalError:

@@ -58,13 +58,13 @@ class ApplierReservations:
                     rolls = (
                         []
                         if reservation is None
-                        else [each for each in reservation.ahead if isinstance(each, SegmentRoll)]
+                        else [each for each in reservation.controls if isinstance(each, SegmentRoll)]
                     )
-                    reservation = self._reserver.make(topic, need, logged, TimestampNs(now))
-                    reservation.ahead += rolls
+                    reservation = self._reserver.reserve(topic, need, logged, TimestampNs(now))
+                    reservation.controls += rolls
                     self._by_topic[topic.topic_id] = reservation
                 if reservation.is_kept and need.size >= LARGE_BATCH_SIZE:
-                    (self._pins if pins is None else pins).pin(reservation.filling.segment.shared)
+                    (self._pins if pins is None else pins).pin(reservation.segment.segment.shared)
                 reservations.append(reservation)
         except BaseException:
             # The other reservations were deducted for batches that will not come.
@@ -89,11 +89,11 @@ class ApplierReservations:
     def release(self) -> None:
         """Roll back segments that were begun for batches that did not come, and unpin all files."""
         self._pins.unpin_all()
-        if any(reservation.ahead for reservation in self._by_topic.values()):
+        if any(reservation.controls for reservation in self._by_topic.values()):
             self._drop()
 
     def _drop(self) -> None:
         self._pins.unpin_all()
         for reservation in self._by_topic.values():
-            self._reserver.take_back(reservation)
+            self._reserver.roll_back(reservation)
         self._by_topic.clear()

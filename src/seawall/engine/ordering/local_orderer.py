@@ -60,7 +60,7 @@ class LocalOrderer:
         self._cleaner = parts.cleaner
         self._window = parts.sessions.window
         self._clock = parts.machine.clock
-        self._reserver = parts.maker
+        self._reserver = parts.reserver
         self._ceiling_step = parts.settings.ceiling_step
         self._reservations = parts.reservations.by_topic
         self._pending = parts.pending
@@ -91,7 +91,7 @@ class LocalOrderer:
         for append in appends:
             if append.error is None:
                 reservation = self._reservations[append.topic_id]
-                if reservation.ahead or reservation.is_limited:
+                if reservation.controls or reservation.is_limited:
                     self._stage_preceding(reservation, commit, now)
                 self._number(append, reservation, commit, now)
                 commit.durable |= reservation.is_durable
@@ -106,7 +106,7 @@ class LocalOrderer:
             if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
                 reservation = self._reservations[append.topic_id]
                 if reservation.is_kept:
-                    self._admission.attempt((append,), partial(commit.pins.pin, reservation.filling.segment.shared))
+                    self._admission.attempt((append,), partial(commit.pins.pin, reservation.segment.segment.shared))
 
     def begin_next(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` before the commit in flight is finished; None if that is impossible.
@@ -229,7 +229,7 @@ class LocalOrderer:
     def _reserve(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
         """Reserve space for the batches of one topic: in its segment, in the log, and below its ceiling."""
         topic = self._admission.topic(group[0].topic_id)
-        reservation = self._reserver.make(topic, need_of(group), logged, now_ns)
+        reservation = self._reserver.reserve(topic, need_of(group), logged, now_ns)
         seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
         reservation.records_left = min(
             reservation.records_left, seqs_left - sum(append.record_count for append in group)
@@ -240,11 +240,11 @@ class LocalOrderer:
 
     def _stage_preceding(self, reservation: Reservation, commit: Commit, now: int) -> None:
         """Stage the controls that have to be in the log before the first batch of a reservation."""
-        for control in reservation.ahead:
+        for control in reservation.controls:
             commit.effects.append((control, self._writer.stage_control(control, now)))
             # Readers may see an eviction: no crash may undo it, whatever the durability class.
             commit.durable |= reservation.is_kept and isinstance(control, FloorRaise)
-        reservation.ahead = []
+        reservation.controls = []
         reservation.allows_cycles = reservation.is_written and not self._writer.is_observed
         if reservation.is_limited and reservation.topic not in commit.limited:
             commit.limited.append(reservation.topic)
@@ -253,14 +253,14 @@ class LocalOrderer:
         """Number one batch, allocate its segment offset, and stage it."""
         if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, reservation.topic, commit, now):
             return
-        active, segment, draft = reservation.filling, reservation.filling.segment, append.draft()
+        active, segment, draft = reservation.segment, reservation.segment.segment, append.draft()
         window = self._window if append.has_session else None
         if reservation.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
             if not record_outcome(append, numbered):
                 return
             at = segment.place(numbered.size)
-            active.waiting.add(len(segment.index), address)
+            active.unflushed.add(len(segment.index), address)
         else:
             numbered, header = self._writer.number_direct(draft, append.block, now, window)
             if not record_outcome(append, numbered):

@@ -66,7 +66,7 @@ class StoreParts:
         self.controls = ControlLog(*shared, lost=lost)
         self.cleaner = LogCleaner(catalog, logs, self.controls, settings.ephemeral_size)
         self.checkpoint_schedule = CheckpointSchedule(checkpoint_at, settings.checkpoint_size)
-        self.maker = Reserver(writer, self.cleaner, logs.of, self.checkpoint_schedule)
+        self.reserver = Reserver(writer, self.cleaner, logs.of, self.checkpoint_schedule)
         logs.open_files.on_sync_failed = guard.refuse
         logs.on_recovered = self.cleaner.recheck
 

@@ -64,7 +64,7 @@ class ReplayedSegment:
     """An unsealed segment: the index of its batches, and the log address of those that may be unflushed."""
 
     index: BatchIndex = field(default_factory=BatchIndex)
-    waiting: UnflushedBatches = field(default_factory=UnflushedBatches)
+    unflushed: UnflushedBatches = field(default_factory=UnflushedBatches)
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class _Replay:
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
             before = len(segment.index)
             segment.index.extend(entries_of(appended, segment.index.end))
-            segment.waiting.extend(before, appended["at"])
+            segment.unflushed.extend(before, appended["at"])
 
     def apply_control(self, found: WalBatch) -> None:
         header = found.header
@@ -303,7 +303,7 @@ def _append_segment(segment: ReplayedSegment, moved: ReplayedSegment, end: int) 
     entries = moved.index.entries.copy()
     entries["at"] += np.uint64(end - moved.index.end)
     segment.index.extend(entries)
-    segment.waiting.append(moved.waiting, before)
+    segment.unflushed.append(moved.unflushed, before)
 
 
 def _add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:

@@ -65,7 +65,7 @@ class ActiveSegment:
     """An unsealed segment and its unflushed batches. The last one of a topic is the active segment."""
 
     segment: SegmentWriter
-    waiting: UnflushedBatches = field(default_factory=UnflushedBatches)
+    unflushed: UnflushedBatches = field(default_factory=UnflushedBatches)
     #: Unread bytes in the segments before this one, less the bytes of this one that were read.
     unread_before: int = 0
 
@@ -77,7 +77,7 @@ class ActiveSegment:
     @property
     def filled(self) -> int:
         """Bytes of the batches that are already in the segment file."""
-        lengths = self.segment.index.entries["length"][self.waiting.entries]
+        lengths = self.segment.index.entries["length"][self.unflushed.entries]
         return self.segment.size - int(lengths.sum(dtype=np.int64))
 
 
@@ -133,7 +133,7 @@ class TopicLog:
         self.wants_roll = False
 
     @property
-    def home(self) -> TopicDirectory:
+    def directory(self) -> TopicDirectory:
         """The directory of the segments."""
         return self._home
 
@@ -163,14 +163,14 @@ class TopicLog:
         segment = SegmentWriter.create(self._home, first_seq, created_ns, reserve=reserve)
         self.filling.append(ActiveSegment(segment, unread_before=unread))
 
-    def take_back(self) -> None:
+    def undo_begin(self) -> None:
         """Undo `begin`: the segment has no batches, and nothing in the log names it."""
         segment = self.filling.pop().segment
         segment.close()
         remove_if_there(self._home.files, segment.path)
 
     @property
-    def writing(self) -> ActiveSegment | None:
+    def active(self) -> ActiveSegment | None:
         """The active segment, or None."""
         return self.filling[-1] if self.filling else None
 
@@ -190,7 +190,7 @@ class TopicLog:
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
-    def unsealed(self) -> list[tuple[TopicId, Seq, Entries]]:
+    def unsealed_entries(self) -> list[tuple[TopicId, Seq, Entries]]:
         """The unsealed segments that outlive the process: topic, first seq, index entries."""
         if not self.is_kept:
             return []
@@ -239,7 +239,7 @@ class TopicLog:
 
     def note_reader(self, end_seq: Seq) -> None:
         """Note a read up to a seq: if it reaches into the active segment, count later appends as unread from here."""
-        writing = self.writing
+        writing = self.active
         if writing is not None and end_seq > writing.segment.first_seq:
             writing.unread_before = -writing.segment.size
 
@@ -371,7 +371,7 @@ class TopicLog:
     def _add_unsealed(
         self, planned: Planned, unsealed: ActiveSegment, entries: Entries, numbers: Sequence[int]
     ) -> None:
-        addresses = unsealed.waiting.addresses_of(numbers)
+        addresses = unsealed.unflushed.addresses_of(numbers)
         for first, last, is_flushed in split_by_residence(addresses):
             if is_flushed:
                 with suppress(FileNotFoundError):

@@ -110,10 +110,10 @@ class TopicLogs:
             self._recover(topic_id)
         return bool(self._unflushed)
 
-    def unsealed(self) -> Iterator[tuple[TopicId, Seq, Entries]]:
+    def unsealed_entries(self) -> Iterator[tuple[TopicId, Seq, Entries]]:
         """Every unsealed segment that outlives the process: topic, first seq, index entries."""
         for log in self._logs.values():
-            yield from log.unsealed()
+            yield from log.unsealed_entries()
         for topic_id, (_, known) in self._unrecovered.items():
             yield from ((topic_id, first_seq, entries) for first_seq, entries in segment_entries(known))
 
@@ -142,12 +142,12 @@ class TopicLogs:
                 self._are_names_durable = True
             self._files.sync_directory(home.directory)
         segments = still_needed(topic, known)
-        unflushed = {first_seq for first_seq, segment in segments.items() if len(segment.waiting)}
+        unflushed = {first_seq for first_seq, segment in segments.items() if len(segment.unflushed)}
         recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unflushed)
         unsealed = []
         for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
             expected = segments.get(segment.first_seq)
-            batches = UnflushedBatches() if expected is None else expected.waiting.copy()
+            batches = UnflushedBatches() if expected is None else expected.unflushed.copy()
             unsealed.append(ActiveSegment(segment, batches))
         log = self._logs[topic_id] = TopicLog(home, self._locate, list(recovery.sealed), unsealed)
         del self._unrecovered[topic_id]
@@ -157,7 +157,7 @@ class TopicLogs:
 
 
 def _has_unflushed(known: ReplayedSegments) -> bool:
-    return any(len(segment.waiting) for segment in known.values())
+    return any(len(segment.unflushed) for segment in known.values())
 
 
 def _ignore(_topic: TopicState) -> None:

@@ -64,7 +64,7 @@ def find(
     log_of: Callable[[TopicState], TopicLog],
 ) -> list[Adopted]:
     """The staged segments that a topic can adopt for some parts of a transaction; empty if they must be copied."""
-    writing = log_of(topic).writing
+    writing = log_of(topic).active
     if writing is not None and not len(writing.segment.index):
         # The empty active segment has the file name that the first adopted one would get.
         return []
@@ -90,7 +90,7 @@ def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSeg
     inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, unsealed))
     found: list[SealedSegment | SegmentWriter] = [*sealed, *(each.segment for each in inside)]
     indexes = [each.index for each in found]
-    if not found or any(len(each.waiting) for each in inside) or not all(map(len, indexes)):
+    if not found or any(len(each.unflushed) for each in inside) or not all(map(len, indexes)):
         return []
     is_all = (indexes[0].first_seq, indexes[-1].last_seq) == (first_seq, last_seq)
     return found if is_all and sum(index.record_count for index in indexes) == last_seq - first_seq + 1 else []
@@ -118,7 +118,7 @@ class Adoption:
     def roll_back(self) -> None:
         """Undo `prepare`: the transaction is not committed."""
         while self._rolled:
-            self._log_of(self._rolled.pop()[0]).take_back()
+            self._log_of(self._rolled.pop()[0]).undo_begin()
 
     def execute(
         self, topic: TopicState, adopted: Sequence[Adopted], headers: Bytes, entries: Entries, now_ns: TimestampNs
@@ -129,7 +129,7 @@ class Adoption:
             index = BatchIndex(entries[each.numbers.start : each.numbers.stop])
             stamped = [headers[number * _HEADER : (number + 1) * _HEADER].data for number in each.numbers]
             file = each.segment.shared.file
-            segment = adopt_file(log.home, index.first_seq, now_ns, file, index, (each.headers, stamped))
+            segment = adopt_file(log.directory, index.first_seq, now_ns, file, index, (each.headers, stamped))
             each.log.release(each.segment)
             if isinstance(each.segment, SealedSegment):
                 self._old_indexes.append((each.log, index_name(each.segment.name.first_seq)))
@@ -144,15 +144,15 @@ class Adoption:
         for log, first_seq in self._adopted_segments:
             older = [each.segment.first_seq for each in log.filling if each.segment.first_seq < first_seq]
             if older:
-                yield SegmentRoll(log.home.topic_id, first_seq, older[-1])
+                yield SegmentRoll(log.directory.topic_id, first_seq, older[-1])
 
     def settle(self) -> None:
         """Clean up after the log records the adoption; after a crash the next opening does it."""
         for log, first_seq in self._adopted_segments:
-            settle(log.home, first_seq)
+            settle(log.directory, first_seq)
         for log, name in self._old_indexes:
-            if log.home.files.exists(log.home.path(name)):
-                log.home.files.unlink(log.home.path(name))
+            if log.directory.files.exists(log.directory.path(name)):
+                log.directory.files.unlink(log.directory.path(name))
 
 
 def read_headers(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:

@@ -119,7 +119,7 @@ def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
         reservation = plan.writes[TopicId(int(plan.topic_ids[first]))].made_reservation
         is_uncached = reservation.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
         write = _write_uncached if is_uncached else write_all
-        write(reservation.filling.segment.shared.file, batches, int(plan.file_positions[first]))
+        write(reservation.segment.segment.shared.file, batches, int(plan.file_positions[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:

@@ -115,7 +115,7 @@ class Transactions:
                 adoptions.roll_back()
                 for write in plan.writes.values():
                     if write.reservation is not None:
-                        parts.maker.take_back(write.reservation)
+                        parts.reserver.roll_back(write.reservation)
                 raise
         with self._parts.guard.changing():
             self._log(plan, adoptions, now)
@@ -201,10 +201,10 @@ class Transactions:
                 for each in write.adopted:
                     plan.pins.pin(each.segment.shared)
                 continue
-            write.reservation = parts.maker.make(write.topic, need, logged, TimestampNs(now))
-            write.controls_before = write.reservation.ahead
+            write.reservation = parts.reserver.reserve(write.topic, need, logged, TimestampNs(now))
+            write.controls_before = write.reservation.controls
             lengths = plan.batches.entries["length"][write.numbers].astype(np.uint64)
-            segment = write.reservation.filling.segment
+            segment = write.reservation.segment.segment
             plan.pins.pin(segment.shared)
             plan.segments[write.numbers] = segment.first_seq
             plan.file_positions[write.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
@@ -234,7 +234,7 @@ class Transactions:
                 for each in write.adopted:
                     adoption.read_headers(each, batches, plan.headers)
                 if write.reservation is not None and write.need.size >= _EARLY_SYNC_SIZE:
-                    write.reservation.filling.segment.sync()
+                    write.reservation.segment.segment.sync()
 
     # --- log -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Transactions:
 
     def _write_headers(self, plan: TransactionPlan, write: TopicWrite, entries: Entries) -> None:
         """Write the new headers of a topic's batches over the copied ones, sync the segment, and index the batches."""
-        segment = write.made_reservation.filling.segment
+        segment = write.made_reservation.segment.segment
         segment.place(write.need.size)
         for number in write.numbers:
             segment.write_at(

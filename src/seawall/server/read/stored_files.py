@@ -39,8 +39,8 @@ def stored_files(store: Store, request: FilesRequest, *, is_allowed: bool) -> Fi
         del live[FILES_RUNS_MAX:]
         last = live[-1][1]
     gaps = topic.gaps(first, last) if first <= last else []
-    directory = Path(log.home.directory).parent.parent.absolute()
-    return FilesReply(str(directory), log.home.directory_id, Seq(last + 1), tuple(names), tuple(live), tuple(gaps))
+    directory = Path(log.directory.directory).parent.parent.absolute()
+    return FilesReply(str(directory), log.directory.directory_id, Seq(last + 1), tuple(names), tuple(live), tuple(gaps))
 
 
 def _sealed(log: TopicLog, request: FilesRequest) -> tuple[list[str], Seq]:
