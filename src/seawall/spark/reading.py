@@ -152,7 +152,7 @@ class RangeReader:
     def _ask_for_files(self, seq: int) -> FilesReply | None:
         request = FilesRequest(TopicId(self._range.topic_id), Seq(seq), Seq(self._range.end))
         try:
-            return parse_files_reply(self._requests.ask(request).payload)
+            return parse_files_reply(self._requests.request(request).payload)
         except UnsupportedError:
             # A server that does not know the question.
             return None
@@ -195,14 +195,14 @@ class RangeReader:
     def _from_network(self, seq: int) -> Iterator[Item]:
         wanted = self._range
         reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, seq, until=wanted.end)
-        ahead = Prefetch(self._requests, reader)
+        prefetch = Prefetch(self._requests, reader)
         looked_at = 0
         try:
             while reader.next_seq < wanted.end:
                 if reader.is_at_end:
                     yield from self._missing(reader.next_seq)
                     return
-                item = reader.take_rows(ahead.answer(reader.fetch(max_bytes=PIECE_SIZE), behind=PIECE_SIZE))
+                item = reader.take_rows(prefetch.receive(reader.fetch(max_bytes=PIECE_SIZE), prefetch_size=PIECE_SIZE))
                 if isinstance(item, Gap):
                     gap = item.clipped(Seq(seq), Seq(wanted.end - 1))
                     seq = min(item.last_seq + 1, wanted.end)
@@ -216,10 +216,10 @@ class RangeReader:
                         if looked_at == seq:
                             raise
                         looked_at = seq
-                        reader.look_again(Seq(seq), error)
+                        reader.retry_verified(Seq(seq), error)
             yield None, wanted.end
         finally:
-            ahead.let_go()
+            prefetch.cancel()
 
     def _received(self, item: ReceivedRows) -> Iterator[Rows]:
         """The records of an answer; there may be none, where all up to its end are deleted."""

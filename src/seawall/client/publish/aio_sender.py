@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from seawall.api.publishable import Records
 from seawall.client.connection.aio_connection import AsyncConnection
-from seawall.client.connection.refusals import ENDING
+from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
@@ -196,7 +196,7 @@ class AsyncSender:
         self._push_is_due = False
         now_ns = self._clock.monotonic_ns()
         with self._guard:
-            while open_ones := [each for each in self._connections if each.is_open and not each.is_clogged]:
+            while open_ones := [each for each in self._connections if each.is_open and not each.is_write_blocked]:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
@@ -222,7 +222,7 @@ class AsyncSender:
             self._backoff.succeeded()
         try:
             self._verdicts.apply(frame)
-        except ENDING as error:
+        except SESSION_ENDING as error:
             self._fail(error)
 
     def _announce(self) -> None:

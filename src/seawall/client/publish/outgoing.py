@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from seawall.api.publishable import HeldValues, Records
-from seawall.client.connection.refusals import NUMBER_IS_FREE, rejection, unknown_outcome
+from seawall.client.connection.refusals import CLIENT_SEQ_UNUSED, rejection, unknown_outcome
 from seawall.client.publish.delivery import Batch
 from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
@@ -346,7 +346,7 @@ class Outgoing:
                 self._decide(batch, None)
             elif status == AckStatus.REJECTED:
                 # Where it got into the order (level 1), its number is used.
-                is_free = reason in NUMBER_IS_FREE and not level
+                is_free = reason in CLIENT_SEQ_UNUSED and not level
                 if is_free:
                     heappush(self._free, ClientSeq(client_seq))
                 if batch.record_count:

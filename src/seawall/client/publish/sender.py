@@ -23,7 +23,7 @@ from typing import Final
 
 from seawall.api.publishable import Records
 from seawall.client.connection.connection import Connection
-from seawall.client.connection.refusals import ENDING
+from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import Backoff, deadline_ns, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
@@ -388,7 +388,9 @@ class Sender:
     def _push(self, now_ns: int, *, is_leader: bool = False) -> None:
         """Send what may be sent, in turn over the connections that have room; a leader need not be woken for more."""
         with self._guard:
-            while open_ones := [each for each in self._connections if not each.is_clogged and each.goodbye is None]:
+            while open_ones := [
+                each for each in self._connections if not each.is_write_blocked and each.goodbye is None
+            ]:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
@@ -400,13 +402,13 @@ class Sender:
                     # The leader will find it, and drop it.
                     self._waker.wake()
                     break
-                if connection.is_clogged and not is_leader:
+                if connection.is_write_blocked and not is_leader:
                     self._waker.wake()
 
     def _send(self, connection: Connection, batch: Batch) -> None:
         self._outgoing.sent(batch, connection)
         wall_ns = self._clock.wall_ns()
-        held = self._outgoing.held_frame_of(batch, wall_ns) if connection.takes_values else None
+        held = self._outgoing.held_frame_of(batch, wall_ns) if connection.can_stream_values else None
         if held is not None:
             connection.send_values(*held)
         else:
@@ -417,7 +419,7 @@ class Sender:
             self._has_heard()
         try:
             self._verdicts.apply(frame)
-        except ENDING as error:
+        except SESSION_ENDING as error:
             self._fail(error)
 
     def _has_heard(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seawall.client.connection.refusals import ENDING, PRESSURE, error_of
+from seawall.client.connection.refusals import BACKPRESSURE, SESSION_ENDING, error_of
 from seawall.client.connection.retry import Backoff
 from seawall.client.publish.outgoing import Outgoing
 from seawall.errors import RetryableError
@@ -33,7 +33,7 @@ class Verdicts:
     def apply(self, frame: Frame) -> None:
         """Apply one frame; those that say nothing about batches change nothing.
 
-        `ConnectionError` says that the connection must be made again, an error of `ENDING` that the session is over.
+        `ConnectionError` says that the connection must be made again, an error of `SESSION_ENDING` that the session is over.
         """
         if frame.header.kind == Kind.ACK:
             self._apply_ack(frame)
@@ -58,9 +58,9 @@ class Verdicts:
     def _apply_refusal(self, frame: Frame) -> None:
         refusal = parse_error(frame.payload)
         error = error_of(refusal)
-        if isinstance(error, ENDING):
+        if isinstance(error, SESSION_ENDING):
             raise error
-        if refusal.code in PRESSURE or isinstance(error, RetryableError):
+        if refusal.code in BACKPRESSURE or isinstance(error, RetryableError):
             pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
             self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
         if refusal.closes:

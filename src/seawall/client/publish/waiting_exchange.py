@@ -71,4 +71,4 @@ class WaitingExchange:
         size = kernels.BLOCK_AT + int(self._arguments[kernels.BLOCK_SIZE])
         sent, received = self._arguments[kernels.SENT : kernels.RECEIVED + 1].tolist()
         unsent = bytes(self._memory[max(0, sent) : size])
-        self.connection.take_up(unsent, bytes(self._answer[: max(0, received)]))
+        self.connection.resume(unsent, bytes(self._answer[: max(0, received)]))

@@ -47,7 +47,7 @@ class WaitingSender(Sender):
         lock.acquire()
         try:
             exchange, connections = self._exchange, self._connections
-            if exchange is None or exchange.connection not in connections or not exchange.connection.is_at_rest:
+            if exchange is None or exchange.connection not in connections or not exchange.connection.is_idle:
                 exchange = self._new_exchange()
             if exchange is None or self._leads or self._is_closed:
                 return None
@@ -72,7 +72,7 @@ class WaitingSender(Sender):
                 else:
                     base_seq, position, timestamp_ns, *window = stored
                     now_ns = clock.monotonic_ns()
-                    exchange.connection.exchanged(now_ns)
+                    exchange.connection.record_exchange(now_ns)
                     outgoing.end_one(batch, base_seq, position, timestamp_ns, now_ns)
                     outgoing.allow(*window)
                     self._has_heard()
@@ -84,7 +84,7 @@ class WaitingSender(Sender):
     def _new_exchange(self) -> WaitingExchange | None:
         """One over the one connection that is wanted; None if there is none that is at rest."""
         self._exchange = None
-        if len(self._connections) == self._wanted == 1 and self._connections[0].is_at_rest:
+        if len(self._connections) == self._wanted == 1 and self._connections[0].is_idle:
             session = self._outgoing.waiting_session
             self._exchange = WaitingExchange(self._connections[0], self._waker, _LOOK_MS, session)
         return self._exchange
