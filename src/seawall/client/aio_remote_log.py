@@ -45,7 +45,7 @@ from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, encode_one, outgoing_of
+from seawall.client.publish.publisher import SYNC_OPTIONS, encode_records, outgoing_of
 from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
 from seawall.client.read.position_reading import PositionReader, topics_in
@@ -206,7 +206,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         With an `idempotency_key`, the records are stored once, even if several clients publish them again under the
         same key within the topic's `idempotency_window_ms`. A repetition returns the seqs of the original.
         """
-        blocks = encode_one(records)
+        blocks = encode_records(records)
         if idempotency_key is not None:
             keyed = KeyedRecords(topic, blocks, idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))
@@ -235,8 +235,8 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
         `ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 when they are stored at the
         durability class of the topic. With a `client_id` the publisher continues the client seqs of that client
-        (`AsyncRemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or for
-        `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
+        (`AsyncRemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or
+        for `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
         """
         options = PublisherOptions(
             ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
@@ -450,7 +450,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     await self._sender.close()
-                sender = AsyncSender(self.target, outgoing_of(LONE))
+                sender = AsyncSender(self.target, outgoing_of(SYNC_OPTIONS))
                 await sender.open()
                 self._sender = sender
             return self._sender

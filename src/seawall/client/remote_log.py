@@ -48,7 +48,7 @@ from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, RemotePublisher, encode_one, outgoing_of
+from seawall.client.publish.publisher import SYNC_OPTIONS, RemotePublisher, encode_records, outgoing_of
 from seawall.client.publish.sender_pool import SenderPool
 from seawall.client.publish.waiting_sender import WaitingSender
 from seawall.client.read.position_reading import PositionReader, topics_in
@@ -87,7 +87,7 @@ _Result = TypeVar("_Result")
 
 
 class RemoteLog(RemoteTransactions):
-    """A log on a server. Created by `seawall.connect`; use it in a `with` block, or `close` it. Threads may share it."""
+    """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class RemoteLog(RemoteTransactions):
         With an `idempotency_key`, the records are stored once, even if several clients publish them again under the
         same key within the topic's `idempotency_window_ms`. A repetition returns the seqs of the original.
         """
-        blocks = encode_one(records)
+        blocks = encode_records(records)
         if idempotency_key is not None:
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
@@ -445,7 +445,7 @@ class RemoteLog(RemoteTransactions):
         return keyed.delivery(found.topic_id, reply)
 
     def _new_pool(self) -> SenderPool:
-        return SenderPool(lambda: WaitingSender(self.target, outgoing_of(LONE)))
+        return SenderPool(lambda: WaitingSender(self.target, outgoing_of(SYNC_OPTIONS)))
 
     def _load_topics(self) -> None:
         reply = parse_topic_list_reply(self._requests.request(ListTopics()).payload)

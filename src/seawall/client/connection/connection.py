@@ -192,10 +192,10 @@ class Connection:
         assert isinstance(self.stream, WaitingStream), "values are streamed to plain sockets only"
         if self.stream.send_by(values.send):
             self._sent_ns = self._clock.monotonic_ns()
-        if values.is_out:
+        if values.is_sent:
             self._streaming = None
-        self.stream.wants_space = not values.is_out
-        return values.is_out
+        self.stream.wants_space = not values.is_sent
+        return values.is_sent
 
     def record_exchange(self, now_ns: int) -> None:
         """Note that the caller sent a frame over the socket and received its response, bypassing this connection."""
