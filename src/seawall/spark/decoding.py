@@ -28,7 +28,7 @@ def from_json(column: Column | str, schema: StructType | str, options: Mapping[s
 
 
 def from_avro(column: Column | str, schema_json: str, options: Mapping[str, str] | None = None) -> Column:
-    """Decode Avro values into a struct. The session needs the `spark-avro` package; Spark raises an error without it."""
+    """Decode Avro values into a struct. The session needs the package `spark-avro`; Spark reports if it is missing."""
     from pyspark.sql.avro.functions import from_avro as spark_from_avro
 
     return spark_from_avro(_column(column), schema_json, dict(options or {}))
