@@ -410,8 +410,8 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     ) -> int:
         """Delete records durably and return how many were deleted.
 
-        Selects the records below `before_seq`, or with a `tag`, or with a tag that starts with `tag_prefix`; with a
-        seq and a tag, the records that match both. Readers get no gap for deleted records.
+        Deletes the records that match all given conditions: below `before_seq`, with this `tag`, with a tag that
+        starts with `tag_prefix`. Readers get no gap for deleted records.
         """
 
         async def run(found: TopicReply) -> int:

@@ -42,7 +42,7 @@ class AsyncSender:
         self._clock = OsClock()
         self._loop = asyncio.get_running_loop()
         self._connections: list[AsyncConnection] = []
-        self._next_connection = 0
+        self._rotation = 0
         self._backoff = Backoff()
         self._verdicts = Verdicts(outgoing, self._clock)
         self._is_closed = False
@@ -200,8 +200,8 @@ class AsyncSender:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
-                self._next_connection += 1
-                connection = open_ones[self._next_connection % len(open_ones)]
+                self._rotation += 1
+                connection = open_ones[self._rotation % len(open_ones)]
                 self._outgoing.sent(batch, connection)
                 connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
         due_ns = self._outgoing.due_ns()
@@ -256,10 +256,10 @@ class AsyncSender:
             else:
                 await self._lost.wait()
                 problem = self._last_loss
-            self._check_permanent(problem)
+            self._fail_if_final(problem)
             await asyncio.sleep(seconds(self._backoff.pause_ns()))
 
-    def _check_permanent(self, problem: Exception) -> None:
+    def _fail_if_final(self, problem: Exception) -> None:
         """Fail the session if an error is permanent, or if the target's timeout has passed."""
         if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
             self._fail(problem)
@@ -272,13 +272,13 @@ class AsyncSender:
 
     async def _connect(self) -> Exception | None:
         """Open one more connection; returns the error that prevented it, or None."""
-        address = self._target.addresses[self._next_connection % len(self._target.addresses)]
+        address = self._target.addresses[self._rotation % len(self._target.addresses)]
         try:
             connection = await AsyncConnection.open(
                 address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
             )
         except (ConnectionError, SeawallError) as error:
-            self._next_connection += 1
+            self._rotation += 1
             return error
         try:
             if not self._session.is_granted(connection.welcome):

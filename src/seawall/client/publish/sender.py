@@ -73,7 +73,8 @@ class Sender:
         self._wanted = connections
         self._clock: Clock = OsClock()
         self._connections: list[Connection] = []
-        self._next_connection = 0
+        #: Counts up to rotate over the connections, and over the addresses of the target.
+        self._rotation = 0
         #: The lock, and a condition on it. `join` takes the bare lock, which costs no Python call.
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
@@ -397,8 +398,8 @@ class Sender:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
-                self._next_connection += 1
-                connection = open_ones[self._next_connection % len(open_ones)]
+                self._rotation += 1
+                connection = open_ones[self._rotation % len(open_ones)]
                 try:
                     self._send(connection, batch)
                 except ConnectionError:
@@ -434,10 +435,8 @@ class Sender:
 
     def _connect(self, now_ns: int, left_ns: int) -> None:
         """Open one more connection, without the lock meanwhile."""
-        address, hello = (
-            self._target.addresses[self._next_connection % len(self._target.addresses)],
-            self._session.hello(),
-        )
+        address = self._target.addresses[self._rotation % len(self._target.addresses)]
+        hello = self._session.hello()
         timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
         problem: Exception | None = None
         connection = None
@@ -460,12 +459,12 @@ class Sender:
             problem = error
         if connection is not None:
             connection.close()
-        self._next_connection += 1
+        self._rotation += 1
         self._connect_after_ns = now_ns + (self._backoff.pause_ns() if problem is not None else 0)
         if problem is not None:
-            self._check_permanent(problem, address)
+            self._fail_if_final(problem, address)
 
-    def _check_permanent(self, problem: Exception, address: str) -> None:
+    def _fail_if_final(self, problem: Exception, address: str) -> None:
         """Fail the session if an error is permanent, or if the target's timeout has passed."""
         if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
             self._fail(problem)
@@ -488,7 +487,7 @@ class Sender:
         if self._connect_after_ns == 0:
             self._connect_after_ns = now_ns + self._backoff.pause_ns()
         if not self._connections:
-            self._check_permanent(error, connection.address)
+            self._fail_if_final(error, connection.address)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error
