@@ -1,8 +1,8 @@
-"""A child process that never outlives the demo: its standard input is a pipe from there, and it ends where that ends.
+"""Ends a child process when the demo ends: its standard input is a pipe from the demo.
 
-    python demo_tether.py serve --data …      is `seawall serve --data …`, tied to whoever started it
+    python demo_tether.py serve --data …      runs `seawall serve --data …`, tied to its parent
 
-However the demo ends, by `kill -9` too, the system closes the pipe.
+However the demo ends, even by `kill -9`, the operating system closes the pipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 def end_with_parent(on_line: Callable[[str], object] | None = None) -> None:
-    """Watch standard input from now on: hand on its lines, and end this process at once where it ends."""
+    """Read standard input on a thread: pass each line to `on_line`, and exit at once at its end."""
 
     def watch() -> None:
         for line in sys.stdin:

@@ -1,8 +1,8 @@
-"""Whether what a run has left behind is what its events imply, record by record, in plain Python.
+"""Checks the results of a run against its events, record by record, in plain Python.
 
-Every function gets what there is and what was sent, and gives back complaints: none if all is well. What was sent is
-made again by `shop_events`, so nothing that went through a server or through Spark is taken for the truth, but for
-which seq a record has.
+Each function takes what was found and what was sent, and returns complaints: none if all is well. `shop_events`
+generates again what was sent, so the checks trust nothing that went through a server or through Spark, except the seqs
+of records.
 
 This module must not know how anything is read or written.
 """
@@ -20,13 +20,13 @@ from typing import NamedTuple
 from shop_events import Batch, Event
 from shop_results import LedgerRow, Stored, TopicContent
 
-#: So many complaints of one kind are told.
+#: The most complaints of one kind that are reported.
 COMPLAINTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a country has bought: counts, and money in cents."""
+    """The sums of a country: counts, and money in cents."""
 
     orders: int = 0
     ordered: int = 0
@@ -35,7 +35,7 @@ class Sums:
     clicks: int = 0
 
     def with_event(self, event: Event) -> Sums:
-        """The sums with one event more."""
+        """The sums with one more event."""
         if event.topic == "orders":
             return replace(self, orders=self.orders + 1, ordered=self.ordered + event.cents)
         if event.topic == "payments":
@@ -44,21 +44,21 @@ class Sums:
 
 
 class Ack(NamedTuple):
-    """A batch that was acked, and the seq of its first record; 0 where the answer was lost with a server."""
+    """An acked batch, and the seq of its first record; 0 if the ack was lost with a server."""
 
     batch: Batch
     first_seq: int
 
 
 def few(complaints: Iterable[str]) -> list[str]:
-    """The first complaints, and how many more there are."""
+    """The first complaints, and the number of further ones."""
     found = list(complaints)
     more = [f"and {len(found) - COMPLAINTS_MAX:,} more of that kind"] if len(found) > COMPLAINTS_MAX else []
     return found[:COMPLAINTS_MAX] + more
 
 
 def check_topic(topic: str, content: TopicContent, sent: Mapping[bytes, Event], acks: Sequence[Ack]) -> list[str]:
-    """Every event of a topic is there once, as it was sent, where its ack said, and nothing else is."""
+    """Check that every event of a topic is stored once, as it was sent, at the seq of its ack, and nothing else."""
     counts = Counter(record.value for record in content.records)
     lost = [event.event_id for value, event in sent.items() if value not in counts]
     twice = [sent[value].event_id for value, count in counts.items() if count > 1 and value in sent]
@@ -74,7 +74,7 @@ def check_topic(topic: str, content: TopicContent, sent: Mapping[bytes, Event], 
 
 
 def check_client_order(topic: str, content: TopicContent, sent: Mapping[bytes, Event]) -> list[str]:
-    """The events of each writer stand in the order of their numbers."""
+    """Check that the events of each writer are in the order of their numbers."""
     return few(
         f"{topic}: event {after.event_id} stands behind {before.event_id}"
         for before, after in out_of_order(content, sent)
@@ -82,7 +82,7 @@ def check_client_order(topic: str, content: TopicContent, sent: Mapping[bytes, E
 
 
 def out_of_order(content: TopicContent, sent: Mapping[bytes, Event]) -> list[tuple[Event, Event]]:
-    """Neighbours of one writer of which the second has the lower number."""
+    """Consecutive events of a writer whose second one has a lower number."""
     last: dict[int, Event] = {}
     found: list[tuple[Event, Event]] = []
     for event in (sent[record.value] for record in content.records if record.value in sent):
@@ -94,10 +94,10 @@ def out_of_order(content: TopicContent, sent: Mapping[bytes, Event]) -> list[tup
 
 
 def check_repetitions(acks: Iterable[Ack], unrecognised: Iterable[Ack]) -> list[str]:
-    """No repetition was given a place of its own.
+    """Check that no repetition was stored again.
 
-    One that the client had to send more than once by itself, as where a server ends before it answers, is not told to
-    be a repetition: what it may be told is its old seq, or none.
+    If the client itself had to send a repetition more than once, for example after a crash of the server, its delivery
+    is not marked as a duplicate: it has the old seq, or none.
     """
     known = dict(acks)
     return few(
@@ -109,7 +109,7 @@ def check_repetitions(acks: Iterable[Ack], unrecognised: Iterable[Ack]) -> list[
 
 
 def expected_ledger(contents: Mapping[str, TopicContent], sent: Mapping[bytes, Event]) -> list[LedgerRow]:
-    """The row that each stored event implies."""
+    """The expected row of each stored event."""
     return [
         LedgerRow(topic, record.seq, event.event_id, event.country, Decimal(event.cents) / 100)
         for topic, content in contents.items()
@@ -119,11 +119,13 @@ def expected_ledger(contents: Mapping[str, TopicContent], sent: Mapping[bytes, E
 
 
 def check_rows(name: str, expected: Iterable[LedgerRow], rows: Iterable[LedgerRow]) -> list[str]:
-    """Rows are those expected, each as often."""
-    wanted, found = Counter(expected), Counter(rows)
-    missing, extra = wanted - found, found - wanted
-    complaints = few(f"{name}: {_shown(row)} is missing" for row in missing)
-    return complaints + few(f"{name}: {_shown(row)} is there {found[row]} times, not {wanted[row]}" for row in extra)
+    """Check that the rows are the expected ones, each as often."""
+    expected_counts, counts = Counter(expected), Counter(rows)
+    missing, extra = expected_counts - counts, counts - expected_counts
+    complaints = few(f"{name}: {_text(row)} is missing" for row in missing)
+    return complaints + few(
+        f"{name}: {_text(row)} is there {counts[row]} times, not {expected_counts[row]}" for row in extra
+    )
 
 
 def revenue_of(events: Iterable[Event]) -> dict[str, Sums]:
@@ -140,40 +142,42 @@ def check_snapshots(
     contents: Mapping[str, TopicContent],
     sent: Mapping[bytes, Event],
 ) -> list[str]:
-    """The revenue that each micro-batch has written is that of all events up to where the micro-batch ended."""
+    """Check that each micro-batch has written the revenue of all events up to its end."""
     if len(snapshots) != len(ends):
-        return [f"revenue: {len(snapshots)} micro-batches are in the topic, and Spark has done {len(ends)}"]
+        return [f"revenue: {len(snapshots)} micro-batches are in the topic, but Spark has completed {len(ends)}"]
     complaints: list[str] = []
     sums: dict[str, Sums] = {}
-    places = dict.fromkeys(contents, 0)
+    next_index = dict.fromkeys(contents, 0)
     for number, (snapshot, end) in enumerate(zip(snapshots, ends, strict=True)):
         for topic, content in contents.items():
-            while places[topic] < len(content.records) and content.records[places[topic]].seq < end.get(topic, 0):
-                event = sent[content.records[places[topic]].value]
+            while next_index[topic] < len(content.records) and content.records[next_index[topic]].seq < end.get(
+                topic, 0
+            ):
+                event = sent[content.records[next_index[topic]].value]
                 sums[event.country] = sums.get(event.country, Sums()).with_event(event)
-                places[topic] += 1
+                next_index[topic] += 1
         complaints += check_sums(f"revenue, micro-batch {number}", sums, snapshot)
     return few(complaints)
 
 
 def check_sums(name: str, expected: Mapping[str, Sums], found: Mapping[str, Sums]) -> list[str]:
-    """Sums are the same, to the cent."""
+    """Check that the sums are the same, to the cent."""
     countries = sorted(expected.keys() | found.keys())
     return [
-        f"{name}: {country} has {found.get(country)}, and the events say {expected.get(country)}"
+        f"{name}: {country} has {found.get(country)}, but the events sum up to {expected.get(country)}"
         for country in countries
         if expected.get(country) != found.get(country)
     ]
 
 
 def snapshots_of(content: TopicContent) -> list[dict[str, Sums]]:
-    """What each micro-batch has written into topic `revenue`: a transaction has one position."""
+    """What each micro-batch has written to topic `revenue`; the records of a transaction share one position."""
     by_position = groupby(content.records, key=lambda record: record.position)
     return [dict(_country_sums(record) for record in records) for _, records in by_position]
 
 
 def total_of(sums: Mapping[str, Sums]) -> Sums:
-    """All countries together."""
+    """The sums over all countries."""
     return Sums(*map(sum, zip(*map(astuple, sums.values()), strict=True))) if sums else Sums()
 
 
@@ -197,7 +201,7 @@ def _differing(topic: str, records: Iterable[Stored], sent: Mapping[bytes, Event
 def _misplaced(
     topic: str, records: Iterable[Stored], sent: Mapping[bytes, Event], acks: Iterable[Ack]
 ) -> Iterable[str]:
-    """Events that are not at the seqs that their acks have told."""
+    """Complaints about events that are not at the seqs of their acks."""
     at = {record.seq: sent.get(record.value) for record in records}
     for batch, first_seq in acks:
         if not first_seq or batch.topic != topic:
@@ -210,7 +214,7 @@ def _misplaced(
 
 
 def _holes(topic: str, content: TopicContent) -> Iterable[str]:
-    """Seqs that neither a record nor a gap has, or more than one: from 1 on, each belongs to one of them."""
+    """Complaints about seqs that are not covered by exactly one record or gap, from 1 on."""
     spans = sorted([(record.seq, record.seq) for record in content.records] + content.gaps)
     expected = 1
     for first, last in spans:
@@ -219,5 +223,5 @@ def _holes(topic: str, content: TopicContent) -> Iterable[str]:
         expected = last + 1
 
 
-def _shown(row: LedgerRow) -> str:
+def _text(row: LedgerRow) -> str:
     return f"{row.event_id} ({row.topic} {row.offset}, {row.country}, {row.amount})"

@@ -1,8 +1,7 @@
-"""What happens in a web shop: orders, payments and clicks, each told by its topic, its writer and its number alone.
+"""The events of a web shop: orders, payments and clicks, each a pure function of its topic, writer and number.
 
-So whoever checks the demo knows what every writer has sent without asking anybody: the writers make their events here,
-and the checks make them again. A writer works through *groups*: four batches of one topic, which it sends out of their
-order.
+So the checks know what every writer has sent: the writers generate their events here, and the checks generate them
+again. A writer sends *groups*: four batches of one topic, out of order.
 
 This module must not know servers, files or Spark.
 """
@@ -17,9 +16,9 @@ from zlib import crc32
 
 from seawall.api.publishable import Message
 
-#: The topics and their orders: each writer's own order matters for orders and payments, any will do for clicks.
+#: The topics and their order levels: orders and payments keep the order of each writer, clicks need none.
 TOPICS = {"orders": 5, "payments": 5, "clicks": 2}
-#: Of which topic the groups of a writer are, over and over.
+#: The topics of the groups of a writer, repeated.
 CYCLE = ("orders", "clicks", "payments", "clicks", "clicks")
 GROUP_BATCHES = 4
 BATCH_EVENTS = 25
@@ -31,7 +30,7 @@ CUSTOMERS = 5_000
 
 
 class Batch(NamedTuple):
-    """Events of one topic that a writer sends together, under one number."""
+    """Events of one topic that a writer sends together, under one client seq."""
 
     topic: str
     writer: int
@@ -43,13 +42,13 @@ class Batch(NamedTuple):
         return range((self.client_seq - 1) * BATCH_EVENTS, self.client_seq * BATCH_EVENTS)
 
     def events(self) -> list[Event]:
-        """The events in it."""
+        """Its events."""
         return [event_of(self.topic, self.writer, number) for number in self.numbers]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event as it is published, and what of it is money: `cents` is 0 where none is."""
+    """One event, and its amount of money: `cents` is 0 if there is none."""
 
     topic: str
     writer: int
@@ -62,7 +61,7 @@ class Event:
 
     @property
     def event_id(self) -> str:
-        """Its name, which no other event has."""
+        """Its unique id."""
         return f"{self.topic}-{self.writer}-{self.number}"
 
     @property
@@ -71,14 +70,14 @@ class Event:
         return json.dumps(self.content, separators=(",", ":")).encode()
 
     def record(self) -> Message | dict[str, object]:
-        """What is handed to a publisher."""
+        """The record to publish."""
         if self.key is None and not self.headers:
             return self.content
         return Message(self.content, key=self.key, headers=self.headers)
 
 
 def event_of(topic: str, writer: int, number: int) -> Event:
-    """The event of that number. A payment is for the order of the same writer and number."""
+    """The event with this number. A payment is for the order with the same writer and number."""
     chance = crc32(f"{writer} {number} {'click' if topic == 'clicks' else 'order'}".encode())
     country, customer = COUNTRIES[chance % len(COUNTRIES)], f"c{chance // 8 % CUSTOMERS}"
     cents = 99 + chance // 40_000 % 50_000
@@ -87,7 +86,7 @@ def event_of(topic: str, writer: int, number: int) -> Event:
         content |= {"customer": customer, "items": 1 + chance % 5, "amount": cents / 100}
         return Event(topic, writer, number, content, country, cents, customer, (("shop", f"till-{writer}"),))
     if topic == "payments":
-        # One of twenty is refused, and no money flows.
+        # One in twenty is refused, without money.
         is_refused = chance % 20 == 7
         content |= {"order": f"orders-{writer}-{number}", "status": "refused" if is_refused else "captured"}
         content |= {"amount": 0.0 if is_refused else cents / 100}
@@ -98,7 +97,7 @@ def event_of(topic: str, writer: int, number: int) -> Event:
 
 
 def groups_of(writer: int, count: int) -> Iterator[list[Batch]]:
-    """The groups of a writer, as they are sent: the first batch first, those behind it the wrong way round."""
+    """The groups of a writer in the order of sending: the first batch first, then the others in reverse order."""
     used = dict.fromkeys(TOPICS, 0)
     for index in range(count):
         topic = CYCLE[(index + writer) % len(CYCLE)]
@@ -108,7 +107,7 @@ def groups_of(writer: int, count: int) -> Iterator[list[Batch]]:
 
 
 def all_events(writers: int, groups: int) -> Iterator[Event]:
-    """Every event of a run."""
+    """All events of a run."""
     for writer in range(writers):
         for group in groups_of(writer, groups):
             for batch in group:

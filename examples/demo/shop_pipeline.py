@@ -1,14 +1,14 @@
-"""The Spark side of the demo, a process: three streaming queries over all topics of the shop, until they are told.
+"""The Spark process of the demo: three streaming queries over all topics of the shop, until the demo stops them.
 
     python shop_pipeline.py URL DIRECTORY
 
-    ledger    one row for each event, written back into topic `ledger`
-    revenue   sums by country, written back into topic `revenue`: all of them again with every micro-batch
+    ledger    one row for each event, written to topic `ledger`
+    revenue   sums by country, written to topic `revenue`: all of them with every micro-batch
     parquet   the rows of the ledger, as Parquet files
 
-Each has its checkpoint in the directory, and goes on from there if the query fails or the whole process is killed.
-Standard input has the command to finish: a JSON object of where the topics end. Standard output is a JSON array a line,
-for the demo; everything that Spark says goes to standard error.
+Each query has its checkpoint in the directory, and resumes from it if the query fails or the process is killed. A line
+on standard input is the command to finish: a JSON object with the ends of the topics. The process writes one JSON array
+per line to standard output, for the demo; the output of Spark goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 QUERIES = ("ledger", "revenue", "parquet")
-PATIENCE = "120s"
-LOOK_S = 0.2
-#: A query that fails because the server was killed under it is started again; one that always fails is not.
+TIMEOUT = "120s"
+POLL_S = 0.2
+#: A query that fails because the server was killed is restarted, but not one that always fails.
 RESTARTS_MAX = 10
 
 EVENT = "id string, country string, amount decimal(12,2)"
 
 
 def start_session(directory: Path) -> SparkSession:
-    """A session of two cores that leaves nothing outside of the directory."""
+    """A session with two cores that writes only into the directory."""
     settings = {
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
@@ -52,7 +52,7 @@ def start_session(directory: Path) -> SparkSession:
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        # The checks look at where each micro-batch ended.
+        # The checks need the end of every micro-batch.
         "spark.sql.streaming.minBatchesToRetain": "100000",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
@@ -62,7 +62,7 @@ def start_session(directory: Path) -> SparkSession:
 
 
 def ledger_of(events: DataFrame) -> DataFrame:
-    """A row for each event: where it stands, what it is, and the money in it."""
+    """A row for each event: its topic and offset, its id and country, and its amount of money."""
     parsed = events.select("topic", "offset", seawall.spark.from_json("value", EVENT).alias("event"))
     return parsed.selectExpr("topic", "offset", "event.id", "event.country", "coalesce(event.amount, 0) as amount")
 
@@ -83,31 +83,31 @@ def revenue_of(ledger: DataFrame) -> DataFrame:
 
 
 class Pipeline:
-    """The queries, started again where they fail."""
+    """The queries, with restarts of failed ones."""
 
     def __init__(self, spark: SparkSession, url: str, directory: Path) -> None:
         self._spark = spark
-        self._server = {"url": url, "timeout": PATIENCE}
+        self._server = {"url": url, "timeout": TIMEOUT}
         self._directory = directory
         self._running = {name: self._start(name) for name in QUERIES}
         self.restarts = 0
 
-    def keep_up(self) -> None:
-        """Start queries again that have failed."""
+    def restart_failed(self) -> None:
+        """Restart the queries that have failed."""
         for name, query in self._running.items():
             if not query.isActive:
                 self.restarts += 1
                 if self.restarts > RESTARTS_MAX:
                     raise RuntimeError(f"query {name} has failed too often: {query.exception()}")
-                sys.stderr.write(f"query {name} is started again: {query.exception()}\n")
+                sys.stderr.write(f"restarting query {name}: {query.exception()}\n")
                 self._running[name] = self._start(name)
 
     def has_reached(self, ends: dict[str, int]) -> bool:
-        """Whether all queries have committed everything below these seqs."""
+        """True if all queries have committed everything below these seqs."""
         return all(committed_ends(self._directory / name) == ends for name in QUERIES)
 
     def stop(self) -> None:
-        """End all queries."""
+        """Stop all queries."""
         for query in self._running.values():
             query.stop()
 
@@ -130,29 +130,29 @@ class Pipeline:
 
 
 def main() -> int:
-    """Run the queries until they have come to where the demo says."""
+    """Run the queries until they have reached the ends that the demo sends."""
     url, directory = sys.argv[1], Path(sys.argv[2])
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    end_with_parent(told.put)
+    commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+    end_with_parent(commands.put)
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spark = start_session(directory / "spark")
     pipeline = Pipeline(spark, url, directory)
-    tell(channel, ["ready"])
+    report(channel, ["ready"])
     ends: dict[str, int] | None = None
     while ends is None or not pipeline.has_reached(ends):
-        time.sleep(LOOK_S)
-        pipeline.keep_up()
-        if not told.empty():
-            ends = json.loads(told.get())
+        time.sleep(POLL_S)
+        pipeline.restart_failed()
+        if not commands.empty():
+            ends = json.loads(commands.get())
     pipeline.stop()
-    tell(channel, ["done", pipeline.restarts])
+    report(channel, ["done", pipeline.restarts])
     spark.stop()
     return 0
 
 
-def tell(channel: TextIO, line: list[object]) -> None:
-    """Tell the demo."""
+def report(channel: TextIO, line: list[object]) -> None:
+    """Send a line to the demo."""
     channel.write(json.dumps(line) + "\n")
     channel.flush()
 

@@ -1,9 +1,9 @@
-"""What a run has left behind, read without Spark: topics over the network, checkpoints and Parquet files from the disk.
+"""Reads the results of a run without Spark: topics over the network, checkpoints and Parquet files from the disk.
 
-Spark's file sink lists what counts in `_spark_metadata`: a file that is not in there is of an attempt that was killed.
-A checkpoint has where each micro-batch ended in `offsets`, and in `commits` which of them are done.
+Spark's file sink lists the valid files in `_spark_metadata`; other files are from attempts that were killed. In a
+checkpoint, `offsets` has the end of each micro-batch, and `commits` lists the completed ones.
 
-This module must not know what is right.
+This module must not know which results are right.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
 
 class TopicContent(NamedTuple):
-    """Everything of a topic, in its order: records, gaps by their first and last seqs, and how many SKIPs there are."""
+    """The content of a topic in order: records, gaps as first and last seq, and the number of SKIPs."""
 
     records: list[Stored]
     gaps: list[tuple[int, int]]
@@ -71,8 +71,8 @@ def ledger_rows(content: TopicContent) -> list[LedgerRow]:
 
 
 def parquet_rows(directory: Path) -> tuple[list[LedgerRow], int]:
-    """The rows in the Parquet files that count, and how many files those are."""
-    names = _counted_files(directory / "_spark_metadata")
+    """The rows in the valid Parquet files, and the number of those files."""
+    names = _valid_files(directory / "_spark_metadata")
     rows: list[LedgerRow] = []
     for name in names:
         columns = pq.read_table(directory / name, partitioning=None).to_pydict()
@@ -81,21 +81,21 @@ def parquet_rows(directory: Path) -> tuple[list[LedgerRow], int]:
 
 
 def batch_ends(checkpoint: Path) -> dict[int, dict[str, int]]:
-    """Where each micro-batch ended that is done: the next seq of every topic, by the number of the batch."""
+    """The end of each completed micro-batch, by its number: the next seq of every topic."""
     offsets, done = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
     return {number: _ends_in(offsets[number]) for number in sorted(offsets.keys() & done.keys())}
 
 
 def committed_ends(checkpoint: Path) -> dict[str, int]:
-    """How far a query has come: the next seq of every topic; nothing if no batch is done."""
+    """The progress of a query: the next seq of every topic; empty if no micro-batch is complete."""
     done = max(_numbered(checkpoint / "commits"), default=None)
     return {} if done is None else _ends_in(checkpoint / "offsets" / f"{done}")
 
 
 def forget_last_commit(checkpoint: Path) -> bool:
-    """Leave a checkpoint as if the driver had died right behind the commit of the sink; false if it died before that.
+    """Change a checkpoint as if the driver had died right after the commit of the sink, so that Spark repeats it.
 
-    Where a batch was begun behind the last one that is done, it is the one that will be done again.
+    False, without a change, if a later micro-batch has started: then Spark repeats that one.
     """
     offsets, done = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
     if not done or max(offsets) != max(done):
@@ -111,13 +111,13 @@ def _numbered(directory: Path) -> dict[int, Path]:
 
 
 def _ends_in(offsets: Path) -> dict[str, int]:
-    """The file is a version, an object about the batch, and an offset for each source: there is one."""
+    """The next seq of every topic. The file has a version, a line about the micro-batch, and one offset per source."""
     lines = offsets.read_text(encoding="utf-8").splitlines()
-    return {topic: place["0"] for topic, place in json.loads(lines[-1]).items()}
+    return {topic: offset["0"] for topic, offset in json.loads(lines[-1]).items()}
 
 
-def _counted_files(metadata: Path) -> list[str]:
-    """Names of the files that batches have added; now and then Spark joins all lists so far into one `.compact`."""
+def _valid_files(metadata: Path) -> list[str]:
+    """The names of the files that micro-batches have added. Spark sometimes merges the lists into a `.compact` file."""
     compacts = {int(path.stem): path for path in metadata.glob("[0-9]*.compact")}
     last = max(compacts, default=-1)
     lists = [compacts[last]] if compacts else []

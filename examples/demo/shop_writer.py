@@ -1,15 +1,15 @@
-"""One writer of the shop, a process: publishes its groups, sends some batches again, and tells what was acked.
+"""A writer process of the shop: publishes its groups, sends some batches again, and reports the acks.
 
     python shop_writer.py URL WRITER GROUPS SECONDS
 
-Each topic has a publisher of its own: a session with three connections, over which batches go in turn. Batches have the
-numbers that the writer gives them, and go out in the order of `groups_of`, which is not that of their numbers. Now and
-then one that was acked is sent again under its number, as a client does that has lost the answer.
+Each topic has its own publisher: a session with three connections, used round-robin. The writer assigns the client seqs
+of its batches, and sends them in the order of `groups_of`, which is not the order of the client seqs. Sometimes it
+sends an acked batch again under its client seq, like a client that has lost the ack.
 
-Standard output is a JSON array a line, for the demo: what was acked, and what became of repetitions.
+It writes one JSON array per line to standard output, for the demo: acks, and the results of repetitions.
 
-The lowest number of a group goes first, and nothing is waited for within a group: so a server that is started again
-never hears of a number whose predecessor this process has not handed in yet.
+Within a group, the lowest client seq goes first and the writer does not wait. So a restarted server never receives a
+client seq before this process has published all lower ones.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.publisher import RemotePublisher
 
 CONNECTIONS = 3
-#: How long a server that is gone is looked for.
-PATIENCE_S = 120.0
-#: Groups that may be on their way.
-UNDER_WAY = 6
-#: One of so many batches is sent again, one of the last few that were acked.
+#: How long to wait for an unreachable server.
+TIMEOUT_S = 120.0
+#: The most groups in flight.
+IN_FLIGHT_MAX = 6
+#: For one batch in this many, one of the last few acked batches is sent again.
 REPEATED_ONE_OF = 10
 REMEMBERED = 20
 
 
 class Writer:
-    """Publishes, and keeps count."""
+    """Publishes groups and keeps the last acked batches."""
 
     def __init__(self, publishers: dict[str, RemotePublisher], seed: int) -> None:
         self._publishers = publishers
         self._random = random.Random(seed)
-        self._under_way: deque[list[tuple[Batch, bool, Delivery]]] = deque()
+        self._in_flight: deque[list[tuple[Batch, bool, Delivery]]] = deque()
         self._acked: dict[str, deque[Batch]] = {topic: deque(maxlen=REMEMBERED) for topic in publishers}
 
     def send(self, group: list[Batch]) -> None:
-        """Send a group, and with it what is sent again; waits while too many are under way."""
-        while len(self._under_way) >= UNDER_WAY:
+        """Send a group and some repetitions; waits while too many groups are in flight."""
+        while len(self._in_flight) >= IN_FLIGHT_MAX:
             self.settle()
         sent = [(batch, False, self._publish(batch)) for batch in group]
         acked = self._acked[group[0].topic]
         for _ in group:
             if acked and not self._random.randrange(REPEATED_ONE_OF):
-                # Out of the deque: a number must not be under way twice.
+                # Removed from the deque: a client seq must not be in flight twice.
                 again = acked[index := self._random.randrange(len(acked))]
                 del acked[index]
                 sent.append((again, True, self._publish(again)))
-        self._under_way.append(sent)
+        self._in_flight.append(sent)
 
     def settle(self) -> None:
-        """Wait for the oldest group, and tell what became of it."""
-        for batch, is_repeated, delivery in self._under_way.popleft():
+        """Wait for the oldest group and report its acks."""
+        for batch, is_repeated, delivery in self._in_flight.popleft():
             delivery.result()
             kind = "repeated" if is_repeated else "acked"
-            tell([kind, *batch, delivery.first_seq, delivery.is_duplicate])
+            report([kind, *batch, delivery.first_seq, delivery.is_duplicate])
             self._acked[batch.topic].append(batch)
 
     def finish(self) -> None:
-        """Wait for everything."""
-        while self._under_way:
+        """Wait for all groups."""
+        while self._in_flight:
             self.settle()
 
     def _publish(self, batch: Batch) -> Delivery:
@@ -79,30 +79,30 @@ class Writer:
         return self._publishers[batch.topic].publish(records, client_seq=batch.client_seq)
 
 
-def tell(line: list[object]) -> None:
-    """Tell the demo."""
+def report(line: list[object]) -> None:
+    """Send a line to the demo."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Publish all groups, evenly over the seconds given; what a crash has delayed is caught up with."""
+    """Publish all groups, evenly over the given seconds; catches up after a crash of the server."""
     url, writer, groups, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     end_with_parent()
-    with ExitStack() as ends:
-        log = ends.enter_context(seawall.connect(url, name=f"writer-{writer}", timeout_s=PATIENCE_S))
+    with ExitStack() as stack:
+        log = stack.enter_context(seawall.connect(url, name=f"writer-{writer}", timeout_s=TIMEOUT_S))
         publishers = {
-            topic: ends.enter_context(
+            topic: stack.enter_context(
                 log.publisher(topic, client_id=1_000 * (number + 1) + writer, connections=CONNECTIONS)
             )
             for number, topic in enumerate(TOPICS)
         }
-        working = Writer(publishers, writer)
-        begun = time.monotonic()
+        sender = Writer(publishers, writer)
+        started = time.monotonic()
         for index, group in enumerate(groups_of(writer, groups)):
-            time.sleep(max(0.0, begun + seconds * index / groups - time.monotonic()))
-            working.send(group)
-        working.finish()
+            time.sleep(max(0.0, started + seconds * index / groups - time.monotonic()))
+            sender.send(group)
+        sender.finish()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where Spark looks for `format("seawall")` by itself: top-level modules called `pyspark_…`, and in them this name."""
+"""The entry point for discovery: Spark imports top-level modules named `pyspark_…` and looks for `DefaultSource`."""
 
 from seawall.spark.source import SeawallDataSource as DefaultSource
 

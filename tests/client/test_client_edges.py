@@ -120,7 +120,7 @@ def test_what_is_interrupted_leaves_no_connection_behind(log: RemoteLog) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        requests.use(interrupt)
+        requests.with_connection(interrupt)
     assert not requests._idle
     assert log.topics() == ["events"]
 

@@ -520,7 +520,7 @@ def test_nobody_waits_for_ever(server: ScriptedServer, log: RemoteLog) -> None:
         delivery.result(0.05)
     with pytest.raises(TimeoutError):
         publisher.flush(0.05)
-    assert "under way" in repr(delivery)
+    assert "in flight" in repr(delivery)
     with pytest.raises(WrongStateError):
         _ = delivery.first_seq
     server.script.on_batch = lambda _peer, _header: True
@@ -539,7 +539,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer, log: RemoteLog
     server.script.on_batch = hold
     with log.publisher("events", max_in_flight=50, when_full="raise", batch_size=1) as publisher:
         publisher.publish(b"x" * 100)
-        with pytest.raises(FullError, match="on their way"):
+        with pytest.raises(FullError, match="in flight"):
             publisher.publish(b"y")
         gate.set()
         publisher.flush()

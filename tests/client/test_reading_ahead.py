@@ -108,7 +108,7 @@ def test_each_answer_is_asked_for_once_and_before_it_is_wanted(
     asked.starts.clear()
     assert log.read_arrow("events").column("value").to_pylist() == made
     assert asked.starts == [1, 2, 3, 4, 5]
-    assert not log._requests._asked
+    assert not log._requests._in_flight
 
 
 @pytest.mark.usefixtures("each_event_loop")
@@ -194,16 +194,16 @@ def test_what_the_server_refuses_is_raised(server: ScriptedServer, log: RemoteLo
     assert values(reading.poll()) == [LARGE[0]]
     with pytest.raises(NotFoundError, match="deleted"):
         reading.poll()
-    assert not log._requests._asked
+    assert not log._requests._in_flight
 
 
 def test_a_log_that_is_closed_ends_what_is_under_way(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
     reading = log.subscriber("events")
     assert values(reading.poll()) == [LARGE[0]]
-    assert len(log._requests._asked) == 1
+    assert len(log._requests._in_flight) == 1
     log.close()
-    assert not log._requests._asked
+    assert not log._requests._in_flight
     with pytest.raises(WrongStateError, match="closed"):
         reading.poll()
 
@@ -212,10 +212,10 @@ def test_a_subscriber_that_nobody_has_leaves_nothing_behind(server: ScriptedServ
     publish(server, LARGE)
     reading = log.subscriber("events")
     assert values(reading.poll()) == [LARGE[0]]
-    [connection] = log._requests._asked
+    [connection] = log._requests._in_flight
     del reading
     gc.collect()
-    assert not log._requests._asked
+    assert not log._requests._in_flight
     assert connection.stream.fileno() == -1
 
 
@@ -231,7 +231,7 @@ def test_nothing_is_asked_of_a_server_that_says_goodbye(server: ScriptedServer, 
     reading = log.subscriber("events")
     for value in LARGE:
         assert values(reading.poll()) == [value]
-        assert not log._requests._asked
+        assert not log._requests._in_flight
 
 
 def test_a_read_asks_ahead_within_its_bounds(server: ScriptedServer, log: RemoteLog) -> None:
@@ -241,9 +241,9 @@ def test_a_read_asks_ahead_within_its_bounds(server: ScriptedServer, log: Remote
     assert values(log.read("events", max_bytes=1)) == LARGE[:1]
     assert values(log.read("events", limit=2, max_bytes=1)) == LARGE[:1]
     assert asked.starts == [1, 1, 1]
-    assert Budget(FETCH_SIZE_MAX, None).behind == 0
-    assert Budget(FETCH_SIZE_MAX + 5, None).behind == 5
-    assert Budget(64 * MIB, 7).behind == 0
+    assert Budget(FETCH_SIZE_MAX, None).prefetch_size == 0
+    assert Budget(FETCH_SIZE_MAX + 5, None).prefetch_size == 5
+    assert Budget(64 * MIB, 7).prefetch_size == 0
 
 
 def test_what_comes_behind_an_answer_is_not_lost(server: ScriptedServer, log: RemoteLog) -> None:
@@ -298,7 +298,7 @@ def test_going_back_never_goes_ahead() -> None:
     reader.go_back(Seq(9))
     assert reader.next_seq == 5
     reader.go_back(Seq(3))
-    assert reader.place == (ReadBy.SEQ, 3)
+    assert reader.start == (ReadBy.SEQ, 3)
 
 
 def test_following_to_the_end_asks_ahead_too(server: ScriptedServer, log: RemoteLog) -> None:

@@ -53,7 +53,7 @@ def test_sessions_are_listed_and_retired(tmp_path: Path, brokers: int) -> None:
         with log.publisher("events", client_id=4) as publisher:
             assert publisher.next_client_seq == 1 + WINDOW + 1
             again = publisher.publish(b"one", client_seq=1)
-            with pytest.raises(OutcomeUnknownError, match="too late to tell"):
+            with pytest.raises(OutcomeUnknownError, match="too late to find out"):
                 again.result(20)
             publisher.publish(b"three").result()
             with pytest.raises(OutcomeUnknownError):
@@ -124,7 +124,7 @@ def test_what_was_sent_and_not_answered_is_not_sent_again(server: ScriptedServer
     publisher.publish(b"first").result()
     server.script.on_batch = lose
     delivery = publisher.publish(b"second")
-    with pytest.raises(OutcomeUnknownError, match="has expired at the server"):
+    with pytest.raises(OutcomeUnknownError, match="has expired on the server"):
         delivery.result(20)
     with pytest.raises(SessionExpiredError):
         publisher.publish(b"third")

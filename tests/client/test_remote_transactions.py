@@ -203,7 +203,7 @@ def test_an_outcome_that_stays_unknown_is_told(
         raise left.pop(0)("no answer")
 
     ranges = staged(log, b"1")
-    monkeypatch.setattr(Requests, "ask", ask)
+    monkeypatch.setattr(Requests, "request", ask)
     with pytest.raises(OutcomeUnknownError, match="commit it again under the same key"):
         log.commit_staged("job", 1, [("a", each) for each in ranges])
     left = [RetryableError]
@@ -228,7 +228,7 @@ def test_an_outcome_that_stays_unknown_on_a_loop(
             with pytest.raises(RetryableError):
                 await remote.commit_staged("job", 1, [])
 
-    monkeypatch.setattr(AsyncRequests, "ask", ask)
+    monkeypatch.setattr(AsyncRequests, "request", ask)
     asyncio.run(commit())
 
 
@@ -236,7 +236,7 @@ def test_a_commit_that_is_answered_by_nothing(log: RemoteLog, monkeypatch: pytes
     monkeypatch.setattr(
         "seawall.client.transactions.parse_transaction_status", lambda _: TransactionStatus("job", None)
     )
-    with pytest.raises(ProtocolError, match="answered by nothing"):
+    with pytest.raises(ProtocolError, match="response to a commit is empty"):
         log.commit_staged("job", 1, [])
 
 

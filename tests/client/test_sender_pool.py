@@ -51,7 +51,7 @@ def test_one_thread_has_one_session(log: RemoteLog) -> None:
 def test_threads_that_meet_get_sessions_of_their_own(
     log: RemoteLog, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_pool, "_MEETINGS", 1)
+    monkeypatch.setattr(sender_pool, "_BUSY_CALLS", 1)
     publish_at_once(log, threads, 100)
     assert 1 < len(log.sessions()) <= min(threads, sender_pool._SENDERS_MAX)
     found = values(log)

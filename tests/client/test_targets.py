@@ -94,7 +94,7 @@ def test_refusals_are_errors_of_the_tree(code: int, kind: ErrorClass, error: typ
 
 
 def test_refused_batches_say_why() -> None:
-    assert "no such topic any more" in str(rejection(int(ErrorCode.TOPIC_NOT_FOUND), "events", 4))
+    assert "does not exist any more" in str(rejection(int(ErrorCode.TOPIC_NOT_FOUND), "events", 4))
     assert type(rejection(int(ErrorCode.INTERNAL), "events", 4)) is FatalError
     assert "does not know" in str(rejection(0x7777, "events", 4))
     assert type(rejection(0x7777, "events", 4)) is CallerError

@@ -154,7 +154,7 @@ def test_settings_that_cannot_be(tmp_path: Path, certificate: tuple[Path, Path])
     (tmp_path / "empty.pem").write_text("")
     with pytest.raises(InvalidInputError, match="no authorities"):
         parse_target("seawall://host", tls=tmp_path / "empty.pem")
-    with pytest.raises(InvalidInputError, match="wants TLS"):
+    with pytest.raises(InvalidInputError, match="requires TLS"):
         parse_target("seawalls://host", tls=False)
     assert parse_target("seawall://host", tls=False).tls is None
     assert isinstance(parse_target("seawalls://host").tls, ssl.SSLContext)

@@ -72,18 +72,18 @@ def sent_for(values: HeldValues) -> bytes:
 
 def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
     connection, first, second = pair.connection, held(2_000), held(1_000)
-    assert connection.takes_values
+    assert connection.can_stream_values
     connection.send(b"before")
     connection.send_values(HEADER, 7, first)
-    assert connection.is_clogged
+    assert connection.is_write_blocked
     assert connection.stream.wants_space
-    assert not connection.is_at_rest
+    assert not connection.is_idle
     connection.send(b"behind")
     expected = b"before" + HEADER + sent_for(first) + b"behind"
     assert pair.receive(len(expected)) == expected
-    assert not connection.is_clogged
+    assert not connection.is_write_blocked
     assert not connection.stream.wants_space
-    assert connection.is_at_rest
+    assert connection.is_idle
     # The next ones begin anew, in the same memory.
     connection.send_values(HEADER, 7, second)
     expected = HEADER + sent_for(second)
@@ -93,20 +93,20 @@ def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
 def test_a_server_that_does_not_know_checksums_behind_batches_gets_blocks() -> None:
     older = Pair(features=int(Features.LZ4 | Features.ZSTD))
     with older.peer:
-        assert not older.connection.takes_values
+        assert not older.connection.can_stream_values
         older.connection.close()
 
 
 def test_values_that_fit_are_out_at_once(pair: Pair) -> None:
     values = HeldValues([b"value"] * 20, 200)
     pair.connection.send_values(HEADER, 7, values)
-    assert not pair.connection.is_clogged
+    assert not pair.connection.is_write_blocked
     assert pair.peer.recv(1_000) == HEADER + sent_for(values)
 
 
 def test_nobody_is_mistaken_for_who_takes_them_when_something_waits(pair: Pair) -> None:
     pair.connection.send_values(HEADER, 7, held(2_000))
-    with pytest.raises(AssertionError, match="what waits"):
+    with pytest.raises(AssertionError, match="unsent data"):
         pair.connection.send_values(HEADER, 7, held(10))
 
 

@@ -146,7 +146,7 @@ def test_a_key_happens_once_and_what_was_staged_again_is_deleted(
     with caplog.at_level(logging.WARNING, "seawall.spark"):
         commit_parts(options.server, ("q", 3), [*stage(options, rows("b")), *stage(options, rows("a", "c"))])
     assert "committed before with {'out': 2} records, and this repetition has {'out': 3}" in caplog.text
-    with pytest.raises(FencedError, match=r"another run has gone on .* take a new checkpointLocation"):
+    with pytest.raises(FencedError, match=r"another run has advanced .* use a new checkpointLocation"):
         commit_parts(options.server, ("q", 2), stage(options, rows("late")))
     assert values(near_log) == [b"a", b"b"]
 
@@ -336,7 +336,7 @@ def test_columns() -> None:
     [
         ({}, "needs a column value, binary or string; this one has no column"),
         ({"key": "binary"}, "this one has key"),
-        ({"value": "binary", "vlaue": "int"}, "nothing is known to be done with vlaue"),
+        ({"value": "binary", "vlaue": "int"}, "unknown columns vlaue"),
         ({"value": "bigint"}, "column value is bigint: it must be binary or string; cast it"),
         ({"value": "binary", "headers": "map<string,string>"}, "column headers is map<string,string>"),
         ({"value": "binary"}, "give option topic, or a column topic"),

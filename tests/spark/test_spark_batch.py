@@ -162,7 +162,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, server: ServerProcess, topic
     assert "there is no topic missing on" in said(caught)
     with pytest.raises(PySparkException) as caught:
         spark.read.format("seawall").schema("n long").options(url=server.url, subscribe="numbers").load().count()
-    assert "the schema of a query is made by its options: key binary, value binary" in said(caught)
+    assert "the schema of a query follows from its options: key binary, value binary" in said(caught)
     with pytest.raises(PySparkException) as caught:
         query(spark, server, subscribe="numbers", startingOffsets='{"numbers": {"0": 5000}}').count()
     assert f"topic 'numbers' ends at seq {COUNT + 1}, before seq 5000" in said(caught)
@@ -209,7 +209,7 @@ def test_data_that_expires_under_a_query(spark: SparkSession, server: ServerProc
     floor = log.describe("capped").floor
     with pytest.raises(PySparkException) as caught:
         frame.count()
-    assert f"seqs from 1 to {floor - 1} are lost, removed because the topic has a cap" in said(caught)
+    assert f"seqs from 1 to {floor - 1} are lost, evicted by the cap of the topic" in said(caught)
     left = query(spark, server, **options, failOnDataLoss="false", includeGaps="true").orderBy("offset").collect()
     assert (left[0].offset, left[0].gap_last, left[0].gap_reason) == (1, floor - 1, "cap")
     assert [row.offset for row in left[1:]] == list(range(floor, 102))

@@ -151,7 +151,7 @@ REFUSED: list[tuple[dict[str, str], str, str]] = [
     (
         {"subscribe": "events,b", "startingOffsets": '{"events":{"0":5}}'},
         "batch",
-        "startingOffsets says nothing of b: name every topic",
+        "startingOffsets has no entry for b: name every topic",
     ),
     ({"endingOffsets": '{"other":{"0":5}}'}, "batch", "endingOffsets names other"),
     ({"startingOffsetsByTimestamp": '{"events":{"0":-1}}'}, "batch", "milliseconds since 1970 are not negative"),
@@ -182,7 +182,7 @@ def test_no_url_and_no_topics() -> None:
         read_options({"subscribe": "a"}, is_stream=False)
     with pytest.raises(ConfigError, match="none was given"):
         read_options({"url": "seawall://host"}, is_stream=False)
-    with pytest.raises(ConfigError, match="is no pattern"):
+    with pytest.raises(ConfigError, match="is no regular expression"):
         read_options({"url": "seawall://host", "subscribePattern": "("}, is_stream=False)
     with pytest.raises(ConfigError, match="topic a has partition 0 and no other"):
         read_options({"url": "seawall://host", "assign": '{"a": [1]}'}, is_stream=False)

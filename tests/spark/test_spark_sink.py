@@ -135,7 +135,7 @@ def test_a_batch_write_and_its_refusals(spark: SparkSession, server: ServerProce
     assert len(values(log, "even")) == COUNT // 2
     assert values(log, "odd")[COUNT // 2 :] == [b"0", b"1", b"2"]
     for wrong, mode, options, said in (
-        (frame, "overwrite", {}, "appended to and never overwritten"),
+        (frame, "overwrite", {}, "cannot be overwritten"),
         (frame.drop("topic"), "append", {}, "give option topic, or a column topic"),
         (
             frame.selectExpr("1 as value"),
@@ -273,7 +273,7 @@ def test_writers_by_themselves(near_server: RealServer, near_log: RemoteLog, mon
     assert values(near_log, "out") == [b"a", b"b"]
     SeawallWriter(options, ("value",)).commit([StagedMessage(())])
     stream = SeawallStreamWriter(options, ("value",))
-    with pytest.raises(InvariantError, match="does not tell which query"):
+    with pytest.raises(InvariantError, match="streaming query of this task is unknown"):
         stream.write(iter([batch]))
 
     context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": "id"}.get, partitionId=lambda: 5)

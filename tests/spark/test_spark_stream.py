@@ -138,7 +138,7 @@ def test_a_topic_that_was_made_anew(
     assert query.run(failOnDataLoss="false") == []
     log.create_topic(topic)
     publish(log, topic, 3)
-    with pytest.raises(PySparkException, match="was deleted and made again"):
+    with pytest.raises(PySparkException, match="was deleted and created again"):
         query.run()
     assert [each["numInputRows"] for each in query.run(failOnDataLoss="false")] == [3]
     assert [row[1] for row in query.rows()] == sorted([*range(1, 9), 1, 2, 3])

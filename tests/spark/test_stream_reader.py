@@ -146,11 +146,11 @@ def test_lives_of_a_topic(near_server: RealServer, near_log: RemoteLog, topic: s
             return None
         return work()
 
-    assert told("is not there any more", lambda: reader.latestOffset(end, ALL)) in (None, end)
+    assert told("does not exist any more", lambda: reader.latestOffset(end, ALL)) in (None, end)
     assert told("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
     near_log.create_topic("t")
     near_log.publish("t", ["new"])
-    found = told("was deleted and made again", lambda: reader.latestOffset(end, ALL))
+    found = told("was deleted and created again", lambda: reader.latestOffset(end, ALL))
     assert told("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
     if not fails:
         assert isinstance(found, dict)
@@ -158,7 +158,7 @@ def test_lives_of_a_topic(near_server: RealServer, near_log: RemoteLog, topic: s
         assert found["t"]["epoch"] != end["t"]["epoch"]
         assert tasks_of(reader, end, found) == [("t", 1, 2)]
     ahead = {"t": {"0": 99, "epoch": near_log.describe("t").topic_epoch}}
-    back = told("ends at seq 2, and the query has read up to 99", lambda: reader.latestOffset(ahead, ALL))
+    back = told("ends at seq 2, but the query has read up to 99", lambda: reader.latestOffset(ahead, ALL))
     assert back in (None, ahead)
     reader.stop()
 
@@ -197,7 +197,7 @@ def test_explicit_seqs(near_server: RealServer, near_log: RemoteLog, topic: str)
     assert first_of(startingOffsets='{"t": {"0": 7}}') == 7
     assert first_of(startingOffsets=f'{{"t": {{"0": 7, "epoch": {epoch}}}}}') == 7
     assert first_of(startingOffsets='{"t": {"0": -2}}') == 1
-    with pytest.raises(DataLossError, match="it was deleted and made again"):
+    with pytest.raises(DataLossError, match="it was deleted and created again"):
         first_of(startingOffsets=f'{{"t": {{"0": 7, "epoch": {epoch + 1}}}}}')
     with pytest.raises(DataLossError, match="ends at seq 21, before seq 50"):
         first_of(endingOffsets='{"t": {"0": 50}}')

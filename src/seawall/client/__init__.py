@@ -1,1 +1,1 @@
-"""The client: `seawall.connect("seawall://host:1992")`, a log behind a server, with the words of the embedded one."""
+"""The network client: `seawall.connect("seawall://host:1992")` opens a log on a server, with the embedded log's API."""

@@ -1,11 +1,11 @@
-"""A log behind a server for asyncio, with the words of `seawall.open_async`.
+"""The log behind a server for asyncio, with the API of `seawall.open_async`.
 
     async with seawall.connect_async("seawall://host:1992") as log:
         await log.create_topic("events")
-        await log.publish("events", {"n": 1})              # many of these at once share batches and a sync
-        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where something is lost
+        await log.publish("events", {"n": 1})              # concurrent calls share batches and syncs
+        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where records are lost
 
-It belongs to the loop it was opened on.
+A log belongs to the loop it was opened on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from seawall.client.commands import (
     create_request,
     delete_request,
     info_of,
-    place_of,
-    place_of_position,
+    position_read_start,
+    read_start,
     start_of,
 )
 from seawall.client.connection.aio_connection import AsyncConnection
@@ -45,12 +45,12 @@ from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, encode_one, outgoing_of
+from seawall.client.publish.publisher import SYNC_OPTIONS, encode_records, outgoing_of
 from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.read.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
@@ -80,7 +80,7 @@ _Result = TypeVar("_Result")
 
 
 class AsyncRemoteLog(AsyncRemoteTransactions):
-    """A connected log on an event loop. Made by `seawall.connect_async`."""
+    """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -91,18 +91,18 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         self._opening = asyncio.Lock()
 
     async def open(self) -> Self:
-        """Find the server; `async with` does it."""
+        """Connect to the server; `async with` calls it."""
         self._opened = AsyncRequests(self.target)
         try:
-            # Whoever may only write may not ask for anything else.
-            await self._opened.find_server()
+            # Only connects: a token that may only write could not send any other request.
+            await self._opened.check_server()
         except BaseException:
             self._opened.close()
             raise
         return self
 
     async def close(self) -> None:
-        """End all connections; closing twice is fine."""
+        """Close all connections; idempotent."""
         sender, self._sender = self._sender, None
         if sender is not None:
             await sender.close()
@@ -120,18 +120,21 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
-        frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
+        """Create a topic. Settings are those of `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
+        frame = await self._requests.request(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
     async def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
-        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        """Create topics with the same settings; durable when this returns.
+
+        Returns for each name the new topic, or the error that prevented its creation.
+        """
         return await create_each(partial(self.create_topic, **settings), names, at_once=CREATES_AT_ONCE)
 
     async def status(self) -> ClusterStatusReply:
-        """Who serves this log: the node, and its brokers with their addresses and connections."""
-        return parse_cluster_status_reply((await self._requests.ask(GetClusterStatus())).payload)
+        """The node that serves this log, and its brokers with their addresses and connections."""
+        return parse_cluster_status_reply((await self._requests.request(GetClusterStatus())).payload)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -139,65 +142,71 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return sorted(self._topics)
 
     async def topic_named(self, name: str) -> TopicReply:
-        """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
-        return self._topics.get(name) or await self._find(name)
+        """The cached identity of a topic, looked up if needed; `NotFoundError` if it does not exist."""
+        return self._topics.get(name) or await self._look_up(name)
 
     async def describe(self, name: str) -> TopicInfo:
-        """A topic as it is now."""
+        """The current state and settings of a topic."""
 
-        async def ask(topic: TopicReply) -> TopicInfo:
-            return info_of(parse_topic_reply((await self._requests.ask(TopicDescribe(topic.topic_id))).payload))
+        async def run(topic: TopicReply) -> TopicInfo:
+            return info_of(parse_topic_reply((await self._requests.request(TopicDescribe(topic.topic_id))).payload))
 
-        return await self._with_topic(name, ask)
+        return await self._with_topic(name, run)
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Change settings of a topic."""
+        """Change settings of a topic and return its new state."""
 
-        async def ask(topic: TopicReply) -> TopicInfo:
-            frame = await self._requests.ask(TopicConfigure(topic.topic_id, settings))
+        async def run(topic: TopicReply) -> TopicInfo:
+            frame = await self._requests.request(TopicConfigure(topic.topic_id, settings))
             return info_of(parse_topic_reply(frame.payload))
 
-        return await self._with_topic(name, ask)
+        return await self._with_topic(name, run)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
 
-        async def ask(topic: TopicReply) -> None:
-            await self._requests.ask(DeleteTopic(topic.topic_id), is_repeatable=False)
+        async def run(topic: TopicReply) -> None:
+            await self._requests.request(DeleteTopic(topic.topic_id), is_repeatable=False)
 
-        await self._with_topic(name, ask)
+        await self._with_topic(name, run)
         self._topics.pop(name, None)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
     async def sessions(self) -> list[SessionInfo]:
-        """The sessions of all publishers that the server remembers, by rising client id."""
+        """All publisher sessions that the server remembers, sorted by client id."""
         found: list[SessionInfo] = []
-        while page := await self._ask_sessions(SessionList(found[-1].client_id if found else 0, SESSIONS_LISTED_MAX)):
+        while page := await self._request_sessions(
+            SessionList(found[-1].client_id if found else 0, SESSIONS_LISTED_MAX)
+        ):
             found += page
         return found
 
     async def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+        """End and forget the session of a client, and fence a publisher that uses it. Durable when this returns.
 
-        What such a client sends again under an old number is refused; a new session of it is welcome.
+        The server then refuses batches that the client repeats under old client seqs; it accepts a new session.
         """
-        await self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
+        await self._request_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
 
-    async def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
-        return parse_sessions_reply((await self._requests.ask(request, is_repeatable=is_repeatable)).payload).sessions
+    async def _request_sessions(
+        self, request: SessionRequest, *, is_repeatable: bool = True
+    ) -> tuple[SessionInfo, ...]:
+        return parse_sessions_reply(
+            (await self._requests.request(request, is_repeatable=is_repeatable)).payload
+        ).sessions
 
     # --- records -------------------------------------------------------------------------------------------------
 
     async def publish(
         self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None
     ) -> Delivery:
-        """Append one record or many, in order; durable in the topic's class when it is awaited.
+        """Append one record or many, in order; stored at the durability class of the topic when this returns.
 
-        With an `idempotency_key` records are stored once, however often that is tried within the topic's
-        `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
+        With an `idempotency_key`, the records are stored once, even if several clients publish them again under the
+        same key within the topic's `idempotency_window_ms`. A repetition returns the seqs of the original.
         """
-        blocks = encode_one(records)
+        blocks = encode_records(records)
         if idempotency_key is not None:
             keyed = KeyedRecords(topic, blocks, idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))
@@ -222,11 +231,12 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         compression: Compression = "none",
         connections: int = 1,
     ) -> AsyncRemotePublisher:
-        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+        """Open a publisher that does not wait: `publish` returns a `Delivery` while the records are in flight.
 
-        With a `client_id` it goes on with the numbers of that client (`AsyncRemotePublisher.next_client_seq`), and its
-        session ends any older one. Records share a batch of at most `batch_size` bytes while others are on their way,
-        or for `linger_s`.
+        `ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 when they are stored at the
+        durability class of the topic. With a `client_id` the publisher continues the client seqs of that client
+        (`AsyncRemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or
+        for `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
         """
         options = PublisherOptions(
             ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
@@ -235,7 +245,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return await AsyncRemotePublisher(self.target, topic, found.topic_id, options).open()
 
     async def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
-        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        """Append the rows of an Arrow table with some of the columns value, key, timestamp, tag and headers."""
         return await self.publish(topic, table)
 
     async def read(
@@ -247,29 +257,29 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+        """Batches from `from_seq` on, in order with gaps and SKIPs; an empty list at the end of the topic.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
-        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        Stops at a batch boundary after `max_bytes`, or after `limit` records. Mode "ordered" also returns records that
+        are ordered but not yet durable, which a crash may still lose.
         """
         check_seq(from_seq)
         ordered = check_mode(mode)
 
-        async def ask(found: TopicReply) -> list[Item]:
+        async def run(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
-            ahead = AsyncPrefetch(self._requests, reader)
+            prefetch = AsyncPrefetch(self._requests, reader)
             while not budget.is_spent(reader):
-                budget.take(await ahead.take(budget.fetch(reader), behind=budget.behind))
-            ahead.let_go()
+                budget.take(await prefetch.take(budget.fetch(reader), prefetch_size=budget.prefetch_size))
+            prefetch.cancel()
             return budget.items
 
-        return await self._with_topic(topic, ask)
+        return await self._with_topic(topic, run)
 
     async def follow(self, topic: str, from_seq: int = 1) -> AsyncIterator[Item]:
-        """Everything from `from_seq` to the present end, piece by piece."""
+        """Iterate over everything from `from_seq` to the present end, in pieces."""
         check_seq(from_seq)
-        # The topic may be another one by now.
+        # Refreshes the cached topic, which may have been deleted and created again.
         await self._with_topic(topic, self._bounds)
         subscriber = self.subscriber(topic, from_seq)
         while items := await subscriber.poll():
@@ -279,7 +289,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
+        """All records from `from_seq` to the present end as one Arrow table, without gaps (`read` reports them)."""
         import pyarrow as pa
 
         check_columns(columns)
@@ -289,12 +299,12 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncRemoteSubscriber:
-        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+        """Open a reader that keeps its offset. `start` is "earliest", "latest", "committed", a seq, or a time.
 
-        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
-        if there is no commit yet). Where that is is found out by its first read.
+        With an `owner` it can commit its offset, and "committed" starts there, or at the beginning if there is no
+        commit yet. The first read resolves the start.
         """
-        place_of(start, owner)
+        read_start(start, owner)
 
         async def begin() -> tuple[TopicReader, TopicEpoch]:
             seq = await self.start_seq(topic, start, owner)
@@ -304,34 +314,37 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return AsyncRemoteSubscriber(self._requests, topic, begin, owner)
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
+        """Store the offset of `owner`: `next_seq` is the seq it reads next. Durable when this returns."""
         consumer = consumer_of(owner)
 
-        async def ask(found: TopicReply) -> None:
-            await self._requests.ask(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
+        async def run(found: TopicReply) -> None:
+            await self._requests.request(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
 
-        await self._with_topic(topic, ask)
+        await self._with_topic(topic, run)
 
     async def committed(self, owner: str, topic: str) -> int | None:
-        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        """The committed offset of `owner`: the seq it reads next; None if that is the beginning."""
         seq = await self.start_seq(topic, "committed", owner)
         return seq if seq > 1 else None
 
     async def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs.
+        """Batches and SKIPs of all topics in the total order, from a position on; an empty list at the end.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
-        goes on at `next_position` of the last item.
+        Stops at a batch boundary after `max_bytes`, or after `limit` records. Continue at the `next_position` of the
+        last item.
         """
         check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:
-        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
-        return AsyncRemotePositionSubscriber(self._take_positions, PositionReader(*place_of_position(start)))
+        """Open a reader of all topics in the total order, which keeps its position.
+
+        `start` is "earliest", "latest" or a position.
+        """
+        return AsyncRemotePositionSubscriber(self._take_positions, PositionReader(*position_read_start(start)))
 
     async def _take_positions(
         self, reader: PositionReader, size: int, records: int, wait_ms: int
@@ -343,77 +356,75 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 await self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
-            # A position is told as a whole.
+            # Never return part of a position.
             if (found or reader.is_at_end) and not reader.is_within:
                 return found
 
     async def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+        """Wait until the record `seq` exists; False after `timeout_s`. None waits without a limit."""
 
-        async def ask(found: TopicReply) -> bool:
-            # Of deleted records no read tells.
+        async def run(found: TopicReply) -> bool:
+            # A fetch does not show that a deleted record existed.
             if (await self._bounds(found)).end_seq > seq:
                 return True
             return await self._wait(RecordWait(topic, found.topic_id, seq), timeout_s)
 
-        return await self._with_topic(topic, ask)
+        return await self._with_topic(topic, run)
 
     async def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
-
-        None is no limit.
-        """
+        """Wait until there is an item at or after a position; False after `timeout_s`. None waits without a limit."""
         return await self._wait(PositionWait(position), timeout_s)
 
     async def _wait(self, wait: Wait, timeout_s: float | None) -> bool:
-        patience = Patience(timeout_s, OsClock().monotonic_ns())
+        deadline = PollDeadline(timeout_s, OsClock().monotonic_ns())
         while True:
-            wait_ms = patience.wait_ms(OsClock().monotonic_ns())
+            wait_ms = deadline.wait_ms(OsClock().monotonic_ns())
             if wait.take(await self._requests.fetch(wait.fetch(wait_ms), wait_ms / 1e3)):
                 return True
             if wait.is_at_end and not wait_ms:
                 return False
 
     async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
-        """The seq that a start means now."""
-        by, number = place_of(start, owner)
+        """Resolve a start to a seq."""
+        by, number = read_start(start, owner)
 
-        async def ask(found: TopicReply) -> Seq:
+        async def run(found: TopicReply) -> Seq:
             if by is ReadBy.SEQ:
                 return Seq(number)
             if by is ReadBy.LATEST:
                 return (await self._bounds(found)).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
             while True:
-                seq = start_of(reader, await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+                seq = start_of(reader, await self._requests.request(reader.fetch(max_bytes=1, max_records=1)))
                 if seq is not None:
                     return seq
 
-        return await self._with_topic(topic, ask)
+        return await self._with_topic(topic, run)
 
     async def seq_at(self, topic: str, when: datetime) -> int:
-        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        """The seq of the first record at or after `when`; the next seq of the topic if there is none."""
         return await self.start_seq(topic, when, None)
 
     async def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+        """Delete records durably and return how many were deleted.
 
-        Readers are not told of deleted records: they are simply not there any more.
+        Deletes the records that match all given conditions: below `before_seq`, with this `tag`, with a tag that
+        starts with `tag_prefix`. Readers get no gap for deleted records.
         """
 
-        async def ask(found: TopicReply) -> int:
+        async def run(found: TopicReply) -> int:
             request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
-            return parse_records_deleted((await self._requests.ask(request, is_repeatable=False)).payload).count
+            return parse_records_deleted((await self._requests.request(request, is_repeatable=False)).payload).count
 
-        return await self._with_topic(topic, ask)
+        return await self._with_topic(topic, run)
 
     async def verify(self) -> NoReturn:
-        """Verifying needs the data directory."""
+        """Not available over the network: verifying needs the data directory."""
         raise UnsupportedError(f"verifying: {NOT_REMOTE}")
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internal ------------------------------------------------------------------------------------------------
 
     @property
     def _requests(self) -> AsyncRequests:
@@ -424,46 +435,46 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
-        async def ask(connection: AsyncConnection) -> Frame:
+        async def send(connection: AsyncConnection) -> Frame:
             with keyed.asking(connection.welcome):
                 return await connection.request(request, timeout_s=timeout_s)
 
         with keyed.deciding():
-            told = await self._requests.use(ask)
-        return keyed.delivery(found.topic_id, told)
+            reply = await self._requests.with_connection(send)
+        return keyed.delivery(found.topic_id, reply)
 
     async def _waiting_sender(self) -> AsyncSender:
-        """The session of `publish`; another one if the last one failed."""
+        """The session of `publish`, replaced if it has failed."""
         self._requests.check_open()
         async with self._opening:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     await self._sender.close()
-                sender = AsyncSender(self.target, outgoing_of(LONE))
+                sender = AsyncSender(self.target, outgoing_of(SYNC_OPTIONS))
                 await sender.open()
                 self._sender = sender
             return self._sender
 
     async def _load_topics(self) -> None:
-        reply = parse_topic_list_reply((await self._requests.ask(ListTopics())).payload)
+        reply = parse_topic_list_reply((await self._requests.request(ListTopics())).payload)
         self._topics = {topic.name: topic for topic in reply.topics}
 
-    async def _find(self, name: str) -> TopicReply:
-        """What the server has under a name now; `NotFoundError` if that is nothing."""
+    async def _look_up(self, name: str) -> TopicReply:
+        """Look a topic up on the server, past the cache; `NotFoundError` if it does not exist."""
         self._topics.pop(name, None)
-        found = self._topics[name] = parse_topic_reply((await self._requests.ask(TopicFind(name))).payload)
+        found = self._topics[name] = parse_topic_reply((await self._requests.request(TopicFind(name))).payload)
         return found
 
     async def _with_topic(self, name: str, work: Callable[[TopicReply], Awaitable[_Result]]) -> _Result:
-        """Do something with a topic; if it is another one by now, with that."""
+        """Run `work` with a topic, and once more if the topic was deleted and created again."""
         topic = await self.topic_named(name)
         try:
             return await work(topic)
         except NotFoundError:
-            again = await self._find(name)
+            again = await self._look_up(name)
             if again.topic_id == topic.topic_id:
                 raise
             return await work(again)
 
     async def _bounds(self, topic: TopicReply) -> BoundsReply:
-        return parse_bounds_reply((await self._requests.ask(Bounds(topic.topic_id))).payload)
+        return parse_bounds_reply((await self._requests.request(Bounds(topic.topic_id))).payload)

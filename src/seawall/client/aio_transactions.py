@@ -1,6 +1,6 @@
-"""Transactions over the network for asyncio, with the words and the rules of `transactions`.
+"""Transactions over the network for asyncio, with the API and the rules of `transactions`.
 
-This module must not know how a transaction is committed.
+This module must not know how the server commits a transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seawall.wire.lwp2.transactions import StagingFind, TransactionAbort, Transa
 
 
 class AsyncStagingPublisher(AsyncRemotePublisher):
-    """A publisher that stages."""
+    """A publisher to a staging topic."""
 
     def stage(self, block: EncodedBlock) -> Delivery:
         """Send one block as a batch of its own."""
@@ -34,10 +34,10 @@ class AsyncStagingPublisher(AsyncRemotePublisher):
 
 
 class AsyncRemoteTransactions(AsyncTransactionalLog):
-    """The part of a connected log on an event loop that is about transactions."""
+    """The transaction methods of `AsyncRemoteLog`."""
 
     target: Target
-    #: The topic that all share, once somebody has asked for it.
+    #: The shared staging topic, once it was looked up.
     _staging: TopicReply | None = None
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
         self.own_turn = asyncio.Lock()
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> AsyncTransaction:
-        """Begin a transaction, to be used as a context; a forked child must not go on with it."""
+        """Start a transaction, to be used in an `async with` block. A forked child cannot continue it."""
         begun = super().transaction(owner, epoch)
         disown_on_fork(begun)
         return begun
@@ -55,10 +55,13 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
     def _requests(self) -> AsyncRequests: ...
 
     async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+        """Start to stage the records of one attempt, invisible to all readers.
+
+        With `is_apart` they get a staging topic of their own; use it for many records.
+        """
         staging = self._staging
         if staging is None or is_apart:
-            staging = parse_topic_reply((await self._requests.ask(StagingFind(is_apart))).payload)
+            staging = parse_topic_reply((await self._requests.request(StagingFind(is_apart))).payload)
         if not is_apart:
             self._staging = staging
         publisher = AsyncStagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
@@ -73,29 +76,33 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        """Publish staged records to topics, in the order given, atomically and at one position.
+
+        The commit is durable when this returns. The key of the transaction is (`owner`, `epoch`): committing again
+        under the same key returns the first result. `offsets` are committed atomically with the records.
+        """
         request = wanted_of(owner, epoch, parts, offsets)
         lost: OutcomeUnknownError | None = None
         for _ in range(ATTEMPTS):
             try:
-                return committed_in(await self._requests.ask(request, is_repeatable=False))
+                return committed_in(await self._requests.request(request, is_repeatable=False))
             except OutcomeUnknownError as error:
                 lost = error
             except RetryableError as error:
                 if lost is not None:
                     raise unknown(owner, epoch, error) from error
                 raise
-        assert lost is not None, "it was tried"
+        assert lost is not None, "at least one attempt was made"
         raise unknown(owner, epoch, lost) from lost
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went."""
+        """Delete staged records that will not be committed; returns how many were deleted."""
         request = TransactionAbort(tuple(StagedRange(*each) for each in ranges))
-        return parse_records_deleted((await self._requests.ask(request)).payload).count
+        return parse_records_deleted((await self._requests.request(request)).payload).count
 
     async def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
-        return parse_transaction_status((await self._requests.ask(TransactionState(owner))).payload).committed
+        """The last transaction that `owner` committed; None if the log remembers none."""
+        return parse_transaction_status((await self._requests.request(TransactionState(owner))).payload).committed
 
     async def _abort(self, ranges: Sequence[StagedRange]) -> int:
         return await self.abort_staged(ranges)

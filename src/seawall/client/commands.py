@@ -1,4 +1,4 @@
-"""What a remote log asks and how it reads the answers, for threads and for event loops alike. No I/O."""
+"""Builds the requests of a remote log and parses their responses, for threads and for asyncio alike. No I/O."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from seawall.wire.lwp1.replies import TopicReply
 from seawall.wire.lwp2.reading import parse_data_prefix, parse_gap
 from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate
 
-#: Where a reader begins: a word, a seq, or a time.
+#: Where a reader starts: a keyword, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
 PositionStart: TypeAlias = Literal["earliest", "latest"] | int
 ReadMode: TypeAlias = Literal["durable", "ordered"]
 
-#: Bytes of one read that names no bound.
+#: The default limit of one read.
 READ_SIZE: Final = 8 * MIB
 
-#: What the protocol has no words for.
-NOT_REMOTE: Final = "the protocol has no such command yet: open the data directory where it lies"
+#: The reason that an operation is not available over the network.
+NOT_REMOTE: Final = "the protocol has no such command yet: open the data directory on its own machine"
 
-_NUMBERED: Final = "consumer:"
+_NUMBERED_PREFIX: Final = "consumer:"
 
 
 def create_request(name: str, settings: dict[str, JsonValue]) -> TopicCreate:
-    """The command that creates a topic."""
+    """The request that creates a topic."""
     check_topic_name(name)
     return TopicCreate(name, settings)
 
 
 def delete_request(topic_id: TopicId, before_seq: int | None, tag: str | None, tag_prefix: str | None) -> RecordsDelete:
-    """The command that deletes records."""
+    """The request that deletes records."""
     if before_seq is not None and before_seq < 1:
         raise InvalidInputError(f"delete below seq {before_seq}: seqs begin at 1")
     return RecordsDelete(topic_id, None if before_seq is None else Seq(before_seq), tag, tag_prefix)
 
 
 def info_of(topic: TopicReply) -> TopicInfo:
-    """What a server tells of a topic."""
+    """Parse the description of a topic."""
     if topic.span is None or topic.settings is None or topic.record_count is None or topic.byte_count is None:
         raise _bad_topic(topic.name, "some of it is missing")
     try:
@@ -69,31 +69,31 @@ def info_of(topic: TopicReply) -> TopicInfo:
 
 
 def _bad_topic(name: str, problem: str) -> ProtocolError:
-    text = f"what the server told of topic {name!r} cannot be used: {problem}"
+    text = f"the server sent an unusable description of topic {name!r}: {problem}"
     return ProtocolError(text, code=ErrorCode.INVALID_PAYLOAD, closes=False)
 
 
 def consumer_of(owner: str) -> int:
-    """The number under which a server keeps the cursor of an owner: N of `consumer:N`, else a digest of its name.
+    """The number under which a server stores the cursor of an owner: N for `consumer:N`, else a digest of the name.
 
-    `consumer:N` is what the log calls a consumer with a number, so such an owner is the same for the embedded log.
+    The embedded log names numbered consumers `consumer:N`, so such an owner is the same in both.
     """
     size = len(owner.encode())
     if not 1 <= size <= CURSOR_OWNER_SIZE_MAX:
         raise LimitError(f"an owner of {size} bytes: 1 to {CURSOR_OWNER_SIZE_MAX} are allowed")
-    number = owner.removeprefix(_NUMBERED)
+    number = owner.removeprefix(_NUMBERED_PREFIX)
     if number != owner and number.isascii() and number.isdecimal() and 0 < int(number) < 1 << 64:
         return int(number)
     return int.from_bytes(blake2b(owner.encode(), digest_size=8).digest(), "little") or 1
 
 
 def cursor_owner(owner: str) -> str:
-    """What the log calls the owner of a cursor that this client commits."""
-    return f"{_NUMBERED}{consumer_of(owner)}"
+    """The owner name under which the log stores a cursor that this client commits."""
+    return f"{_NUMBERED_PREFIX}{consumer_of(owner)}"
 
 
-def place_of(start: Start, owner: str | None) -> tuple[ReadBy, int]:
-    """Where a reader begins, as the server is asked for it."""
+def read_start(start: Start, owner: str | None) -> tuple[ReadBy, int]:
+    """The start of a reader in the terms of the protocol."""
     if isinstance(start, datetime):
         return ReadBy.TIME, timestamp_ns_of(start)
     if isinstance(start, int):
@@ -112,12 +112,12 @@ def place_of(start: Start, owner: str | None) -> tuple[ReadBy, int]:
 
 
 def timestamp_ns_of(when: datetime) -> int:
-    """A time as the log counts it."""
+    """Convert a time to nanoseconds since the Unix epoch, at microsecond precision."""
     return int(when.timestamp() * 1e6) * 1_000
 
 
 def start_of(reader: TopicReader, frame: Frame) -> Seq | None:
-    """The seq at which an answer to a read begins; None where it tells of a place without one: then ask on."""
+    """The first seq of a response; None if it starts with a SKIP, which has no seq: then fetch again."""
     if frame.header.command == Command.GAP:
         gap = parse_gap(frame.payload)
         reader.take(frame)
@@ -127,8 +127,8 @@ def start_of(reader: TopicReader, frame: Frame) -> Seq | None:
     return parse_data_prefix(frame.payload).first_seq
 
 
-def place_of_position(start: PositionStart) -> tuple[ReadBy, int]:
-    """Where a reader by position begins, as the server is asked for it."""
+def position_read_start(start: PositionStart) -> tuple[ReadBy, int]:
+    """The start of a reader by position in the terms of the protocol."""
     if start == "latest":
         return ReadBy.LATEST, 0
     if start == "earliest":
@@ -139,7 +139,7 @@ def place_of_position(start: PositionStart) -> tuple[ReadBy, int]:
 
 
 def check_mode(mode: ReadMode) -> bool:
-    """Whether a reader wants what is ordered and not durable yet."""
+    """True if a reader also wants records that are ordered but not yet durable."""
     if mode not in ("durable", "ordered"):
         raise InvalidInputError(f"mode {mode!r}: give durable or ordered")
     return mode == "ordered"

@@ -1,18 +1,18 @@
-"""A log that lies behind a server, with the words of the embedded one: `seawall.connect("seawall://host:1992")`.
+"""The log behind a server, with the API of the embedded log: `seawall.connect("seawall://host:1992")`.
 
     with seawall.connect("seawall://host:1992") as log:
         log.create_topic("events")
         log.publish("events", ["first", {"n": 2}]).seqs            # durable when it returns
-        for batch in log.read("events"): ...                        # ReceivedBatch, or Gap where something is lost
+        for item in log.read("events"): ...                         # ReceivedBatch, or Gap where records are lost
         log.read_arrow("events")                                    # a pyarrow Table
 
-Threads may share one log. Questions have connections of their own; `publish` has a session, in which it is stored once
-however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
-words for is an `UnsupportedError`.
+Threads may share one log. Each request uses a connection from a pool. `publish` has a session, so that records are
+stored once even if they are sent again after a lost connection; with an `idempotency_key` it is an ordinary request.
+Operations that the protocol does not support raise `UnsupportedError`.
 
 INV-FORK-PARENT: a forked child sends nothing over its parent's connections, and nothing under its numbers or keys.
-There the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse
-in the child (`WrongStateError`), and closing them there does nothing.
+In the child, the log opens its own connections and session. Publishers, subscribers and transactions of the parent
+raise `WrongStateError` there, and closing them does nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from seawall.client.commands import (
     create_request,
     delete_request,
     info_of,
-    place_of,
-    place_of_position,
+    position_read_start,
+    read_start,
     start_of,
 )
 from seawall.client.connection.connection import Connection
@@ -48,14 +48,14 @@ from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
-from seawall.client.publish.publisher import LONE, RemotePublisher, encode_one, outgoing_of
+from seawall.client.publish.publisher import SYNC_OPTIONS, RemotePublisher, encode_records, outgoing_of
 from seawall.client.publish.sender_pool import SenderPool
 from seawall.client.publish.waiting_sender import WaitingSender
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
-from seawall.client.read.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
@@ -87,7 +87,7 @@ _Result = TypeVar("_Result")
 
 
 class RemoteLog(RemoteTransactions):
-    """A connected log. Made by `seawall.connect`."""
+    """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -97,8 +97,8 @@ class RemoteLog(RemoteTransactions):
         self._senders = self._new_pool()
         disown_on_fork(self)
         try:
-            # Whoever may only write may not ask for anything else.
-            self._requests.find_server()
+            # Only connects: a token that may only write could not send any other request.
+            self._requests.check_server()
         except BaseException:
             self._requests.close()
             raise
@@ -106,13 +106,16 @@ class RemoteLog(RemoteTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
-        frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
+        """Create a topic. Settings are those of `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
+        frame = self._requests.request(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
     def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
-        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        """Create topics with the same settings; durable when this returns.
+
+        Returns for each name the new topic, or the error that prevented its creation.
+        """
         check_names(names)
 
         def create(name: str) -> TopicInfo | SeawallError:
@@ -125,8 +128,8 @@ class RemoteLog(RemoteTransactions):
             return list(threads.map(create, names))
 
     def status(self) -> ClusterStatusReply:
-        """Who serves this log: the node, and its brokers with their addresses and connections."""
-        return parse_cluster_status_reply(self._requests.ask(GetClusterStatus()).payload)
+        """The node that serves this log, and its brokers with their addresses and connections."""
+        return parse_cluster_status_reply(self._requests.request(GetClusterStatus()).payload)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -134,62 +137,62 @@ class RemoteLog(RemoteTransactions):
         return sorted(self._topics)
 
     def topic_named(self, name: str) -> TopicReply:
-        """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
-        return self._topics.get(name) or self._find(name)
+        """The cached identity of a topic, looked up if needed; `NotFoundError` if it does not exist."""
+        return self._topics.get(name) or self._look_up(name)
 
     def describe(self, name: str) -> TopicInfo:
-        """A topic as it is now."""
+        """The current state and settings of a topic."""
 
-        def ask(topic: TopicReply) -> TopicInfo:
-            return info_of(parse_topic_reply(self._requests.ask(TopicDescribe(topic.topic_id)).payload))
+        def run(topic: TopicReply) -> TopicInfo:
+            return info_of(parse_topic_reply(self._requests.request(TopicDescribe(topic.topic_id)).payload))
 
-        return self._with_topic(name, ask)
+        return self._with_topic(name, run)
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Change settings of a topic."""
+        """Change settings of a topic and return its new state."""
 
-        def ask(topic: TopicReply) -> TopicInfo:
-            return info_of(parse_topic_reply(self._requests.ask(TopicConfigure(topic.topic_id, settings)).payload))
+        def run(topic: TopicReply) -> TopicInfo:
+            return info_of(parse_topic_reply(self._requests.request(TopicConfigure(topic.topic_id, settings)).payload))
 
-        return self._with_topic(name, ask)
+        return self._with_topic(name, run)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
 
-        def ask(topic: TopicReply) -> None:
-            self._requests.ask(DeleteTopic(topic.topic_id), is_repeatable=False)
+        def run(topic: TopicReply) -> None:
+            self._requests.request(DeleteTopic(topic.topic_id), is_repeatable=False)
 
-        self._with_topic(name, ask)
+        self._with_topic(name, run)
         self._topics.pop(name, None)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
     def sessions(self) -> list[SessionInfo]:
-        """The sessions of all publishers that the server remembers, by rising client id."""
+        """All publisher sessions that the server remembers, sorted by client id."""
         found: list[SessionInfo] = []
-        while page := self._ask_sessions(SessionList(found[-1].client_id if found else 0, SESSIONS_LISTED_MAX)):
+        while page := self._request_sessions(SessionList(found[-1].client_id if found else 0, SESSIONS_LISTED_MAX)):
             found += page
         return found
 
     def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+        """End and forget the session of a client, and fence a publisher that uses it. Durable when this returns.
 
-        What such a client sends again under an old number is refused; a new session of it is welcome.
+        The server then refuses batches that the client repeats under old client seqs; it accepts a new session.
         """
-        self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
+        self._request_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
 
-    def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
-        return parse_sessions_reply(self._requests.ask(request, is_repeatable=is_repeatable).payload).sessions
+    def _request_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
+        return parse_sessions_reply(self._requests.request(request, is_repeatable=is_repeatable).payload).sessions
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Append one record or many, in order; durable in the topic's class when this returns.
+        """Append one record or many, in order; stored at the durability class of the topic when this returns.
 
-        With an `idempotency_key` records are stored once, however often that is tried within the topic's
-        `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
+        With an `idempotency_key`, the records are stored once, even if several clients publish them again under the
+        same key within the topic's `idempotency_window_ms`. A repetition returns the seqs of the original.
         """
-        blocks = encode_one(records)
+        blocks = encode_records(records)
         if idempotency_key is not None:
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
@@ -212,11 +215,12 @@ class RemoteLog(RemoteTransactions):
         compression: Compression = "none",
         connections: int = 1,
     ) -> RemotePublisher:
-        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+        """Open a publisher that does not wait: `publish` returns a `Delivery` while the records are in flight.
 
-        With a `client_id` it goes on with the numbers of that client (`RemotePublisher.next_client_seq`), and its
-        session ends any older one. Records share a batch of at most `batch_size` bytes while others are on their way,
-        or for `linger_s`.
+        `ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 when they are stored at the
+        durability class of the topic. With a `client_id` the publisher continues the client seqs of that client
+        (`RemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or for
+        `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
         """
         options = PublisherOptions(
             ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
@@ -225,34 +229,35 @@ class RemoteLog(RemoteTransactions):
         return RemotePublisher(self.target, topic, found.topic_id, options)
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
-        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        """Append the rows of an Arrow table with some of the columns value, key, timestamp, tag and headers."""
         return self.publish(topic, table)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
+        """Store the offset of `owner`: `next_seq` is the seq it reads next. Durable when this returns."""
         consumer = consumer_of(owner)
 
-        def ask(found: TopicReply) -> None:
-            self._requests.ask(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
+        def run(found: TopicReply) -> None:
+            self._requests.request(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
 
-        self._with_topic(topic, ask)
+        self._with_topic(topic, run)
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+        """Delete records durably and return how many were deleted.
 
-        Readers are not told of deleted records: they are simply not there any more.
+        Deletes the records that match all given conditions: below `before_seq`, with this `tag`, with a tag that
+        starts with `tag_prefix`. Readers get no gap for deleted records.
         """
 
-        def ask(found: TopicReply) -> int:
+        def run(found: TopicReply) -> int:
             request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
-            return parse_records_deleted(self._requests.ask(request, is_repeatable=False).payload).count
+            return parse_records_deleted(self._requests.request(request, is_repeatable=False).payload).count
 
-        return self._with_topic(topic, ask)
+        return self._with_topic(topic, run)
 
     def verify(self) -> NoReturn:
-        """Verifying needs the data directory."""
+        """Not available over the network: verifying needs the data directory."""
         raise UnsupportedError(f"verifying: {NOT_REMOTE}")
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -266,29 +271,29 @@ class RemoteLog(RemoteTransactions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+        """Batches from `from_seq` on, in order with gaps and SKIPs; an empty list at the end of the topic.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
-        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        Stops at a batch boundary after `max_bytes`, or after `limit` records. Mode "ordered" also returns records that
+        are ordered but not yet durable, which a crash may still lose.
         """
         check_seq(from_seq)
         ordered = check_mode(mode)
 
-        def ask(found: TopicReply) -> list[Item]:
+        def run(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
-            ahead = Prefetch(self._requests, reader)
+            prefetch = Prefetch(self._requests, reader)
             while not budget.is_spent(reader):
-                budget.take(ahead.take(budget.fetch(reader), behind=budget.behind))
-            ahead.let_go()
+                budget.take(prefetch.take(budget.fetch(reader), prefetch_size=budget.prefetch_size))
+            prefetch.cancel()
             return budget.items
 
-        return self._with_topic(topic, ask)
+        return self._with_topic(topic, run)
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
-        """Everything from `from_seq` to the present end, piece by piece."""
+        """Iterate over everything from `from_seq` to the present end, in pieces."""
         check_seq(from_seq)
-        # The topic may be another one by now.
+        # Refreshes the cached topic, which may have been deleted and created again.
         self._with_topic(topic, self._bounds)
         subscriber = self.subscriber(topic, from_seq)
         while items := subscriber.poll():
@@ -297,7 +302,7 @@ class RemoteLog(RemoteTransactions):
     def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
+        """All records from `from_seq` to the present end as one Arrow table, without gaps (`read` reports them)."""
         import pyarrow as pa
 
         check_columns(columns)
@@ -307,59 +312,64 @@ class RemoteLog(RemoteTransactions):
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def seq_at(self, topic: str, when: datetime) -> int:
-        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        """The seq of the first record at or after `when`; the next seq of the topic if there is none."""
         return self.start_seq(topic, when, None)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> RemoteSubscriber:
-        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+        """Open a reader that keeps its offset. `start` is "earliest", "latest", "committed", a seq, or a time.
 
-        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
-        if there is no commit yet).
+        With an `owner` it can commit its offset, and "committed" starts there, or at the beginning if there is no
+        commit yet.
         """
-        place = place_of(start, owner)
-        if place[0] is not ReadBy.SEQ:
-            # Where that is now; what comes later is read.
-            place = ReadBy.SEQ, self.start_seq(topic, start, owner)
+        read_from = read_start(start, owner)
+        if read_from[0] is not ReadBy.SEQ:
+            # Resolved now, so that records published from now on are read.
+            read_from = ReadBy.SEQ, self.start_seq(topic, start, owner)
         found = self.topic_named(topic)
-        return RemoteSubscriber(self._requests, TopicReader(topic, found.topic_id, *place), found.topic_epoch, owner)
+        return RemoteSubscriber(
+            self._requests, TopicReader(topic, found.topic_id, *read_from), found.topic_epoch, owner
+        )
 
     def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
-        """The seq that a start means now."""
-        by, number = place_of(start, owner)
+        """Resolve a start to a seq."""
+        by, number = read_start(start, owner)
         if by is ReadBy.SEQ:
             self.topic_named(topic)
             return Seq(number)
 
-        def ask(found: TopicReply) -> Seq:
+        def run(found: TopicReply) -> Seq:
             if by is ReadBy.LATEST:
                 return self._bounds(found).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
-            while (seq := start_of(reader, self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))) is None:
+            while (seq := start_of(reader, self._requests.request(reader.fetch(max_bytes=1, max_records=1)))) is None:
                 continue
             return seq
 
-        return self._with_topic(topic, ask)
+        return self._with_topic(topic, run)
 
     def committed(self, owner: str, topic: str) -> int | None:
-        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        """The committed offset of `owner`: the seq it reads next; None if that is the beginning."""
         seq = self.start_seq(topic, "committed", owner)
         return seq if seq > 1 else None
 
     def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs.
+        """Batches and SKIPs of all topics in the total order, from a position on; an empty list at the end.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
-        goes on at `next_position` of the last item.
+        Stops at a batch boundary after `max_bytes`, or after `limit` records. Continue at the `next_position` of the
+        last item.
         """
         check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> RemotePositionSubscriber:
-        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
-        reader = PositionReader(*place_of_position(start))
+        """Open a reader of all topics in the total order, which keeps its position.
+
+        `start` is "earliest", "latest" or a position.
+        """
+        reader = PositionReader(*position_read_start(start))
         if start == "latest":
             self._take_positions(reader, 1, 1, 0)
         return RemotePositionSubscriber(self._take_positions, reader, self._requests.clock)
@@ -372,49 +382,46 @@ class RemoteLog(RemoteTransactions):
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
-            # A position is told as a whole.
+            # Never return part of a position.
             if (found or reader.is_at_end) and not reader.is_within:
                 return found
 
     def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+        """Wait until the record `seq` exists; False after `timeout_s`. None waits without a limit."""
 
-        def ask(found: TopicReply) -> bool:
-            # Of deleted records no read tells.
+        def run(found: TopicReply) -> bool:
+            # A fetch does not show that a deleted record existed.
             return self._bounds(found).end_seq > seq or self._wait(RecordWait(topic, found.topic_id, seq), timeout_s)
 
-        return self._with_topic(topic, ask)
+        return self._with_topic(topic, run)
 
     def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
-
-        None is no limit.
-        """
+        """Wait until there is an item at or after a position; False after `timeout_s`. None waits without a limit."""
         return self._wait(PositionWait(position), timeout_s)
 
     def _wait(self, wait: Wait, timeout_s: float | None) -> bool:
         clock = self._requests.clock
-        patience = Patience(timeout_s, clock.monotonic_ns())
+        deadline = PollDeadline(timeout_s, clock.monotonic_ns())
         while True:
-            wait_ms = patience.wait_ms(clock.monotonic_ns())
+            wait_ms = deadline.wait_ms(clock.monotonic_ns())
             if wait.take(self._requests.fetch(wait.fetch(wait_ms), wait_ms / 1e3)):
                 return True
             if wait.is_at_end and not wait_ms:
                 return False
 
     def ask(self, payload: ControlPayload) -> Frame:
-        """The answer to a question that changes nothing, for who speaks the protocol; raises what is refused."""
-        return self._requests.ask(payload)
+        """Send a read-only request of the protocol and return the response; raises the server's refusal."""
+        return self._requests.request(payload)
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End all connections; closing twice is fine."""
+        """Close all connections; idempotent."""
         self._senders.close()
         self._requests.close()
 
     def disown(self) -> None:
-        """This is a forked child: begin a session of its own, under keys of its own, when one is needed."""
+        """Run in a forked child: use new keys, and open a new session when one is needed."""
         super().disown()
         self._senders = self._new_pool()
 
@@ -429,37 +436,37 @@ class RemoteLog(RemoteTransactions):
     def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
-        def ask(connection: Connection) -> Frame:
+        def send(connection: Connection) -> Frame:
             with keyed.asking(connection.welcome):
                 return connection.request(request, timeout_s=timeout_s)
 
         with keyed.deciding():
-            told = self._requests.use(ask)
-        return keyed.delivery(found.topic_id, told)
+            reply = self._requests.with_connection(send)
+        return keyed.delivery(found.topic_id, reply)
 
     def _new_pool(self) -> SenderPool:
-        return SenderPool(lambda: WaitingSender(self.target, outgoing_of(LONE)))
+        return SenderPool(lambda: WaitingSender(self.target, outgoing_of(SYNC_OPTIONS)))
 
     def _load_topics(self) -> None:
-        reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)
+        reply = parse_topic_list_reply(self._requests.request(ListTopics()).payload)
         self._topics = {topic.name: topic for topic in reply.topics}
 
-    def _find(self, name: str) -> TopicReply:
-        """What the server has under a name now; `NotFoundError` if that is nothing."""
+    def _look_up(self, name: str) -> TopicReply:
+        """Look a topic up on the server, past the cache; `NotFoundError` if it does not exist."""
         self._topics.pop(name, None)
-        found = self._topics[name] = parse_topic_reply(self._requests.ask(TopicFind(name)).payload)
+        found = self._topics[name] = parse_topic_reply(self._requests.request(TopicFind(name)).payload)
         return found
 
     def _with_topic(self, name: str, work: Callable[[TopicReply], _Result]) -> _Result:
-        """Do something with a topic; if it is another one by now, with that."""
+        """Run `work` with a topic, and once more if the topic was deleted and created again."""
         topic = self.topic_named(name)
         try:
             return work(topic)
         except NotFoundError:
-            again = self._find(name)
+            again = self._look_up(name)
             if again.topic_id == topic.topic_id:
                 raise
             return work(again)
 
     def _bounds(self, topic: TopicReply) -> BoundsReply:
-        return parse_bounds_reply(self._requests.ask(Bounds(topic.topic_id)).payload)
+        return parse_bounds_reply(self._requests.request(Bounds(topic.topic_id)).payload)

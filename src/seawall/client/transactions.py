@@ -1,10 +1,10 @@
-"""Transactions over the network: records are staged by a publisher of the attempt's own, and committed by one request.
+"""Transactions over the network: a publisher per attempt stages the records, and one request commits them.
 
-A commit is sent again, under its key, while nobody knows what became of it: the server answers a repetition as the
-first, so it happens once. Where the server stays away that long the outcome is unknown, and whoever asks later
-(`transaction_state`), or commits again under the same key, finds out.
+If the response to a commit is lost, the client sends it again under the same key; the server answers a repetition like
+the original, so the transaction commits once. If the server stays unreachable, the outcome is unknown:
+`transaction_state`, or another commit under the same key, finds it out later.
 
-This module must not know how a transaction is committed.
+This module must not know how the server commits a transaction.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from seawall.wire.lwp2.transactions import (
     parse_transaction_status,
 )
 
-#: How often the patience of a target is spent on a commit that nobody knows the outcome of.
+#: How often to send a commit with an unknown outcome, each time with the full timeout of the target.
 ATTEMPTS: Final = 2
 
 
 def staging_options(compression: Compression) -> PublisherOptions:
-    """Those of a publisher that stages: each block is a batch of its own, which is what ranges are made of."""
+    """The options of a staging publisher: each block is a batch of its own, because ranges consist of whole batches."""
     return PublisherOptions(batch_size=1, compression=compression, max_in_flight=IN_FLIGHT_SIZE)
 
 
 def own_keys() -> OwnKeys:
-    """Keys that nobody else has."""
+    """A generator of transaction keys that are unique to this client."""
     return OwnKeys(f"client-{random_bytes(8).hex()}")
 
 
@@ -70,28 +70,28 @@ def wanted_of(
     parts: Iterable[StagedPart | tuple[str, StagedRange]],
     offsets: Iterable[OffsetCommit | tuple[str, str, int]],
 ) -> TransactionCommit:
-    """The request of a commit."""
+    """The request that commits a transaction."""
     kept = [OffsetCommit(cursor_owner(each.owner), each.topic, each.next_seq) for each in as_offsets(offsets)]
     return TransactionCommit(WantedTransaction(owner, epoch, as_parts(parts), tuple(kept)))
 
 
 def committed_in(frame: Frame) -> CommittedTransaction:
-    """What the answer to a commit tells."""
+    """Parse the response to a commit."""
     committed = parse_transaction_status(frame.payload).committed
     if committed is None:
-        raise ProtocolError("a commit was answered by nothing", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+        raise ProtocolError("the response to a commit is empty", code=ErrorCode.INVALID_PAYLOAD, closes=False)
     return committed
 
 
 def unknown(owner: str, epoch: int, error: Exception) -> OutcomeUnknownError:
-    """Nobody knows what became of a commit."""
+    """The error of a commit with an unknown outcome."""
     return OutcomeUnknownError(
         f"transaction {epoch} of {owner!r} may be committed or not ({error}): commit it again under the same key"
     )
 
 
 class StagingPublisher(RemotePublisher):
-    """A publisher that stages."""
+    """A publisher to a staging topic."""
 
     def stage(self, block: EncodedBlock) -> Delivery:
         """Send one block as a batch of its own."""
@@ -99,7 +99,7 @@ class StagingPublisher(RemotePublisher):
         return self._sender.offer(self.topic, self._topic_id, [block], None)
 
     def aborting(self, abort: Callable[[Iterable[StagedRange]], int]) -> Callable[[Iterable[StagedRange]], int]:
-        """Delete what it has staged, by `abort`; a forked child must not."""
+        """Wrap `abort`, which deletes staged ranges, so that a forked child cannot call it."""
 
         def checked(ranges: Iterable[StagedRange]) -> int:
             self._process.check()
@@ -109,31 +109,34 @@ class StagingPublisher(RemotePublisher):
 
 
 class RemoteTransactions(TransactionalLog):
-    """The part of a connected log that is about transactions."""
+    """The transaction methods of `RemoteLog`."""
 
     target: Target
     _requests: Requests
-    #: The topic that all share, once somebody has asked for it.
+    #: The shared staging topic, once it was looked up.
     _staging: TopicReply | None = None
 
     def __init__(self) -> None:
         self.own_keys = own_keys()
 
     def disown(self) -> None:
-        """This is a forked child: under the parent's keys its commits would be repetitions of the parent's."""
+        """Run in a forked child: use new keys, because a commit under the parent's keys would count as a repetition."""
         self.own_keys = own_keys()
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> Transaction:
-        """Begin a transaction, to be used as a context; a forked child must not go on with it."""
+        """Start a transaction, to be used in a `with` block. A forked child cannot continue it."""
         begun = super().transaction(owner, epoch)
         disown_on_fork(begun)
         return begun
 
     def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+        """Start to stage the records of one attempt, invisible to all readers.
+
+        With `is_apart` they get a staging topic of their own; use it for many records.
+        """
         staging = self._staging
         if staging is None or is_apart:
-            staging = parse_topic_reply(self._requests.ask(StagingFind(is_apart)).payload)
+            staging = parse_topic_reply(self._requests.request(StagingFind(is_apart)).payload)
         if not is_apart:
             self._staging = staging
         publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
@@ -149,26 +152,30 @@ class RemoteTransactions(TransactionalLog):
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
     ) -> CommittedTransaction:
-        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        """Publish staged records to topics, in the order given, atomically and at one position.
+
+        The commit is durable when this returns. The key of the transaction is (`owner`, `epoch`): committing again
+        under the same key returns the first result. `offsets` are committed atomically with the records.
+        """
         request = wanted_of(owner, epoch, parts, offsets)
         lost: OutcomeUnknownError | None = None
         for _ in range(ATTEMPTS):
             try:
-                return committed_in(self._requests.ask(request, is_repeatable=False))
+                return committed_in(self._requests.request(request, is_repeatable=False))
             except OutcomeUnknownError as error:
                 lost = error
             except RetryableError as error:
                 if lost is not None:
                     raise unknown(owner, epoch, error) from error
                 raise
-        assert lost is not None, "it was tried"
+        assert lost is not None, "at least one attempt was made"
         raise unknown(owner, epoch, lost) from lost
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
-        """Delete what was staged and will not be committed; how many records went."""
+        """Delete staged records that will not be committed; returns how many were deleted."""
         request = TransactionAbort(tuple(StagedRange(*each) for each in ranges))
-        return parse_records_deleted(self._requests.ask(request).payload).count
+        return parse_records_deleted(self._requests.request(request).payload).count
 
     def transaction_state(self, owner: str) -> CommittedTransaction | None:
-        """The last transaction that an owner has committed; None if none is remembered."""
-        return parse_transaction_status(self._requests.ask(TransactionState(owner)).payload).committed
+        """The last transaction that `owner` committed; None if the log remembers none."""
+        return parse_transaction_status(self._requests.request(TransactionState(owner)).payload).committed

@@ -6,8 +6,8 @@
     reading = spark.readStream.format("seawall").option("url", "seawall://host:1992")
     events = reading.option("subscribe", "events").load()
 
-Spark finds the format by itself where this package is installed for its Python (`pyspark_seawall`); `register` makes
-it known to a session that does not look. Importing this loads no Spark.
+Spark discovers the format if this package is installed for its Python (`pyspark_seawall`); `register` adds it to a
+session without discovery. Importing this package does not import Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["from_arrow_ipc", "from_avro", "from_json", "header", "register", "se
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("seawall")` known to a session."""
+    """Register `format("seawall")` with a session that does not discover it."""
     from seawall.spark.source import SeawallDataSource
 
     spark.dataSource.register(SeawallDataSource)

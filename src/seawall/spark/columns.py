@@ -1,11 +1,11 @@
-"""Verified batches as rows of Spark: Arrow batches with the columns of `schema.py`, and no object for any record.
+"""Converts verified batches to Arrow batches with the columns of `schema.py`, without a Python object per record.
 
-Batches come as bytes in memory, mapped or received, with their entries (`storage/segments/batch_index.py`). Where all
-of them hold plain records, values go straight to their places (`wire/format/gathering.py`). Envelopes, nulls,
-compressed and opaque batches take the general way: blocks are made plain and joined, and decoded by
-`wire/format/arrow.py`. Both give the same rows.
+The input is batches in memory, mapped or received, with their index entries (`storage/segments/batch_index.py`). The
+fast path is for plain records: their values are copied directly into the Arrow buffers (`wire/format/gathering.py`).
+Envelopes, nulls, compressed and opaque batches take the general path: blocks are decompressed and joined, and decoded
+by `wire/format/arrow.py`. Both give the same rows.
 
-What belongs to a batch and not to a record (position, time, publisher) is repeated for its records.
+Columns of the batch (position, time, publisher) are repeated for each of its records.
 
 This module must not know where batches come from, nor what a gap means.
 """
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
-#: What `timestampType` says, as Kafka numbers it.
+#: The values of `timestampType`, as in Kafka.
 _WRITERS_TIME: Final = 0
 _LOGS_TIME: Final = 1
 
-#: Where a header has the number of its batch by its publisher, that publisher, how long the block is when it is plain,
-#: its codec, and behind that its flags.
+#: Offsets in a batch header: client seq, client id, length of the uncompressed block, and codec, followed by the flags.
 _CLIENT_SEQ_AT: Final = 12
 _CLIENT_ID_AT: Final = 48
 _RAW_LENGTH_AT: Final = 80
@@ -52,12 +51,12 @@ _CODEC_AT: Final = 94
 
 _NS_PER_US: Final = 1_000
 
-#: Envelope fields by column name, as `wire/format/arrow.py` calls them.
+#: The envelope fields by the column names of `wire/format/arrow.py`.
 _FIELDS: Final = (*FIELD_COLUMNS, "headers")
 
 
 class BatchBytes(NamedTuple):
-    """Verified batches in a buffer whose first byte is at a position `shift` of what the entries count."""
+    """Verified batches in a buffer. The offsets in the entries minus `shift` are offsets in the buffer."""
 
     buffer: Bytes
     shift: int
@@ -65,17 +64,17 @@ class BatchBytes(NamedTuple):
 
     @property
     def starts(self) -> Integers:
-        """Where in the buffer each batch begins."""
+        """The offset of each batch in the buffer."""
         return self.entries["at"].astype(np.int64) - self.shift
 
     def header_numbers(self, at: int) -> Integers:
-        """Eight bytes of each header, as a signed number."""
-        places = self.starts[:, None] + np.arange(at, at + 8)
-        numbers: Integers = self.buffer[places].view("<i8")[:, 0]
+        """The signed 64-bit number at offset `at` of each header."""
+        offsets = self.starts[:, None] + np.arange(at, at + 8)
+        numbers: Integers = self.buffer[offsets].view("<i8")[:, 0]
         return numbers
 
-    def portions(self, size_max: int) -> Iterator[BatchBytes]:
-        """The same in pieces that are at most so many bytes when they are plain; one batch may be more by itself."""
+    def split_by_size(self, size_max: int) -> Iterator[BatchBytes]:
+        """Split into runs of batches of at most `size_max` uncompressed bytes; a single batch may be larger."""
         sizes = self.header_numbers(_RAW_LENGTH_AT) & 0xFFFF_FFFF
         ends = np.cumsum(sizes)
         first = 0
@@ -88,14 +87,14 @@ class BatchBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """Records, before they become columns of a query: what each has of its own, and which batch it belongs to."""
+    """Decoded records before they become the columns of a query, with their batches."""
 
     parts: Sequence[BatchBytes]
     seqs: Integers
-    #: How many of them each batch has, of those of all parts in order.
+    #: The number of these records in each batch of all parts, in order.
     counts: Integers
     value: pa.Array
-    #: Fields of envelopes that were asked for, and the times of their writers; empty where there is no envelope.
+    #: The requested envelope fields, and the writers' times; empty if there is no envelope.
     fields: dict[str, pa.Array]
 
     def __len__(self) -> int:
@@ -103,20 +102,20 @@ class Rows:
 
     @cached_property
     def entries(self) -> Entries:
-        """The entries of all batches."""
+        """The index entries of all batches."""
         return self.parts[0].entries if len(self.parts) == 1 else np.concatenate([part.entries for part in self.parts])
 
     def of_batch(self, numbers: npt.NDArray[np.integer]) -> Integers:
-        """A number that each batch has, for each record."""
+        """Repeat a number of each batch for each of its records."""
         return np.repeat(numbers.astype(np.int64, copy=False), self.counts)
 
     def header_numbers(self, at: int) -> Integers:
-        """Eight bytes of the header of each batch, as a signed number."""
+        """The signed 64-bit number at offset `at` of the header of each batch."""
         return np.concatenate([part.header_numbers(at) for part in self.parts])
 
 
 class ColumnMaker:
-    """Makes the columns of one topic's records for one query."""
+    """Builds the columns of one topic's records for one query."""
 
     def __init__(
         self, topic: str, columns: tuple[str, ...], *, virtual_partitions: int, shows_writers_time: bool
@@ -130,7 +129,7 @@ class ColumnMaker:
         fields = [name for name in _FIELDS if name in columns or (name == "key" and needs_key)]
         needs_time = shows_writers_time and {"timestamp", "timestampType"} & set(columns)
         self._fields = ("value", *fields, *(("timestamp",) if needs_time else ()))
-        self._same: dict[str, pa.Array] = {}
+        self._constants: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[Rows], pa.Array]] = {
             "value": lambda rows: rows.value,
             "topic": lambda rows: self._repeated("topic", topic, len(rows)),
@@ -147,15 +146,15 @@ class ColumnMaker:
         }
 
     def rows(self, parts: Sequence[BatchBytes], live: Integers) -> Rows:
-        """The records of some batches whose seqs are in live ranges: first and last of each, ascending.
+        """The records of batches whose seqs are in the live ranges (first and last seq of each, ascending).
 
-        `CorruptionError` if a batch turns out not to hold what it says.
+        `CorruptionError` if the content of a batch does not match its header.
         """
         rows = _plain_rows(parts, live)
         return _general_rows(parts, live, self._fields) if rows is None else rows
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
-        """Records as a batch for Spark."""
+        """Convert records to an Arrow batch for Spark."""
         import pyarrow as pa
 
         arrays = []
@@ -168,28 +167,28 @@ class ColumnMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def gap(self, gap: Gap) -> pa.RecordBatch:
-        """A gap as one row."""
+        """Convert a gap to an Arrow batch with one row."""
         import pyarrow as pa
 
-        told = {
+        row = {
             "topic": self._topic,
             "partition": 0,
             "offset": int(gap.first_seq),
             "gap_last": int(gap.last_seq),
             "gap_reason": gap.reason.name.lower(),
         }
-        return pa.RecordBatch.from_pylist([{name: told.get(name) for name in self._columns}], schema=self._schema)
+        return pa.RecordBatch.from_pylist([{name: row.get(name) for name in self._columns}], schema=self._schema)
 
     def _repeated(self, name: str, value: str | int | None, count: int) -> pa.Array:
-        """A column that has the same value in every row: made once, as long as it was ever needed."""
+        """A column with the same value in every row; a slice of a cached array."""
         import pyarrow as pa
 
-        known = self._same.get(name)
-        if known is None or len(known) < count:
+        cached = self._constants.get(name)
+        if cached is None or len(cached) < count:
             kind = self._schema.field(name).type
-            known = pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
-            self._same[name] = known
-        return known.slice(0, count)
+            cached = pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+            self._constants[name] = cached
+        return cached.slice(0, count)
 
     def _partitions(self, rows: Rows) -> pa.Array:
         keys = rows.fields.get("key")
@@ -207,31 +206,31 @@ class ColumnMaker:
         from pyarrow import compute
 
         stored = rows.of_batch(rows.entries["timestamp_ns"] // np.uint64(_NS_PER_US))
-        moments = pa.array(stored).view(pa.timestamp("us", tz="UTC"))
-        said = rows.fields.get("timestamp")
-        if said is None:
-            return moments
-        # Rounded down, as the log's own: part of a microsecond has no place.
-        writers = compute.divide(said.cast(pa.int64()), _NS_PER_US).cast(pa.timestamp("us", tz="UTC"))
-        return compute.coalesce(writers, moments)
+        log_times = pa.array(stored).view(pa.timestamp("us", tz="UTC"))
+        written = rows.fields.get("timestamp")
+        if written is None:
+            return log_times
+        # Truncated to microseconds, like the log's own times.
+        writer_times = compute.divide(written.cast(pa.int64()), _NS_PER_US).cast(pa.timestamp("us", tz="UTC"))
+        return compute.coalesce(writer_times, log_times)
 
     def _timestamp_types(self, rows: Rows) -> pa.Array:
         import pyarrow as pa
         from pyarrow import compute
 
-        said = rows.fields.get("timestamp")
-        if said is None:
+        written = rows.fields.get("timestamp")
+        if written is None:
             return self._repeated("timestampType", _LOGS_TIME, len(rows))
-        kinds = compute.if_else(said.is_valid(), _WRITERS_TIME, _LOGS_TIME)
+        kinds = compute.if_else(written.is_valid(), _WRITERS_TIME, _LOGS_TIME)
         return kinds.cast(pa.int32())
 
     @staticmethod
     def _of_publisher(rows: Rows, at: int) -> pa.Array:
-        """A number of the publisher; null where the batch has none: one with the top bit set stands for a key."""
+        """A number of the publisher session; null without one. An id with the top bit set is an idempotency key."""
         import pyarrow as pa
 
-        is_nobody = rows.header_numbers(_CLIENT_ID_AT) <= 0
-        mask = np.repeat(is_nobody, rows.counts) if is_nobody.any() else None
+        has_no_session = rows.header_numbers(_CLIENT_ID_AT) <= 0
+        mask = np.repeat(has_no_session, rows.counts) if has_no_session.any() else None
         return pa.array(rows.of_batch(rows.header_numbers(at)), pa.int64(), mask=mask)
 
     @staticmethod
@@ -241,7 +240,7 @@ class ColumnMaker:
 
     @staticmethod
     def _text(rows: Rows, name: str) -> pa.Array | None:
-        """A field as text. What is no UTF-8 is shown as well as can be: it must not make a topic unreadable."""
+        """A field as text. Invalid UTF-8 is replaced, so that it does not make a topic unreadable."""
         import pyarrow as pa
 
         field = rows.fields.get(name)
@@ -255,7 +254,7 @@ class ColumnMaker:
 
 
 def _plain_rows(parts: Sequence[BatchBytes], live: Integers) -> Rows | None:
-    """The short way; None if something is not plain."""
+    """The fast path; None if a record is not plain."""
     import pyarrow as pa
 
     filled = PlainColumns([part.entries for part in parts], live)
@@ -272,7 +271,7 @@ def _plain_rows(parts: Sequence[BatchBytes], live: Integers) -> Rows | None:
 
 
 def _shown_counts(parts: Sequence[BatchBytes], seqs: Integers) -> Integers:
-    """For each batch, how many of some ascending seqs it holds."""
+    """For each batch, how many of the ascending `seqs` it has."""
     counts = np.concatenate([part.entries["count"] for part in parts]).astype(np.int64)
     if int(counts.sum()) == len(seqs):
         return counts
@@ -281,14 +280,14 @@ def _shown_counts(parts: Sequence[BatchBytes], seqs: Integers) -> Integers:
 
 
 def _general_rows(parts: Sequence[BatchBytes], live: Integers, fields: tuple[str, ...]) -> Rows:
-    """The general way, for any record."""
+    """The general path, for any record."""
     import pyarrow as pa
 
     counts = np.concatenate([part.entries["count"] for part in parts]).astype(np.int64)
     bases = np.concatenate([part.entries["base_seq"] for part in parts]).astype(np.int64)
     blocks = [block for part in parts for block in _plain_blocks(part)]
     block = blocks[0] if len(blocks) == 1 else b"".join(blocks)
-    # Seqs may jump from one batch to the next: records are counted first, and numbered by their batches.
+    # Seqs may jump between batches: the records are numbered from 0 first, and then get the seqs of their batches.
     table = decode_table(block, base_seq=0, wanted=fields, record_count=int(counts.sum()))
     numbers = table.column("seq").to_numpy().astype(np.int64)
     ends = np.cumsum(counts)
@@ -305,7 +304,7 @@ def _general_rows(parts: Sequence[BatchBytes], live: Integers, fields: tuple[str
 
 
 def _plain_blocks(part: BatchBytes) -> list[memoryview]:
-    """The blocks of batches, decompressed, those that are plain already joined by one call."""
+    """The uncompressed blocks of batches; runs of batches that are stored uncompressed are joined in one call."""
     starts = part.starts
     codecs = part.buffer[starts + _CODEC_AT]
     flags = part.buffer[starts + _CODEC_AT + 1]
@@ -313,13 +312,11 @@ def _plain_blocks(part: BatchBytes) -> list[memoryview]:
     is_plain = (codecs == 0) & (flags & 2 == 0)
     cuts = np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1
     found: list[memoryview] = []
-    for stretch in np.split(np.arange(len(starts)), cuts):
-        if is_plain[stretch[0]]:
-            found.append(
-                _joined(part.buffer, starts[stretch] + BATCH_HEADER_SIZE, lengths[stretch] - BATCH_HEADER_SIZE)
-            )
+    for run in np.split(np.arange(len(starts)), cuts):
+        if is_plain[run[0]]:
+            found.append(_joined(part.buffer, starts[run] + BATCH_HEADER_SIZE, lengths[run] - BATCH_HEADER_SIZE))
             continue
-        for number in stretch.tolist():
+        for number in run.tolist():
             batch = part.buffer[starts[number] : starts[number] + lengths[number]].data
             header = parse_batch_header(batch, source=BatchSource.STORED)
             found.append(shown_block(header, batch[BATCH_HEADER_SIZE:]))
@@ -327,7 +324,7 @@ def _plain_blocks(part: BatchBytes) -> list[memoryview]:
 
 
 def _joined(buffer: Bytes, starts: Integers, lengths: Integers) -> memoryview:
-    """Stretches of a buffer one behind the other."""
+    """Concatenate spans of a buffer."""
     count = len(starts)
     if count == 1:
         return buffer[int(starts[0]) : int(starts[0] + lengths[0])].data
@@ -340,4 +337,4 @@ def _joined(buffer: Bytes, starts: Integers, lengths: Integers) -> memoryview:
 
 def _malformed(part: BatchBytes) -> CorruptionError:
     seq = int(part.entries[0]["base_seq"])
-    return CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
+    return CorruptionError(f"a batch from seq {seq} on does not have as many records as its header says")

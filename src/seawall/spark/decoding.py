@@ -1,4 +1,4 @@
-"""What is inside of values, as columns of Spark. Envelopes need none of this: the source decodes them itself.
+"""Decodes values into Spark columns: JSON, Avro, Arrow IPC and headers. The source itself decodes envelopes.
 
     from seawall.spark import from_json, from_arrow_ipc, header
 
@@ -6,7 +6,7 @@
     events.select(header("trace-id"))                     # of a query with includeHeaders=true
     from_arrow_ipc(events, "user long, amount double")    # every value is a stream of Arrow batches
 
-JSON and Avro are decoded by Spark's own functions, which run in the JVM; this adds what they need to take bytes.
+JSON and Avro use Spark's own functions, which run in the JVM; this module adapts them to binary columns.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 def from_json(column: Column | str, schema: StructType | str, options: Mapping[str, str] | None = None) -> Column:
-    """Values that are JSON as a struct; null where one is not."""
+    """Decode JSON values into a struct; null for values that are not JSON."""
     from pyspark.sql import functions
 
     return functions.from_json(_column(column).cast("string"), schema, dict(options or {}))
 
 
 def from_avro(column: Column | str, schema_json: str, options: Mapping[str, str] | None = None) -> Column:
-    """Values that are Avro as a struct. Needs package `spark-avro` in the session, which Spark says if it is not."""
+    """Decode Avro values into a struct. The session needs the package `spark-avro`; Spark reports if it is missing."""
     from pyspark.sql.avro.functions import from_avro as spark_from_avro
 
     return spark_from_avro(_column(column), schema_json, dict(options or {}))
 
 
 def from_arrow_ipc(frame: DataFrame, schema: StructType | str, column: str = "value") -> DataFrame:
-    """Values that are streams of Arrow batches, as the rows of those; nulls and empty values have none."""
+    """Decode values that are Arrow IPC streams into their rows; nulls and empty values have no rows."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -51,7 +51,7 @@ def from_arrow_ipc(frame: DataFrame, schema: StructType | str, column: str = "va
 
 
 def header(name: str, column: Column | str = "headers") -> Column:
-    """The value of the first header of that name; null if there is none."""
+    """The value of the first header with this name; null if there is none."""
     from pyspark.sql import functions
 
     named = functions.filter(_column(column), lambda entry: entry["key"] == name)

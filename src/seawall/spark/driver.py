@@ -1,7 +1,7 @@
-"""What the driver asks the server: which topics there are, where they begin and end, and which seq a time means.
+"""The driver's queries to the server: the topics, their bounds, and the seq for a time.
 
-Connections are made when something is first asked: readers are copied to executors before that. Lost connections and a
-server that starts again are the client's matter; who is away for longer than `timeout` is an error.
+It connects at the first query, because Spark pickles readers before that. The client handles lost connections and
+server restarts; a server that is unreachable for longer than `timeout` is an error.
 
 This module must not know Spark.
 """
@@ -20,7 +20,7 @@ from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
 from seawall.errors import ConfigError, DataLossError, NotFoundError
 from seawall.spark.offsets import TopicOffset, TopicOffsets
-from seawall.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Offsets, Place, Times
+from seawall.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Offsets, OffsetSpec, Times
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import target_of
@@ -30,7 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Driver:
-    """The questions of one query."""
+    """The server queries of one Spark query."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -38,13 +38,13 @@ class Driver:
 
     @property
     def log(self) -> RemoteLog:
-        """The server, connected."""
+        """The log, connected on first use."""
         if self._log is None:
             self._log = RemoteLog(target_of(self._options.server))
         return self._log
 
     def close(self) -> None:
-        """End all connections; closing twice is fine."""
+        """Close all connections; idempotent."""
         log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -52,15 +52,15 @@ class Driver:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """The topics that the query reads and that are there, as they are now."""
+        """The current state of those topics of the query that exist."""
         subscription = self._options.subscription
         if subscription.pattern is None:
             return self._described(subscription.names)
-        fits = re.compile(subscription.pattern).fullmatch
-        return self._described(name for name in self.log.topics() if fits(name))
+        matches = re.compile(subscription.pattern).fullmatch
+        return self._described(name for name in self.log.topics() if matches(name))
 
     def existing_topics(self) -> dict[str, TopicInfo]:
-        """The same, if all that were named are there."""
+        """Like `topics`, but raises `NotFoundError` if a topic that was named does not exist."""
         found = self.topics()
         absent = sorted(set(self._options.subscription.names) - set(found))
         if absent:
@@ -75,14 +75,14 @@ class Driver:
             try:
                 found[name] = self.log.describe(name)
             except NotFoundError:
-                # One that was deleted since it was listed, or never was: who asked decides what that means.
+                # It was deleted since it was listed, or never existed: the caller decides what that means.
                 continue
         return found
 
-    # --- places ----------------------------------------------------------------------------------------------------
+    # --- offsets ---------------------------------------------------------------------------------------------------
 
     def start_offsets(self, topics: dict[str, TopicInfo]) -> TopicOffsets:
-        """Where a new query begins."""
+        """Where a new query starts."""
         return {name: self._start(topic) for name, topic in topics.items()}
 
     def end_offsets(self, topics: dict[str, TopicInfo]) -> TopicOffsets:
@@ -90,36 +90,36 @@ class Driver:
         return {name: self._end(topic) for name, topic in topics.items()}
 
     def _start(self, topic: TopicInfo) -> TopicOffset:
-        place = self._options.start
-        if isinstance(place, Offsets):
-            return TopicOffset(self._explicit(topic, place, "startingOffsets"), topic.topic_epoch)
-        moment_ms = _of_topic(place, topic, "startingOffsetsByTimestamp")
+        spec = self._options.start
+        if isinstance(spec, Offsets):
+            return TopicOffset(self._explicit(topic, spec, "startingOffsets"), topic.topic_epoch)
+        moment_ms = _of_topic(spec, topic, "startingOffsetsByTimestamp")
         seq = self._seq_at(topic, moment_ms)
         if seq >= topic.next_seq and not self._options.is_late_start_latest:
             raise ConfigError(
-                f"topic {topic.name!r} has no record that is as young as {_EPOCH + timedelta(milliseconds=moment_ms)}: "
-                "name an earlier time, or startingOffsetsByTimestampStrategy=latest to begin at its end"
+                f"topic {topic.name!r} has no record since {_EPOCH + timedelta(milliseconds=moment_ms)}: give an "
+                "earlier time, or startingOffsetsByTimestampStrategy=latest to start at its end"
             )
         return TopicOffset(seq, topic.topic_epoch)
 
     def _end(self, topic: TopicInfo) -> TopicOffset:
-        place = self._options.end
-        if isinstance(place, Offsets):
-            return TopicOffset(self._explicit(topic, place, "endingOffsets"), topic.topic_epoch)
-        seq = self._seq_at(topic, _of_topic(place, topic, "endingOffsetsByTimestamp"))
+        spec = self._options.end
+        if isinstance(spec, Offsets):
+            return TopicOffset(self._explicit(topic, spec, "endingOffsets"), topic.topic_epoch)
+        seq = self._seq_at(topic, _of_topic(spec, topic, "endingOffsetsByTimestamp"))
         return TopicOffset(min(seq, topic.next_seq), topic.topic_epoch)
 
-    def _explicit(self, topic: TopicInfo, place: Offsets, option: str) -> int:
-        seq = _of_topic(place, topic, option)
+    def _explicit(self, topic: TopicInfo, spec: Offsets, option: str) -> int:
+        seq = _of_topic(spec, topic, option)
         if seq == EARLIEST_SEQ:
             return topic.floor
         if seq == LATEST_SEQ:
             return topic.next_seq
-        said = place.epochs.get(topic.name, topic.topic_epoch)
-        if said != topic.topic_epoch:
+        epoch = spec.epochs.get(topic.name, topic.topic_epoch)
+        if epoch != topic.topic_epoch:
             raise DataLossError(
-                f"{option}: seq {seq} is of topic {topic.name!r} in its life {said}, and this is life "
-                f"{topic.topic_epoch}: it was deleted and made again; give seqs of this one, or earliest"
+                f"{option}: seq {seq} of topic {topic.name!r} is of epoch {epoch}, but the topic has epoch "
+                f"{topic.topic_epoch}: it was deleted and created again; give seqs of the new topic, or earliest"
             )
         if seq > topic.next_seq and self._options.fail_on_data_loss:
             raise DataLossError(
@@ -129,13 +129,13 @@ class Driver:
         return min(seq, topic.next_seq)
 
     def seq_at_us(self, topic: TopicInfo, moment_us: int) -> int:
-        """Seq of the first record that is not older than a time in microseconds, which seqs of others lie around."""
+        """The seq of the first record at or after a time in microseconds since the Unix epoch."""
         if moment_us <= 0:
             return 1
         return self.log.seq_at(topic.name, _EPOCH + timedelta(microseconds=moment_us))
 
     def first_live(self, wanted: SeqRange) -> int:
-        """The first seq of a range that has a record, its end if none has: what lies before is deleted or lost."""
+        """The first seq of a range that has a record, or its end: all seqs before it are deleted or lost."""
         reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, wanted.first, until=wanted.end)
         while reader.next_seq < wanted.end and not reader.is_at_end:
             found = reader.take_rows(self.log.ask(reader.fetch(max_bytes=1, max_records=1)))
@@ -148,17 +148,17 @@ class Driver:
 
 
 def range_of(topic: TopicInfo, first: int, end: int) -> SeqRange:
-    """Seqs of a topic, as tasks get them."""
+    """A range of seqs of a topic, with what tasks need to know about the topic."""
     size = topic.byte_count / topic.record_count if topic.record_count else 0.0
     is_crash_loss = topic.config.durability is not Durability.FSYNC
     return SeqRange(topic.name, topic.topic_id, first, max(first, end), size, is_crash_loss)
 
 
-def _of_topic(place: Place, topic: TopicInfo, option: str) -> int:
-    """What a place says of one topic."""
-    by_topic = place.moments_ms if isinstance(place, Times) else place.seqs
+def _of_topic(spec: OffsetSpec, topic: TopicInfo, option: str) -> int:
+    """The number for one topic."""
+    by_topic = spec.moments_ms if isinstance(spec, Times) else spec.seqs
     if isinstance(by_topic, int):
         return by_topic
     if topic.name not in by_topic:
-        raise ConfigError(f"{option} says nothing of topic {topic.name!r}: name every topic that the pattern fits")
+        raise ConfigError(f"{option} has no entry for topic {topic.name!r}: name every topic that the pattern matches")
     return by_topic[topic.name]

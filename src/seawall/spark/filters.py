@@ -1,10 +1,10 @@
-"""Filters that Spark hands down, as bounds on what is read: seqs, times, topics.
+"""Turns filters that Spark pushes down into bounds on what is read: seqs, times and topics.
 
-Filters on `offset`, `topic` and `timestamp` leave out whole stretches of the log; times only if the column shows the
-log's own, which never run back. Spark looks at every row all the same: of a frame that is used with several filters it
-may hand the rows of one to another (Spark 4.3 keeps one reader for a frame), and then nobody else would notice.
+Filters on `offset`, `topic` and `timestamp` exclude whole ranges of the log; `timestamp` only if the column shows the
+log's own time, which is monotonic. Spark still evaluates the filters on each row. That is necessary: Spark 4.3 keeps
+one reader for a frame that is used with several filters, and may give the rows of one use to another.
 
-Bounds are taken from all filters together: all of them hold for every row. This module must not ask a server.
+All filters hold for every row, so their bounds are intersected. This module must not contact a server.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _Comparison: TypeAlias = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan |
 
 @dataclass(slots=True)
 class Bound:
-    """Numbers from the first up to the end, which is not included."""
+    """Numbers from `first` to `end` (exclusive)."""
 
     first: int = 0
     end: int = _END
 
     @property
     def has_first(self) -> bool:
-        """Whether something is left out before the first."""
+        """True if there is a lower bound."""
         return self.first > 0
 
     @property
     def has_end(self) -> bool:
-        """Whether something is left out from the end on."""
+        """True if there is an upper bound."""
         return self.end < _END
 
     def narrow(self, each: _Comparison, number: int) -> None:
-        """Leave out what a comparison with a number leaves out."""
+        """Apply a comparison with a number."""
         if isinstance(each, EqualTo | GreaterThanOrEqual):
             self.first = max(self.first, number)
         if isinstance(each, GreaterThan):
@@ -61,16 +61,16 @@ class Bound:
 
 @dataclass(slots=True)
 class Bounds:
-    """What is read at all."""
+    """The bounds on what is read."""
 
     #: Microseconds since 1970.
     moments: Bound = field(default_factory=Bound)
     seqs: Bound = field(default_factory=Bound)
-    #: None if any topic is.
+    #: None for all topics.
     topics: frozenset[str] | None = None
 
     def take(self, filters: Iterable[Filter], *, has_log_time: bool) -> None:
-        """Take the bounds of some filters."""
+        """Narrow the bounds by filters. `has_log_time` says that `timestamp` shows the log's own time."""
         for each in filters:
             match each:
                 case EqualTo(attribute=("topic",), value=str(name)):
@@ -95,6 +95,6 @@ class Bounds:
 
 
 def _microseconds(moment: datetime) -> int:
-    """A time as it is counted; Spark's literals have a zone."""
+    """Microseconds since 1970; a time without a zone is local time. Spark's literals have a zone."""
     since = (moment if moment.tzinfo is not None else moment.astimezone()) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

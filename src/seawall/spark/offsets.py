@@ -1,12 +1,12 @@
-"""Where a streaming query is, as Spark keeps it: for each topic the next seq, and which life of the topic that is in.
+"""The offsets of a streaming query in Spark's checkpoint: for each topic the next seq, and the epoch of the topic.
 
     {"events": {"0": 4711, "epoch": 3}}
 
-The first entry is what Kafka's connector writes, so what shows progress and lag there does here. The epoch is the
-topic's own: one that is deleted and made again has another, and its seqs mean something else.
+The first entry has the format of Spark's Kafka connector, so tools that show progress and lag work. A topic that is
+deleted and created again has another epoch, and its seqs start anew.
 
-An offset holds strings and numbers only, and equal places are equal text: Spark compares and stores them as JSON. This
-module must not know Spark, nor ask a server.
+An offset holds strings and numbers only, and equal offsets have equal text: Spark compares and stores them as JSON.
+This module must not know Spark, nor contact a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seawall.spark.option_values import EPOCH, PARTITION
 
 
 class TopicOffset(NamedTuple):
-    """The next seq of a topic, in one of its lives."""
+    """The next seq of a topic, and the epoch of the topic."""
 
     seq: int
     epoch: int
@@ -29,22 +29,22 @@ TopicOffsets: TypeAlias = dict[str, TopicOffset]
 Offset: TypeAlias = dict[str, dict[str, int]]
 
 
-def offset_of(places: Mapping[str, TopicOffset]) -> Offset:
-    """What Spark keeps of some places."""
-    return {topic: {PARTITION: places[topic].seq, EPOCH: places[topic].epoch} for topic in sorted(places)}
+def offset_of(offsets: Mapping[str, TopicOffset]) -> Offset:
+    """Convert offsets to the form that Spark stores."""
+    return {topic: {PARTITION: offsets[topic].seq, EPOCH: offsets[topic].epoch} for topic in sorted(offsets)}
 
 
 def offsets_of(offset: object) -> TopicOffsets:
-    """The places that Spark has kept."""
+    """Convert the form that Spark stores to offsets; `CorruptionError` if it is not one of ours."""
     if not isinstance(offset, dict):
         raise _damaged(offset)
-    places: TopicOffsets = {}
-    for topic, kept in offset.items():
-        seq, epoch = (kept.get(PARTITION), kept.get(EPOCH)) if isinstance(kept, dict) else (None, None)
+    offsets: TopicOffsets = {}
+    for topic, stored in offset.items():
+        seq, epoch = (stored.get(PARTITION), stored.get(EPOCH)) if isinstance(stored, dict) else (None, None)
         if not isinstance(topic, str) or not isinstance(seq, int) or not isinstance(epoch, int):
             raise _damaged(offset)
-        places[topic] = TopicOffset(seq, epoch)
-    return places
+        offsets[topic] = TopicOffset(seq, epoch)
+    return offsets
 
 
 def _damaged(offset: object) -> CorruptionError:

@@ -1,7 +1,6 @@
-"""The values of options, from text: counts, sizes, durations, flags, and where reading begins or ends.
+"""Parses the values of options: counts, sizes, durations, flags, and where reading starts or ends.
 
-Every function is told the name of its option, for the message when the text is none of its values. This module must not
-know which options there are.
+Each function takes the name of its option for the error message. This module must not know which options exist.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Final, TypeAlias
 from seawall.errors import ConfigError
 from seawall.limits import KIB, MIB
 
-#: In JSON offsets: the beginning and the end of a topic.
+#: In JSON offsets: the start and the end of a topic.
 EARLIEST_SEQ: Final = -2
 LATEST_SEQ: Final = -1
 
-#: The one partition that a topic has in JSON, and what else offsets of a query say of it.
+#: The keys of a topic's offset in JSON: its only partition, and the epoch of the topic.
 PARTITION: Final = "0"
 EPOCH: Final = "epoch"
 
@@ -30,10 +29,10 @@ _WITH_UNIT: Final = re.compile(r"\s*([0-9]+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A seq for all topics, or one for each; -2 and -1 are the earliest and the latest."""
+    """A seq for all topics, or one for each; -2 is the earliest, -1 the latest."""
 
     seqs: int | Mapping[str, int]
-    #: Which life of a topic its seq is of, where that was said.
+    #: The epoch of the topic for its seq, if it was given.
     epochs: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -44,35 +43,36 @@ class Times:
     moments_ms: int | Mapping[str, int]
 
 
-Place: TypeAlias = Offsets | Times
+#: Where reading starts or ends.
+OffsetSpec: TypeAlias = Offsets | Times
 
 EARLIEST: Final = Offsets(EARLIEST_SEQ)
 LATEST: Final = Offsets(LATEST_SEQ)
 
 
 def read_flag(name: str, text: str) -> bool:
-    """true or false."""
+    """Parse true or false."""
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(f"option {name} is {text!r}: give true or false")
     return text.strip().lower() == "true"
 
 
 def read_count(name: str, text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise ConfigError(f"option {name} is {text!r}: give a whole number above 0")
     return int(text)
 
 
 def read_whole(name: str, text: str) -> int:
-    """A whole number, 0 or above."""
+    """Parse a whole number, 0 or above."""
     if not text.strip().isdecimal():
         raise ConfigError(f"option {name} is {text!r}: give a whole number, 0 or above")
     return int(text)
 
 
 def read_choice(*choices: str) -> Callable[[str, str], str]:
-    """One of a few words."""
+    """A parser for one of these words, in any case."""
 
     def read(name: str, text: str) -> str:
         word = text.strip().lower()
@@ -84,7 +84,7 @@ def read_choice(*choices: str) -> Callable[[str, str], str]:
 
 
 def read_size(name: str, text: str) -> int:
-    """Bytes, as 1048576, 64m or 1g; at least 1."""
+    """Parse a number of bytes above 0, such as 1048576, 64m or 1g."""
     size = _with_unit(text, _SIZES)
     if not size:
         raise ConfigError(f"option {name} is {text!r}: give bytes above 0, as in 1048576, 64m or 1g")
@@ -92,7 +92,7 @@ def read_size(name: str, text: str) -> int:
 
 
 def read_duration_ms(name: str, text: str) -> int:
-    """A duration, as 30, which are seconds, 500ms, 15m or 1h; above 0."""
+    """Parse a duration above 0, such as 30 (seconds), 500ms, 15m or 1h, to milliseconds."""
     duration = _with_unit(text, _DURATIONS_MS)
     if not duration:
         raise ConfigError(f"option {name} is {text!r}: give a duration above 0, as in 500ms, 30s, 15m or 1h")
@@ -100,14 +100,14 @@ def read_duration_ms(name: str, text: str) -> int:
 
 
 def read_timestamp_ms(name: str, text: str) -> int:
-    """Milliseconds since 1970."""
+    """Parse milliseconds since 1970."""
     if not text.strip().isdecimal():
         raise ConfigError(f"option {name} is {text!r}: give milliseconds since 1970")
     return int(text)
 
 
 def read_offsets(name: str, text: str) -> Offsets:
-    """earliest, latest, or JSON with a seq for each topic."""
+    """Parse earliest, latest, or JSON with a seq for each topic."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return EARLIEST if word == "earliest" else LATEST
@@ -121,7 +121,7 @@ def read_offsets(name: str, text: str) -> Offsets:
 
 
 def read_times(name: str, text: str) -> Times:
-    """JSON with a time for each topic."""
+    """Parse JSON with a time for each topic."""
     moments, _ = _by_topic(name, text, 'JSON as in {"events": {"0": 1700000000000}}, in milliseconds since 1970')
     for topic, moment in moments.items():
         if moment < 0:
@@ -130,7 +130,7 @@ def read_times(name: str, text: str) -> Times:
 
 
 def read_assignment(name: str, text: str) -> tuple[str, ...]:
-    """JSON with the partitions of each topic, which are [0]."""
+    """Parse JSON with the partitions of each topic, which must be [0]; returns the topics."""
     wanted = 'give JSON as in {"events": [0]}'
     document = _document(name, text, wanted)
     for topic, partitions in document.items():
@@ -140,7 +140,7 @@ def read_assignment(name: str, text: str) -> tuple[str, ...]:
 
 
 def _by_topic(name: str, text: str, wanted: str) -> tuple[dict[str, int], dict[str, int]]:
-    """The number of each topic, and the epochs that were said."""
+    """The number of each topic, and the epochs that were given."""
     found: dict[str, int] = {}
     epochs: dict[str, int] = {}
     for topic, partitions in _document(name, text, f"give {wanted}").items():
@@ -154,7 +154,7 @@ def _by_topic(name: str, text: str, wanted: str) -> tuple[dict[str, int], dict[s
 
 
 def _document(name: str, text: str, wanted: str) -> dict[str, object]:
-    """A JSON object that is not empty."""
+    """Parse a JSON object that is not empty."""
     try:
         document = json.loads(text)
     except ValueError as error:

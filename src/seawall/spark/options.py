@@ -1,10 +1,10 @@
-"""The options of reading `format("seawall")`, read once into one typed object.
+"""The options for reading `format("seawall")`, parsed once into one typed object.
 
-Names and meanings are those of Spark's Kafka connector, wherever it has the thing. A Seawall topic has one partition,
-so JSON offsets know partition "0" only, and an offset is a seq: the first one is 1.
+Names and meanings are those of Spark's Kafka connector where it has the same option. A Seawall topic has one partition,
+so JSON offsets have partition "0" only, and an offset is a seq: the first one is 1.
 
-Nothing is guessed: an option that is unknown, contradicts another one, or belongs to the other kind of query is
-refused, with what to do instead. This module must not know Spark, nor ask a server.
+Nothing is guessed: an option that is unknown, contradicts another one, or belongs to the other kind of query raises
+`ConfigError` with what to do instead. This module must not know Spark, nor contact a server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seawall.spark.option_values import (
     EARLIEST,
     LATEST,
     Offsets,
-    Place,
+    OffsetSpec,
     Times,
     read_assignment,
     read_choice,
@@ -41,7 +41,7 @@ _TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 
 class ReadFrom(StrEnum):
-    """Where executors read from: sealed segments if they can reach them, those or nothing, or the server alone."""
+    """Where executors read from: files of sealed segments if possible (auto), only files, or only the network."""
 
     AUTO = "auto"
     FILES = "files"
@@ -49,7 +49,7 @@ class ReadFrom(StrEnum):
 
 
 class Clock(StrEnum):
-    """Whose time the column `timestamp` shows: the log's, or the writer's where a record has one."""
+    """The time in column `timestamp`: the log's, or the writer's if the record has one."""
 
     LOG = "log"
     CLIENT = "client"
@@ -57,7 +57,7 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics: some by name, or all whose whole name fits a pattern."""
+    """The topics of a query: by name, or all whose full name matches a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -65,18 +65,18 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How much one micro-batch may take; None is no bound."""
+    """The limits of one micro-batch; None for no limit."""
 
     max_rows: int | None = None
     min_rows: int | None = None
     max_bytes: int | None = None
-    #: A batch that `min_rows` would keep back comes after so long.
+    #: The longest delay of a micro-batch by `min_rows`.
     max_delay_ms: int = _TRIGGER_DELAY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How a range of seqs becomes tasks."""
+    """How to split a range of seqs into tasks."""
 
     min_partitions: int = 1
     max_records: int | None = None
@@ -85,13 +85,13 @@ class Splitting:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything that a query says about reading."""
+    """All options of a query that reads."""
 
     server: ServerOptions
     subscription: Subscription
-    start: Place
-    end: Place
-    #: Whether a start in the future means the end, and is no error.
+    start: OffsetSpec
+    end: OffsetSpec
+    #: True if a start time after the last record means the end of the topic; otherwise it is an error.
     is_late_start_latest: bool
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
@@ -103,7 +103,7 @@ class ReadOptions:
     splitting: Splitting = Splitting()
 
 
-#: Every option, and the kinds of query it has a meaning for.
+#: All options, and the kinds of query that they apply to.
 OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     **SERVER_OPTIONS,
     "subscribe": BOTH,
@@ -135,9 +135,9 @@ OPTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """The options of a query; `ConfigError` says what is wrong with them."""
+    """Parse the options of a query; `ConfigError` if they are wrong."""
     options = GivenOptions(given, OPTIONS, "stream" if is_stream else "batch")
-    start, end = _places(options, is_stream)
+    start, end = _start_and_end(options, is_stream)
     subscription = _subscription(options)
     _check_named(subscription, start, "startingOffsets")
     _check_named(subscription, end, "endingOffsets")
@@ -164,7 +164,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 
 def named_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of a query, before it is known whether it is a batch or a stream."""
+    """The columns of a query. Spark asks for them before it says whether the query is a batch or a stream."""
     options = GivenOptions(given, OPTIONS, None)
     has_headers, has_gaps = (options.get(name, read_flag, False) for name in ("includeHeaders", "includeGaps"))
     return read_columns(options.text("columns"), has_headers=has_headers, has_gaps=has_gaps)
@@ -174,13 +174,13 @@ def _subscription(options: GivenOptions) -> Subscription:
     given = options.given("subscribe", "subscribePattern", "assign")
     if len(given) != 1:
         found = "none was given" if not given else f"{' and '.join(given)} were given"
-        raise ConfigError(f"exactly one of subscribe, subscribePattern and assign says which topics: {found}")
+        raise ConfigError(f"give exactly one of subscribe, subscribePattern and assign to choose topics: {found}")
     text = options.text(given[0]) or ""
     if given[0] == "subscribePattern":
         try:
             re.compile(text)
         except re.error as error:
-            raise ConfigError(f"option subscribePattern: {text!r} is no pattern: {error}") from error
+            raise ConfigError(f"option subscribePattern: {text!r} is no regular expression: {error}") from error
         return Subscription(pattern=text)
     if given[0] == "assign":
         return Subscription(read_assignment("assign", text))
@@ -190,10 +190,10 @@ def _subscription(options: GivenOptions) -> Subscription:
     return Subscription(names)
 
 
-def _places(options: GivenOptions, is_stream: bool) -> tuple[Place, Place]:
-    """Where reading begins and ends. Of what is given the first counts: time, times by topic, offsets."""
-    start = _place(options, "starting", LATEST if is_stream else EARLIEST)
-    end = _place(options, "ending", LATEST)
+def _start_and_end(options: GivenOptions, is_stream: bool) -> tuple[OffsetSpec, OffsetSpec]:
+    """Where reading starts and ends. A time takes precedence over times by topic, and those over offsets."""
+    start = _offset_spec(options, "starting", LATEST if is_stream else EARLIEST)
+    end = _offset_spec(options, "ending", LATEST)
     if not is_stream and start == LATEST:
         raise ConfigError("startingOffsets=latest leaves a batch query nothing to read: give earliest, seqs or a time")
     if end == EARLIEST:
@@ -210,7 +210,7 @@ def _places(options: GivenOptions, is_stream: bool) -> tuple[Place, Place]:
     return start, end
 
 
-def _place(options: GivenOptions, which: str, default: Offsets) -> Place:
+def _offset_spec(options: GivenOptions, which: str, default: Offsets) -> OffsetSpec:
     timestamp_ms = options.get(f"{which}Timestamp", read_timestamp_ms, None)
     times = options.get(f"{which}OffsetsByTimestamp", read_times, None)
     offsets = options.get(f"{which}Offsets", read_offsets, default)
@@ -219,9 +219,9 @@ def _place(options: GivenOptions, which: str, default: Offsets) -> Place:
     return offsets if times is None else times
 
 
-def _check_named(subscription: Subscription, place: Place, option: str) -> None:
-    """JSON by topic names every topic that is read, and no other."""
-    by_topic = place.seqs if isinstance(place, Offsets) else place.moments_ms
+def _check_named(subscription: Subscription, spec: OffsetSpec, option: str) -> None:
+    """Raise `ConfigError` unless JSON by topic names exactly the topics of the query."""
+    by_topic = spec.seqs if isinstance(spec, Offsets) else spec.moments_ms
     if isinstance(by_topic, int) or subscription.pattern is not None:
         return
     foreign = sorted(set(by_topic) - set(subscription.names))
@@ -229,7 +229,9 @@ def _check_named(subscription: Subscription, place: Place, option: str) -> None:
     if foreign:
         raise ConfigError(f"{option} names {', '.join(foreign)}, which this query does not read")
     if absent:
-        raise ConfigError(f"{option} says nothing of {', '.join(absent)}: name every topic (-2 is earliest, -1 latest)")
+        raise ConfigError(
+            f"{option} has no entry for {', '.join(absent)}: name every topic (-2 is earliest, -1 latest)"
+        )
 
 
 def _admission(options: GivenOptions) -> Admission:
@@ -242,6 +244,6 @@ def _admission(options: GivenOptions) -> Admission:
     if admission.max_rows and admission.min_rows and admission.min_rows > admission.max_rows:
         raise ConfigError(
             f"minOffsetsPerTrigger {admission.min_rows} is above maxOffsetsPerTrigger {admission.max_rows}: "
-            "no batch would ever be both"
+            "no micro-batch could satisfy both"
         )
     return admission

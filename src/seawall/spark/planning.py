@@ -1,9 +1,10 @@
-"""Which seqs a micro-batch takes, and how ranges of seqs become tasks. Numbers in, numbers out.
+"""Plans micro-batches and tasks: which seqs a micro-batch takes, and how ranges of seqs become tasks. Pure functions.
 
-What a bound admits is shared out in proportion to what waits in each topic, adds up to the bound if so much waits, and
-is never nothing while something waits. The parts of a range are disjoint, ascend, are not empty, and are all of it.
+A limit is divided in proportion to the pending records of each topic. The parts add up to the limit if enough records
+are pending, and are never all zero while a record is pending. The parts of a range are disjoint, ascending, non-empty
+and complete.
 
-This module must not know Spark, nor ask a server.
+This module must not know Spark, nor contact a server.
 """
 
 from __future__ import annotations
@@ -16,52 +17,52 @@ from seawall.spark.options import Splitting
 
 @dataclass(frozen=True, slots=True)
 class SeqRange:
-    """Seqs of a topic, from the first up to the end, which is not included: what one task reads."""
+    """Seqs of a topic from `first` to `end` (exclusive): what one task reads."""
 
     topic: str
     topic_id: int
     first: int
     end: int
-    #: Bytes that a record takes on the average.
+    #: The average size of a record in bytes.
     record_size: float = 0.0
-    #: Whether numbers that a crash of the server took may have been records: in class fsync they never are.
+    #: True if seqs skipped by a crash of the server may have been records; never in durability class fsync.
     is_crash_loss: bool = True
 
     def __len__(self) -> int:
         return self.end - self.first
 
 
-def admit(waiting: Mapping[str, int], bound: int) -> dict[str, int]:
-    """How many of the records that wait in each topic a batch of at most `bound` takes."""
-    total = sum(waiting.values())
-    if total <= bound:
-        return dict(waiting)
-    shares = {topic: bound * count // total for topic, count in waiting.items()}
-    left = bound - sum(shares.values())
-    # What rounding leaves goes to those that it took most from; by name where that is the same.
-    behind = sorted(waiting, key=lambda topic: (-(bound * waiting[topic] % total), topic))
-    for topic in behind[:left]:
-        shares[topic] += 1
-    return shares
+def admit(pending: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many pending records of each topic a micro-batch of at most `limit` records takes."""
+    total = sum(pending.values())
+    if total <= limit:
+        return dict(pending)
+    admitted = {topic: limit * count // total for topic, count in pending.items()}
+    left = limit - sum(admitted.values())
+    # The rest goes to the topics with the largest remainders, in order of their names if those are equal.
+    by_remainder = sorted(pending, key=lambda topic: (-(limit * pending[topic] % total), topic))
+    for topic in by_remainder[:left]:
+        admitted[topic] += 1
+    return admitted
 
 
-def rows_within(waiting: Mapping[str, int], record_sizes: Mapping[str, float], size_max: int) -> int:
-    """How many of the records that wait are about so many bytes; at least 1."""
-    total = sum(waiting.values())
-    size = sum(count * record_sizes.get(topic, 0.0) for topic, count in waiting.items())
+def rows_within(pending: Mapping[str, int], record_sizes: Mapping[str, float], size_max: int) -> int:
+    """How many pending records take about `size_max` bytes; at least 1."""
+    total = sum(pending.values())
+    size = sum(count * record_sizes.get(topic, 0.0) for topic, count in pending.items())
     return total if size <= size_max else max(1, int(total * size_max / size))
 
 
 def split(ranges: Sequence[SeqRange], splitting: Splitting) -> list[SeqRange]:
-    """Ranges as tasks: none too large, and as many as are wanted if there are that many records."""
+    """Split ranges into tasks below the limits, and into at least `min_partitions` if there are enough records."""
     ranges = [each for each in ranges if len(each)]
     parts = [part for each in ranges for part in _cut(each, _part_count(each, splitting))]
     wanted = splitting.min_partitions
     if len(parts) >= wanted or not parts:
         return parts
     total = sum(map(len, parts))
-    shares = admit({str(number): len(part) for number, part in enumerate(parts)}, min(wanted, total))
-    counts = [max(1, shares[str(number)]) for number in range(len(parts))]
+    tasks = admit({str(number): len(part) for number, part in enumerate(parts)}, min(wanted, total))
+    counts = [max(1, tasks[str(number)]) for number in range(len(parts))]
     return [piece for part, count in zip(parts, counts, strict=True) for piece in _cut(part, count)]
 
 
@@ -72,7 +73,7 @@ def _part_count(whole: SeqRange, splitting: Splitting) -> int:
 
 
 def _cut(whole: SeqRange, count: int) -> Iterator[SeqRange]:
-    """A range in so many parts of about the same length."""
+    """Split a range into `count` parts of about the same length."""
     count = min(count, len(whole))
     for number in range(count):
         first = whole.first + len(whole) * number // count

@@ -1,14 +1,14 @@
-"""What a task does: it reads a range of seqs and hands Arrow batches to Spark. Runs in the Python workers of executors.
+"""Reads the range of seqs of one task and yields Arrow batches. Runs in the Python workers of the executors.
 
-A range is read from sealed segments as far as it lies in them and they can be reached, else over the network
-(`RangeReader._source` chooses; what a cold tier would hold is one more choice there). Whatever goes wrong with files,
-the server is asked for the rest, unless the query insists on files.
+A task reads sealed segments directly if it can access their files, and everything else over the network
+(`RangeReader._source` chooses; a cold tier would be one more source there). If reading files fails, the task reads the
+rest over the network, unless the query insists on files.
 
 INV-READ-RANGE: a task delivers every live record of its range once, by rising seq, from files or over the network.
-INV-READ-LOSS: a loss in the range of a task fails the query, or is counted where the query allows it. It is shown if
-the query wants that. Deleted records are no loss.
+INV-READ-LOSS: a loss in the range of a task fails the query, or is counted where the query allows it. It becomes a row
+if the query asks for gaps. Deleted records are no loss.
 
-A crash of a task leaves nothing behind; the next attempt reads the same. This module must not know Spark.
+A crash of a task leaves nothing to clean up; the next attempt reads the same records. This module must not know Spark.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from seawall.wire.lwp2.files import FilesReply, FilesRequest, parse_files_reply
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of stored batches in one Arrow batch. With the columns beside the values it is what Spark takes fastest.
+#: Bytes of stored batches per Arrow batch. Spark is fastest with about this size.
 PIECE_SIZE: Final = 4 * MIB
 
-#: Bytes that one Arrow batch may have when its batches were compressed.
+#: The limit for decompressed batches in one Arrow batch.
 _PLAIN_SIZE_MAX: Final = 2 * PIECE_SIZE
 
 _LOG: Final = logging.getLogger("seawall.spark")
 
-#: Records, or a gap, or nothing, and the seq up to which that is all.
+#: Records, a gap, or None for no record; and the seq up to which (exclusive) the range is complete now.
 Item: TypeAlias = tuple[Rows | Gap | None, int]
 
 Integers = npt.NDArray[np.int64]
 
 _WHY: Final = {
-    GapReason.CAP: "removed because the topic has a cap",
-    GapReason.TTL: "removed because of their age",
+    GapReason.CAP: "evicted by the cap of the topic",
+    GapReason.TTL: "evicted because of their age",
     GapReason.CRASH: "by a crash of the server",
-    GapReason.RECREATED: "because the topic was deleted and made again",
-    GapReason.SKIPPED: "because their publisher gave them up",
+    GapReason.RECREATED: "because the topic was deleted and created again",
+    GapReason.SKIPPED: "because their publisher abandoned them",
     GapReason.CORRUPTION: "because their file is damaged",
-    GapReason.SOURCE_TRIM: "because they were gone where they came from",
+    GapReason.SOURCE_TRIM: "because they were evicted in the log that they were copied from",
 }
 
 
 def target_of(server: ServerOptions) -> Target:
-    """The server of a query."""
+    """The connection settings of a query."""
     return parse_target(
         server.url,
         token=server.token,
@@ -78,7 +78,7 @@ def target_of(server: ServerOptions) -> Target:
 
 
 def read_range(wanted: SeqRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """All batches of a range."""
+    """The Arrow batches of a range."""
     requests = Requests(target_of(options.server))
     try:
         yield from RangeReader(requests, wanted, options).batches()
@@ -87,7 +87,7 @@ def read_range(wanted: SeqRange, options: ReadOptions) -> Iterator[pa.RecordBatc
 
 
 class RangeReader:
-    """One range on its way to Spark."""
+    """Reads one range of seqs."""
 
     def __init__(self, requests: Requests, wanted: SeqRange, options: ReadOptions) -> None:
         self._requests = requests
@@ -104,7 +104,7 @@ class RangeReader:
         self._lost = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What Spark gets."""
+        """The Arrow batches of the range."""
         for item in self._items():
             if isinstance(item, Gap):
                 self._lose(item)
@@ -123,38 +123,38 @@ class RangeReader:
         seq = self._range.first
         while seq < self._range.end:
             try:
-                for item, behind in self._source(seq):
+                for item, next_seq in self._source(seq):
                     if item is not None:
                         yield item
-                    seq = behind
+                    seq = next_seq
             except FilesError as error:
                 if self._options.read_from is ReadFrom.FILES:
                     raise UnsupportedError(
-                        f"read=files, and seqs from {seq} on cannot be read from files: {error}; read=auto asks the "
-                        "server for them"
+                        f"read=files, but seqs from {seq} on cannot be read from files: {error}; read=auto reads them "
+                        "over the network"
                     ) from error
                 self._uses_files = False
             except NotFoundError as error:
                 raise self._gone(seq, error) from error
 
     def _source(self, seq: int) -> Iterator[Item]:
-        """Where to read from a seq on, up to where that goes."""
+        """The items from a seq on, from files or from the network; files may end before the range does."""
         if self._uses_files:
-            reply = self._ask_for_files(seq)
+            reply = self._request_files(seq)
             if reply is not None and reply.end > seq:
                 return self._from_files(reply, seq)
-            # Behind what is sealed nothing else is.
+            # After the last sealed segment there are no more files.
             self._uses_files = False
         return self._from_network(seq)
 
     # --- files -----------------------------------------------------------------------------------------------------
 
-    def _ask_for_files(self, seq: int) -> FilesReply | None:
+    def _request_files(self, seq: int) -> FilesReply | None:
         request = FilesRequest(TopicId(self._range.topic_id), Seq(seq), Seq(self._range.end))
         try:
-            return parse_files_reply(self._requests.ask(request).payload)
+            return parse_files_reply(self._requests.request(request).payload)
         except UnsupportedError:
-            # A server that does not know the question.
+            # An older server without this request.
             return None
 
     def _from_files(self, reply: FilesReply, seq: int) -> Iterator[Item]:
@@ -168,7 +168,7 @@ class RangeReader:
         yield None, reply.end
 
     def _with_gaps(self, piece: Piece, gaps: list[Gap]) -> Iterator[Item]:
-        """What a piece holds, with each gap where it lies; those that are told leave the list."""
+        """The records of a piece with the gaps between them, in order; removes those gaps from the list."""
         live = piece.live
         while gaps and gaps[0].first_seq < piece.end:
             gap = gaps.pop(0)
@@ -182,7 +182,7 @@ class RangeReader:
     def _shown(self, piece: Piece, live: Integers) -> Iterator[Item]:
         if not len(live):
             return
-        for parts in _portions(piece.parts):
+        for parts in _split_by_size(piece.parts):
             try:
                 rows = self._maker.rows(parts, live)
             except CorruptionError as error:
@@ -195,14 +195,14 @@ class RangeReader:
     def _from_network(self, seq: int) -> Iterator[Item]:
         wanted = self._range
         reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, seq, until=wanted.end)
-        ahead = Prefetch(self._requests, reader)
-        looked_at = 0
+        prefetch = Prefetch(self._requests, reader)
+        verified_at = 0
         try:
             while reader.next_seq < wanted.end:
                 if reader.is_at_end:
                     yield from self._missing(reader.next_seq)
                     return
-                item = reader.take_rows(ahead.answer(reader.fetch(max_bytes=PIECE_SIZE), behind=PIECE_SIZE))
+                item = reader.take_rows(prefetch.receive(reader.fetch(max_bytes=PIECE_SIZE), prefetch_size=PIECE_SIZE))
                 if isinstance(item, Gap):
                     gap = item.clipped(Seq(seq), Seq(wanted.end - 1))
                     seq = min(item.last_seq + 1, wanted.end)
@@ -213,67 +213,67 @@ class RangeReader:
                             seq = int(rows.seqs[-1]) + 1
                             yield rows, seq
                     except CorruptionError as error:
-                        if looked_at == seq:
+                        if verified_at == seq:
                             raise
-                        looked_at = seq
-                        reader.look_again(Seq(seq), error)
+                        verified_at = seq
+                        reader.retry_verified(Seq(seq), error)
             yield None, wanted.end
         finally:
-            ahead.let_go()
+            prefetch.cancel()
 
     def _received(self, item: ReceivedRows) -> Iterator[Rows]:
-        """The records of an answer; there may be none, where all up to its end are deleted."""
+        """The records of a response; none if all of them are deleted."""
         if not len(item.rows):
             return
         live = np.array([[item.first_seq, self._range.end - 1]], np.int64)
         part = BatchBytes(np.frombuffer(item.payload, np.uint8), 0, _entries(item))
-        for parts in _portions([part]):
+        for parts in _split_by_size([part]):
             rows = self._maker.rows(parts, live)
             if len(rows):
                 yield rows
 
     def _missing(self, seq: int) -> Iterator[Item]:
-        """The topic ends before the range does: it is not what it was when the range was planned."""
-        what = f"topic {self._range.topic!r} ends at seq {seq}, and seqs up to {self._range.end - 1} were there before"
+        """Handle a topic that ends before the range: it has lost records since the range was planned."""
+        what = f"topic {self._range.topic!r} ends at seq {seq}, but it had seqs up to {self._range.end - 1} before"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{what}: the server has lost them; failOnDataLoss=false goes on without")
+            raise DataLossError(f"{what}: the server has lost them; failOnDataLoss=false continues without them")
         self._lost += self._range.end - seq
         yield None, self._range.end
 
     # --- loss ------------------------------------------------------------------------------------------------------
 
     def _lose(self, gap: Gap) -> None:
-        """Fail over a loss, or count it (INV-READ-LOSS)."""
+        """Raise or count a loss (INV-READ-LOSS)."""
         if gap.reason is GapReason.CRASH and not self._range.is_crash_loss:
-            # Numbers that were reserved ahead: what was acked in class fsync is there.
+            # Only reserved seqs: in class fsync all acknowledged records survive a crash.
             return
         count = gap.last_seq - gap.first_seq + 1
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"topic {self._range.topic!r}: {count} seqs from {gap.first_seq} to {gap.last_seq} are lost, "
-                f"{_WHY[gap.reason]}. With failOnDataLoss=false they are skipped, with includeGaps=true shown as well; "
+                f"{_WHY[gap.reason]}. failOnDataLoss=false skips them, and includeGaps=true also shows them as rows; "
                 "to keep more, raise the topic's cap or age"
             )
         self._lost += count
 
     def _gone(self, seq: int, error: NotFoundError) -> DataLossError:
         return DataLossError(
-            f"topic {self._range.topic!r} was deleted while seqs {seq} to {self._range.end - 1} were to be read: "
-            f"{error}; start the query again, with a new checkpoint if the topic was made anew"
+            f"topic {self._range.topic!r} was deleted while seqs {seq} to {self._range.end - 1} were being read: "
+            f"{error}; start the query again, with a new checkpoint if the topic was created again"
         )
 
 
-def _portions(parts: Sequence[BatchBytes]) -> Iterator[list[BatchBytes]]:
-    """Batches that make one Arrow batch together: all of them, unless some are compressed and many bytes when plain."""
-    portions = [list(part.portions(_PLAIN_SIZE_MAX)) for part in parts]
-    if all(len(each) <= 1 for each in portions):
+def _split_by_size(parts: Sequence[BatchBytes]) -> Iterator[list[BatchBytes]]:
+    """The batches of each Arrow batch: all together, unless their decompressed size is above the limit."""
+    chunks = [list(part.split_by_size(_PLAIN_SIZE_MAX)) for part in parts]
+    if all(len(each) <= 1 for each in chunks):
         yield list(parts)
     else:
-        yield from ([portion] for each in portions for portion in each)
+        yield from ([chunk] for each in chunks for chunk in each)
 
 
 def _entries(item: ReceivedRows) -> Entries:
-    """The entries of received batches, which lie in a frame as in a segment."""
+    """The index entries of received batches; a frame has the same layout as a segment."""
     rows = item.rows
     entries = np.zeros(len(rows), INDEX_ENTRY)
     for name in ("base_seq", "timestamp_ns", "position"):

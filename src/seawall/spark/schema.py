@@ -1,4 +1,4 @@
-"""The columns that a query gets, and their types in Spark and in Arrow.
+"""The columns of a query, and their types in Spark and in Arrow.
 
 | column          | type      | what                                                                                  |
 |-----------------|-----------|---------------------------------------------------------------------------------------|
@@ -7,20 +7,20 @@
 | `topic`         | string    | its topic                                                                             |
 | `partition`     | int       | CRC-32C of the key modulo `virtualPartitions`; 0 without a key                        |
 | `offset`        | long      | its seq                                                                               |
-| `timestamp`     | timestamp | when the log stored it, or what its writer says (`timestamps=client`)                 |
+| `timestamp`     | timestamp | when the log stored it, or the time of its writer (`timestamps=client`)               |
 | `timestampType` | int       | 1 the log's time, 0 the writer's, as Kafka numbers them                               |
-| `position`      | long      | its batch in the total order                                                          |
-| `client_id`     | long      | who published its batch, null where nobody's session did; 64 bits, so maybe negative  |
-| `client_seq`    | long      | the number of its batch by that publisher                                             |
+| `position`      | long      | the position of its batch in the total order                                          |
+| `client_id`     | long      | the publisher of its batch, null without a session; 64 bits, so maybe negative        |
+| `client_seq`    | long      | the number of its batch in that publisher's session                                   |
 | `node`, `tag`   | string    | those of an envelope                                                                  |
 | `meta`          | binary    | that of an envelope                                                                   |
 | `headers`       | array     | of struct<key string, value binary>; with `includeHeaders`, or if `columns` names it  |
-| `gap_last`      | long      | of a row that is a gap: its last seq; `offset` is its first; with `includeGaps`        |
-| `gap_reason`    | string    | of a row that is a gap: why, as in cap, ttl, crash or corruption; with `includeGaps`   |
+| `gap_last`      | long      | for a gap: its last seq (`offset` is its first one); with `includeGaps`               |
+| `gap_reason`    | string    | for a gap: its reason, such as cap, ttl, crash or corruption; with `includeGaps`      |
 
-Spark prunes no columns of a Python source and pays for each: `columns` names those that are wanted.
+Spark does not prune columns of a Python source, and each column costs time: select them with option `columns`.
 
-The Arrow types here are what Spark makes of the Spark types: it refuses anything else.
+The Arrow types are the ones that Spark expects for the Spark types; it refuses others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from seawall.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Name and type, as Spark writes types.
+#: The columns and their types in Spark's notation.
 COLUMNS: Final = {
     "key": "binary",
     "value": "binary",
@@ -55,7 +55,7 @@ _GAP_COLUMNS: Final = ("gap_last", "gap_reason")
 
 
 def read_columns(text: str | None, *, has_headers: bool, has_gaps: bool) -> tuple[str, ...]:
-    """The columns of a query, in their order: those that option `columns` names, or all."""
+    """The columns of a query in order: those in option `columns`, or all."""
     extra = (*(("headers",) if has_headers else ()), *(_GAP_COLUMNS if has_gaps else ()))
     if text is None:
         return tuple(name for name in COLUMNS if name in extra or name not in ("headers", *_GAP_COLUMNS))
@@ -72,17 +72,17 @@ def read_columns(text: str | None, *, has_headers: bool, has_gaps: bool) -> tupl
 
 
 def named_types(columns: tuple[str, ...]) -> dict[str, str]:
-    """The columns of a query with their types, as Spark writes types."""
+    """The columns of a query and their types in Spark's notation."""
     return {name: COLUMNS[name] for name in columns}
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
-    """The schema of a query as Spark reads it."""
+    """The schema of a query as DDL."""
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of the batches that Spark takes for it."""
+    """The Arrow schema of the batches for Spark."""
     import pyarrow as pa
 
     types = {
@@ -97,7 +97,7 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 def headers_type() -> pa.DataType:
-    """The type of the column headers."""
+    """The Arrow type of column `headers`."""
     import pyarrow as pa
 
     entry = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -1,16 +1,15 @@
-"""Sealed segments, read by who is told of them by the server and can reach their files.
+"""Reads batches directly from the files of sealed segments, in tasks that can access the server's data directory.
 
-The server says which segments hold a range, what of it is shown, and which gaps lie in it (`wire/lwp2/files.py`); files
-give the bytes. So deletes, caps and ages are what they are for everybody else, and no other file is looked at.
+The server names the segments of a range, the live seqs and the gaps (`wire/lwp2/files.py`); the files have the bytes.
+So deletes, caps and ages apply as for any other reader, and no other file is opened.
 
-INV-FILES-SAME: a task reads only files of the directory that the server serves. A directory is used only if it says
-that it is that one, a segment only if it says the same and has the name that the server knows. A sealed segment never
-changes, so what has that name has those bytes.
+INV-FILES-SAME: a task reads only files of the directory that the server serves. It checks the id in the directory, and
+the id and the name of each segment. A sealed segment never changes, so a segment with that name has those bytes.
 
-Pieces hold every record that the server calls live, or `FilesError` is raised before one is handed out that does not:
-then the server knows why.
+A piece has every record that the server calls live; otherwise `FilesError` is raised before the piece is returned, and
+the caller asks the server.
 
-A crash leaves nothing behind: files are only read. This module must not know Spark, nor ask a server.
+A crash leaves nothing to clean up, because files are only read. This module must not know Spark, nor contact a server.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _NO_RANGES: Final = np.empty((0, 2), np.int64)
 
 
 class FilesError(Exception):
-    """Files cannot be had, or do not hold what they should: ask the server for the records."""
+    """Files are not accessible, or do not have the expected records: read over the network instead."""
 
 
 class Piece(NamedTuple):
-    """Verified batches that hold what is live of some seqs, up to the end, which is not included."""
+    """Verified batches with all live records up to the seq `end` (exclusive)."""
 
     parts: Sequence[BatchBytes]
-    #: First and last seq of what is shown, ascending.
+    #: The first and last seq of each live range, ascending.
     live: Integers
     end: int
 
 
 def open_topic(reply: FilesReply, topic_id: int, files: Files | None = None) -> TopicDirectory:
-    """The directory of a topic, if it is the one that the server means (INV-FILES-SAME)."""
+    """Open the directory of a topic; `FilesError` if it is not the directory of the server (INV-FILES-SAME)."""
     files = files or OsFiles()
     try:
         with look_at(files, reply.directory) as directory:
@@ -65,13 +64,13 @@ def open_topic(reply: FilesReply, topic_id: int, files: Files | None = None) -> 
         raise FilesError(f"{reply.directory} of the server cannot be read here: {error}") from error
     if found != reply.directory_id:
         raise FilesError(
-            f"{reply.directory} is directory {found.hex()}, the server has {reply.directory_id.hex()}: another one"
+            f"{reply.directory} is directory {found.hex()} here, but {reply.directory_id.hex()} on the server"
         )
     return TopicDirectory(files, home, reply.directory_id, TopicId(topic_id))
 
 
 def read_pieces(home: TopicDirectory, reply: FilesReply, first_seq: int, size_max: int) -> Iterator[Piece]:
-    """The live records from a seq to the end of the reply, in pieces of about so many bytes."""
+    """The live records from a seq to the end of the reply, in pieces of about `size_max` bytes."""
     live: Integers = np.array(reply.live, np.int64).reshape(-1, 2)
     gathered: list[BatchBytes] = []
     size, reached = 0, first_seq
@@ -89,30 +88,30 @@ def read_pieces(home: TopicDirectory, reply: FilesReply, first_seq: int, size_ma
 def _parts(
     home: TopicDirectory, reply: FilesReply, first_seq: int, live: Integers, size_max: int
 ) -> Iterator[tuple[int, BatchBytes | None]]:
-    """Verified batches of segment after segment, each with the seq up to which it holds everything."""
+    """The verified batches of all segments, each with the seq up to which the range is complete."""
     for text in reply.segments:
         name = parse_name(text)
         if not isinstance(name, SealedName):
-            raise FilesError(f"the server names a segment {text!r}, which is no name of one")
+            raise FilesError(f"the server sent {text!r}, which is no name of a sealed segment")
         segment = SealedSegment(home, name)
         try:
             index = segment.index
             first, last = index.find_seq(Seq(first_seq)), index.seqs_below(reply.end)
             segment_end = min(name.last_seq + 1, reply.end)
             while first < last:
-                behind = max(first + 1, index.fitting(first, last, size_max))
-                end = int(index.slice(behind, behind + 1)["base_seq"][0]) if behind < last else segment_end
-                entries = _wanted(index.slice(first, behind), live)
-                yield end, _brought(segment, entries, home.topic_id) if len(entries) else None
-                first = behind
+                stop = max(first + 1, index.fitting(first, last, size_max))
+                end = int(index.slice(stop, stop + 1)["base_seq"][0]) if stop < last else segment_end
+                entries = _with_live_records(index.slice(first, stop), live)
+                yield end, _read_batches(segment, entries, home.topic_id) if len(entries) else None
+                first = stop
         except (OSError, SeawallError) as error:
             raise FilesError(f"{segment.path}: {error}") from error
         finally:
             segment.close()
 
 
-def _wanted(entries: Entries, live: Integers) -> Entries:
-    """Those batches that hold a live record."""
+def _with_live_records(entries: Entries, live: Integers) -> Entries:
+    """The entries of batches with at least one live record."""
     if not len(live):
         return entries[:0]
     starts = entries["base_seq"].astype(np.int64)
@@ -121,13 +120,13 @@ def _wanted(entries: Entries, live: Integers) -> Entries:
     return entries if wanted.all() else entries[wanted]
 
 
-def _brought(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> BatchBytes:
-    """Batches of a segment, mapped or read, each held against its entry."""
+def _read_batches(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> BatchBytes:
+    """Map or read batches of a segment, and verify each against its index entry."""
     file = segment.shared.file
     at = int(entries[0]["at"])
     size = int(entries[-1]["at"]) + int(entries[-1]["length"]) - at
     if file.size() < at + size:
-        raise FilesError(f"{file.path} has {file.size()} bytes, its index says {at + size}: somebody cut it off")
+        raise FilesError(f"{file.path} has {file.size()} bytes, but its index says {at + size}: it was truncated")
     mapped = map_part(file, at, size) if size >= READ_MAPPED_SIZE_MIN else None
     if mapped is not None and mapped.fetch(at - mapped.at, at - mapped.at + size):
         buffer, at, filled = mapped.bytes, mapped.at, mapped.bytes.size
@@ -141,30 +140,32 @@ def _brought(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> Bat
 
 
 def _piece(parts: list[BatchBytes], live: Integers, first_seq: int, end: int) -> Piece:
-    """Batches and what is shown of them, if they hold all of that."""
-    shown = clipped(live, first_seq, end)
-    wanted = int((shown[:, 1] - shown[:, 0] + 1).sum())
-    held = sum(_held(part.entries, shown) for part in parts)
-    if held != wanted:
-        raise FilesError(f"of {wanted} records from seq {first_seq} to {end - 1} the segments hold {held}")
-    return Piece(parts, shown, end)
+    """A piece of these batches; `FilesError` if they do not have all live records."""
+    expected = clipped(live, first_seq, end)
+    expected_count = int((expected[:, 1] - expected[:, 0] + 1).sum())
+    found_count = sum(_live_count(part.entries, expected) for part in parts)
+    if found_count != expected_count:
+        raise FilesError(
+            f"the segments have {found_count} of {expected_count} records from seq {first_seq} to {end - 1}"
+        )
+    return Piece(parts, expected, end)
 
 
 def clipped(live: Integers, first_seq: int, end: int) -> Integers:
-    """The parts of ranges between two seqs, the second not included."""
+    """Clip ranges to the seqs from `first_seq` to `end` (exclusive)."""
     inside = np.stack((np.maximum(live[:, 0], first_seq), np.minimum(live[:, 1], end - 1)), axis=1)
     return inside[inside[:, 0] <= inside[:, 1]] if len(inside) else _NO_RANGES
 
 
-def _held(entries: Entries, live: Integers) -> int:
-    """How many seqs of the ranges lie in the batches."""
+def _live_count(entries: Entries, live: Integers) -> int:
+    """The number of live seqs in the batches."""
     starts = entries["base_seq"].astype(np.int64)
     ends = starts + entries["count"]
     return int((_live_below(live, ends) - _live_below(live, starts)).sum())
 
 
 def _live_below(live: Integers, seqs: Integers) -> Integers:
-    """How many seqs of the ranges lie below each of some seqs."""
+    """For each seq, the number of live seqs below it."""
     if not len(live):
         return np.zeros(len(seqs), np.int64)
     lengths = live[:, 1] - live[:, 0] + 1

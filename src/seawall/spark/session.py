@@ -1,7 +1,7 @@
-"""A Spark session that finds its Java and its interpreter.
+"""Creates a Spark session with a Java runtime and the right Python for its workers.
 
-Everything here can be had without it: any session reads `format("seawall")`. What most sessions get wrong at first is
-which Python the workers are (PYSPARK_PYTHON) and where Java is; both are set here if nobody has.
+It is a convenience: any session reads `format("seawall")`. The usual mistakes in a new setup are the Python of the
+workers (PYSPARK_PYTHON) and the location of Java; this module sets both if they are not set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from seawall.io.process.java import prepare_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What Seawall's source profits from, unless the caller says something else.
+#: Defaults that help Seawall's source; the caller's settings override them.
 _SETTINGS: Final = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 
@@ -25,7 +25,11 @@ def session(
     remote: str | None = None,
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
-    """A session, on all cores of this machine unless `master` names a cluster or `remote` a Spark Connect server."""
+    """Create a Spark session, or return the active one.
+
+    It runs on all cores of this machine, unless `master` names a cluster or `remote` a Spark Connect server. It finds a
+    Java runtime and sets the Python of the workers, unless both are set. `settings` are Spark configuration entries.
+    """
     if master is not None and remote is not None:
         raise InvalidInputError(f"a session has a master or is remote: {master!r} and {remote!r} were both given")
     if remote is None:

@@ -1,14 +1,14 @@
-"""Writing `format("seawall")`, exactly once: what Spark calls, batch and streaming.
+"""The exactly-once sink `format("seawall")`: the writers that Spark calls, for batch and streaming queries.
 
     frame.write.format("seawall").option("url", "seawall://host:1992").option("topic", "totals").mode("append").save()
 
-Tasks stage (`staging.py`) and answer where; the driver commits what the attempts that count have answered. The key of a
-commit is (query id, batch id) for a stream: a batch that Spark does again after any crash has the same, whatever order
-its rows have by then. A batch write has one that its driver makes, or the one that it is given.
+Tasks stage their rows (`staging.py`) and report the staged ranges; the driver commits the ranges of the successful
+attempts. For a stream, the key of a commit is (query id, batch id): a micro-batch that Spark repeats after a crash has
+the same key, even if its rows are in another order. For a batch write, the driver generates a key, unless one is given.
 
-Writers go to executors as copies, so they hold options, never a connection. Spark makes a writer of a stream anew for
-every commit: nothing is kept in it. `docs/spark.md` explains the guarantees. This module must not know how rows become
-records.
+Spark pickles writers and sends them to executors, so they hold options, never a connection. Spark creates a new writer
+for every commit of a stream, so writers keep no state. `docs/spark.md` explains the guarantees. This module must not
+know how rows become records.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class StagedMessage(WriterCommitMessage):
-    """What an attempt tells the driver: where its rows are staged, and which streaming query they are of."""
+    """The report of a task attempt to the driver: where its rows are staged, and the id of its streaming query."""
 
     parts: tuple[StagedPart, ...]
     query_id: str = ""
 
 
 class SeawallWriter(DataSourceArrowWriter):
-    """Writes the rows of a batch query, all or none."""
+    """Writes the rows of a batch query atomically."""
 
     def __init__(self, options: WriteOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -58,7 +58,7 @@ class SeawallWriter(DataSourceArrowWriter):
         commit_parts(self._options.server, self._key, _parts(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks that were done have staged."""
+        """Delete what the finished tasks have staged."""
         from seawall.spark.staging import abort_parts
 
         abort_parts(self._options.server, _parts(messages))
@@ -76,11 +76,13 @@ class SeawallStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
         if not query_id:
-            raise InvariantError("INV-SINK-ONCE", f"Spark does not tell which query this is of: {_QUERY_ID} is not set")
+            raise InvariantError(
+                "INV-SINK-ONCE", f"the streaming query of this task is unknown: {_QUERY_ID} is not set"
+            )
         return StagedMessage(_stage(iterator, self._columns, self._options), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Make all rows of a micro-batch visible, once."""
+        """Make all rows of a micro-batch visible, exactly once."""
         from seawall.spark.staging import commit_parts
 
         parts = _parts(messages)
@@ -90,20 +92,20 @@ class SeawallStreamWriter(DataSourceStreamArrowWriter):
             commit_parts(self._options.server, (f"spark-query-{query_id}", batch_id), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None], _batch_id: int) -> None:
-        """Delete what the tasks that were done have staged."""
+        """Delete what the finished tasks have staged."""
         from seawall.spark.staging import abort_parts
 
         abort_parts(self._options.server, _parts(messages))
 
 
 def check_mode(overwrite: bool) -> None:
-    """Refuse to overwrite."""
+    """Raise `ConfigError` for mode overwrite."""
     if overwrite:
-        raise ConfigError('a topic is appended to and never overwritten: write with mode("append")')
+        raise ConfigError('a topic cannot be overwritten: write with mode("append")')
 
 
 def check_topic(options: WriteOptions) -> None:
-    """Ask once for the topic that all rows go to, before any task begins."""
+    """Check that the topic of all rows exists, once, before any task starts."""
     from seawall.spark.staging import require_topic
 
     if options.topic is not None:
@@ -120,5 +122,5 @@ def _stage(
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
-    """What the attempts that count have staged, by partition, which is Spark's order; None is one that failed."""
+    """The staged parts of the successful attempts in partition order, which is Spark's order; None is a failed one."""
     return [part for message in messages if isinstance(message, StagedMessage) for part in message.parts]

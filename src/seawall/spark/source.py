@@ -1,11 +1,12 @@
-"""`format("seawall")`: what Spark is told of the source and the sink, and how a batch query is read.
+"""The data source `format("seawall")`: creates the readers and writers of a query, and reads batch queries.
 
     spark.read.format("seawall").option("url", "seawall://host:1992").option("subscribe", "events").load()
 
-A batch query asks the server where its topics begin and end when it is planned, once: what is published later is not
-read. Readers go to executors as copies, so they hold options and numbers, never a connection.
+A batch query asks the server once, when it is planned, where its topics start and end: it does not read records that
+are published later. Spark pickles readers and sends them to executors, so they hold options and numbers, never a
+connection.
 
-Spark imports this in processes that only ask for a schema: what speaks with a server is loaded when it is needed.
+Spark imports this module in processes that only need a schema, so modules that talk to a server are imported lazily.
 
 `docs/spark.md` explains the options. This module must not know how records are read.
 """
@@ -22,6 +23,7 @@ from pyspark.sql.types import StructType
 from seawall.errors import ConfigError
 from seawall.spark.filters import Bounds
 from seawall.spark.options import Clock, ReadOptions, named_columns, read_options
+from seawall.spark.partitions import read_partition
 from seawall.spark.planning import SeqRange, split
 from seawall.spark.schema import named_types, spark_schema
 from seawall.spark.write_options import write_options, written_columns
@@ -36,22 +38,22 @@ if TYPE_CHECKING:
 
 
 class SeawallDataSource(DataSource):
-    """The data source; Spark makes one for each query."""
+    """The data source; Spark creates one for each query."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format`."""
+        """The name for `format`."""
         return "seawall"
 
     def schema(self) -> str:
-        """The columns of a query that reads."""
+        """The columns of a query that reads, as DDL."""
         return spark_schema(named_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         options = read_options(self.options, is_stream=False)
         check_schema(schema, options)
-        # Spark refuses a reader that takes filters unless its own setting allows it, so that is asked for.
+        # Spark refuses a reader with `pushFilters` unless its own setting allows it, so an option turns it on.
         return SeawallFilteringReader(options) if options.pushes_filters else SeawallReader(options)
 
     def streamReader(self, schema: StructType) -> SeawallStreamReader:
@@ -76,7 +78,7 @@ class SeawallDataSource(DataSource):
         """The writer of a streaming query."""
         from seawall.spark.sink import SeawallStreamWriter
 
-        # What output mode complete says: every batch is the whole result, and is appended as such.
+        # True in output mode "complete": each micro-batch is the whole result, and is appended as a whole.
         del overwrite
 
         options = write_options(self.options, is_stream=True)
@@ -84,14 +86,14 @@ class SeawallDataSource(DataSource):
 
 
 class SeawallReader(DataSourceReader):
-    """Reads what the topics of a batch query hold."""
+    """Reads the topics of a batch query."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks of the query."""
+        """The tasks of the query, each with a range of seqs."""
         from seawall.spark.driver import Driver
 
         with closing(Driver(self._options)) as driver:
@@ -109,7 +111,7 @@ class SeawallReader(DataSourceReader):
         return read_partition(partition, self._options)
 
     def _bounded(self, driver: Driver, topic: TopicInfo, first: int, end: int) -> SeqRange:
-        """What filters leave of a range of seqs."""
+        """A range of seqs, narrowed by the filters."""
         from seawall.spark.driver import range_of
 
         bounds = self._bounds
@@ -121,35 +123,26 @@ class SeawallReader(DataSourceReader):
 
 
 class SeawallFilteringReader(SeawallReader):
-    """The same, for a session that hands filters down."""
+    """A `SeawallReader` for a session that pushes filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Read only what may fit; Spark looks at all of it again."""
+        """Narrow what is read; returns all filters, so that Spark still evaluates them on each row."""
         self._bounds.take(filters, has_log_time=self._options.clock is Clock.LOG)
         return filters
 
 
-def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of one task; none of the one that Spark makes up where there is nothing to read."""
-    if partition.value is None:
-        return iter(())
-    from seawall.spark.reading import read_range
-
-    return read_range(partition.value, options)
-
-
 def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Refuse a schema that the query was given and that is not the source's own."""
-    wanted = named_types(options.columns)
+    """Raise `ConfigError` if the query specifies a schema that differs from the source's own."""
+    expected = named_types(options.columns)
     given = _types(schema)
-    if list(given.items()) != list(wanted.items()):
-        said, right = (", ".join(f"{name} {kind}" for name, kind in each.items()) for each in (given, wanted))
+    if list(given.items()) != list(expected.items()):
+        wrong, right = (", ".join(f"{name} {kind}" for name, kind in each.items()) for each in (given, expected))
         raise ConfigError(
-            f"the schema of a query is made by its options: {right}; not {said}. Leave it out, and choose columns by "
-            "option columns; what is inside of values is decoded by seawall.spark.from_json and its like"
+            f"the schema of a query follows from its options: {right}; not {wrong}. Leave it out, and choose columns "
+            "with option columns; decode values with functions such as seawall.spark.from_json"
         )
 
 
 def _types(schema: StructType) -> dict[str, str]:
-    """The columns of a frame with their types, as Spark writes types."""
+    """The columns of a frame and their types in Spark's notation."""
     return {each.name: each.dataType.simpleString() for each in schema}

@@ -1,16 +1,16 @@
-"""What a task of the sink does, and what the driver does with it: stage rows, then commit or abort what was staged.
+"""The work of the sink: tasks stage rows, and the driver commits or aborts what they staged.
 
-A task stages its rows under a client of its own, so that no two attempts share anything, and tells where they lie:
-whole batches, for each topic in the order of the rows. Nobody sees them. The driver commits what the attempts that
-count have told, in the order of partitions, by one request under one key.
+A task attempt stages its rows under a client id of its own, so that attempts share nothing, and reports the staged
+ranges: whole batches, for each topic in the order of the rows. Readers do not see them. The driver commits the ranges
+of the successful attempts, in the order of partitions, with one request under one key.
 
-INV-SINK-ONCE: one commit of each key of a write becomes visible; a repetition changes nothing. What was staged for it
-again is deleted.
-INV-SINK-COUNTED: only ranges of the attempts that the driver counts become visible. Attempts that failed, were killed
-or lost against another one are deleted by themselves if they can, by their age (`storage.staging_ttl_ms`) if not.
+INV-SINK-ONCE: one commit of each key of a write becomes visible; a repetition changes nothing. The rows that were
+staged for a repetition are deleted.
+INV-SINK-COUNTED: only ranges of the attempts that the driver counts become visible. An attempt that fails, is killed or
+loses against another one deletes its rows if it can; otherwise they expire (`storage.staging_ttl_ms`).
 
-A crash of a task or of the driver leaves staged records behind, which go by their age; the next attempt stages its own.
-Rows come as Arrow batches, and no object is made for one. This module must not know Spark.
+After a crash of a task or of the driver, staged records remain until they expire; the next attempt stages its own. Rows
+arrive as Arrow batches, without a Python object per row. This module must not know Spark.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from seawall.spark.write_options import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of a topic are gathered until they are so many bytes: a transaction holds only so many batches.
+#: Rows of a topic are buffered up to this size, because a transaction has a limited number of batches.
 GATHERED_SIZE: Final = MIB
 
-#: Rows that come as more than this are staged as several batches: a server with many tasks receives one right where it
-#: is to lie if all of it has come as far as the system's memory, which holds a few megabytes for a connection.
+#: Larger buffers are staged as several batches. If a batch fits into the socket buffer, which holds a few megabytes,
+#: a server with many tasks receives it directly into its final memory.
 STAGED_SIZE: Final = 2 * MIB
 
 _LOG: Final = logging.getLogger("seawall.spark")
@@ -47,14 +47,14 @@ _LOG: Final = logging.getLogger("seawall.spark")
 def stage_rows(
     batches: Iterable[pa.RecordBatch], columns: Sequence[str], options: WriteOptions, partition: int
 ) -> tuple[StagedPart, ...]:
-    """Stage the rows of one attempt; where they are, for each topic in their order.
+    """Stage the rows of one attempt; returns the staged ranges, for each topic in the order of its rows.
 
-    Whatever goes wrong, what was staged is deleted as far as that can be done.
+    After an error, deletes what was staged if possible.
     """
     rows = iter(batches)
     first = next(rows, None)
     if first is None:
-        # Many partitions of a small frame are empty: none of them needs a server.
+        # Many partitions of a small frame are empty: they need no connection.
         return ()
     with RemoteLog(task_target(options.server, partition)) as log, closing(_StagingTask(log, columns, options)) as task:
         try:
@@ -69,14 +69,14 @@ def stage_rows(
 
 
 def task_target(server: ServerOptions, partition: int) -> Target:
-    """The servers, beginning with the one whose turn it is for a partition: so all of them take part."""
+    """The target with its addresses rotated by the partition, so that tasks spread over all servers."""
     target = target_of(server)
-    turn = partition % len(target.addresses)
-    return replace(target, addresses=target.addresses[turn:] + target.addresses[:turn])
+    first = partition % len(target.addresses)
+    return replace(target, addresses=target.addresses[first:] + target.addresses[:first])
 
 
 class _StagingTask:
-    """The rows of one attempt on their way: apart, unless they are so few that they are sent once."""
+    """Stages the rows of one attempt. They get a staging topic of their own, unless they fit into one buffer."""
 
     def __init__(self, log: RemoteLog, columns: Sequence[str], options: WriteOptions) -> None:
         self._log = log
@@ -89,13 +89,13 @@ class _StagingTask:
         self._calls: dict[str, list[StagedCall]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take some rows."""
+        """Add rows."""
         for topic, rows in self._by_topic(batch):
             if rows.num_rows:
                 self._gather(topic, rows)
 
     def parts(self) -> tuple[StagedPart, ...]:
-        """Everything, once it is staged; waits."""
+        """Send the buffered rows, wait until everything is staged, and return the ranges."""
         for topic in self._gathered:
             self._send(topic, is_last=True)
         return tuple(StagedPart(topic, staged) for topic, calls in self._calls.items() for staged in _ranges(calls))
@@ -143,7 +143,7 @@ class _StagingTask:
 
 
 def find_topic(log: RemoteLog, topic: str) -> None:
-    """See that a topic is there; `NotFoundError` if not."""
+    """Check that a topic exists; raises `NotFoundError` if not."""
     try:
         log.topic_named(topic)
     except NotFoundError as error:
@@ -153,38 +153,38 @@ def find_topic(log: RemoteLog, topic: str) -> None:
 
 
 def require_topic(server: ServerOptions, topic: str) -> None:
-    """Ask a server for a topic; raises what stands in the way of writing to it."""
+    """Connect to a server and check that a topic exists; raises the error that prevents writing to it."""
     with RemoteLog(target_of(server)) as log:
         find_topic(log, topic)
 
 
 def _ranges(calls: Iterable[StagedCall]) -> list[StagedRange]:
-    """Where some calls have staged, as few ranges as can be; waits."""
+    """Wait for calls and return their staged ranges, merged where possible."""
     return joined(each for call in calls for each in call.ranges())
 
 
 def _one_batch(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Several batches as one; one that is large is not copied."""
+    """Concatenate batches; a single one is not copied."""
     import pyarrow as pa
 
     return rows[0] if len(rows) == 1 else pa.concat_batches(rows)
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Some rows in parts of about `STAGED_SIZE`, none of them copied."""
+    """Slice rows into parts of about `STAGED_SIZE`, without copies."""
     step = max(1, -(-rows.num_rows // max(1, round(rows.nbytes / STAGED_SIZE))))
     for first in range(0, rows.num_rows, step):
         yield rows.slice(first, step)
 
 
 def _needed(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Without columns that say nothing: records of a value alone need no envelope."""
+    """Drop columns with only nulls: records with only a value need no envelope."""
     names = [name for name in rows.schema.names if name == "value" or rows.column(name).null_count < rows.num_rows]
     return rows.select(names)
 
 
 def commit_parts(server: ServerOptions, key: tuple[str, int], parts: Sequence[StagedPart]) -> None:
-    """Make what was staged visible, all of it, once for its key (INV-SINK-ONCE)."""
+    """Make staged parts visible, atomically and once per key (INV-SINK-ONCE)."""
     if not parts:
         return
     with RemoteLog(target_of(server)) as log:
@@ -192,26 +192,26 @@ def commit_parts(server: ServerOptions, key: tuple[str, int], parts: Sequence[St
             committed = log.commit_staged(*key, parts)
         except FencedError as error:
             raise FencedError(
-                f"another run has gone on beyond this one, or a checkpoint was put back to an earlier state: {error}. "
-                "Let one run be alone with its checkpoint; after putting one back, take a new checkpointLocation"
+                f"another run has advanced past this one, or a checkpoint was restored to an earlier state: {error}. "
+                "Use a checkpoint in one run only; after restoring one, use a new checkpointLocation"
             ) from error
         if committed.is_repeated:
             _compare(committed, parts)
             with suppress(SeawallError, OSError, TimeoutError):
-                # Staged once more for nothing, unless it was a lost answer that made it a repetition.
+                # The rows were staged again in vain. If only the response was lost, nothing is left to delete.
                 log.abort_staged([part.staged for part in parts])
 
 
 def _compare(committed: CommittedTransaction, parts: Sequence[StagedPart]) -> None:
-    """Warn if a repetition does not hold as many records as what it repeats: then the query does not repeat itself."""
+    """Warn if a repetition has another number of records than the original: then the query is not deterministic."""
     counts: dict[str, int] = {}
     for topic, staged in parts:
         counts[topic] = counts.get(topic, 0) + staged.record_count
     before = {span.topic: span.record_count for span in committed.spans}
     if counts != before:
         _LOG.warning(
-            "transaction %d of %r was committed before with %s records, and this repetition has %s: the first one "
-            "stands. Does the query depend on the time or on chance?",
+            "transaction %d of %r was committed before with %s records, but this repetition has %s: the first commit "
+            "stands. Does the query depend on the time or on random values?",
             committed.epoch,
             committed.owner,
             before,
@@ -220,7 +220,7 @@ def _compare(committed: CommittedTransaction, parts: Sequence[StagedPart]) -> No
 
 
 def abort_parts(server: ServerOptions, parts: Sequence[StagedPart]) -> None:
-    """Delete what was staged and is not committed, if the server can be asked; it goes by its age if not."""
+    """Delete staged parts that are not committed; if the server is unreachable, they expire."""
     if not parts:
         return
     with suppress(SeawallError, OSError, TimeoutError), RemoteLog(target_of(server)) as log:

@@ -1,16 +1,17 @@
-"""The options of writing `format("seawall")`, and which columns a frame may have.
+"""The options for writing `format("seawall")`, and the columns that a frame may have.
 
 | column        | type                                      | in a record                                |
 |---------------|-------------------------------------------|--------------------------------------------|
 | `value`       | binary or string, required                | the data                                   |
-| `topic`       | string                                    | its topic, where option `topic` names none |
-| `key`, `meta` | binary or string                          | those of an envelope                       |
-| `node`, `tag` | string or binary                          | those of an envelope                       |
+| `topic`       | string                                    | its topic, unless option `topic` is given  |
+| `key`, `meta` | binary or string                          | those of its envelope                      |
+| `node`, `tag` | string or binary                          | those of its envelope                      |
 | `timestamp`   | timestamp                                 | the writer's time                          |
-| `headers`     | array of struct<key string, value binary> | those of an envelope                       |
+| `headers`     | array of struct<key string, value binary> | those of its envelope                      |
 
-The other columns of the source may be there and are passed over: the log gives those numbers itself. Any column that
-nothing knows is refused, since it is likely to be a misspelt one. This module must not know Spark, nor ask a server.
+The frame may have the other columns of the source; they are ignored, because the log assigns those numbers. An unknown
+column raises `ConfigError`, because it is probably a misspelt one. This module must not know Spark, nor contact a
+server.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _BYTES: Final = ("binary", "string")
 _HEADERS: Final = ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>")
 
-#: What a frame may have, and as what.
+#: The columns that are written, and their allowed types.
 WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "value": _BYTES,
     "topic": ("string",),
@@ -42,7 +43,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "timestamp": ("timestamp",),
 }
 
-#: Every option, and the kinds of query it has a meaning for. Spark hands on what it has read itself.
+#: All options, and the kinds of query that they apply to. Spark passes on its own `checkpointLocation` and `queryName`.
 WRITE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     **SERVER_OPTIONS,
     "topic": BOTH,
@@ -56,22 +57,22 @@ WRITE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything that a query says about writing. Goes to executors as it is."""
+    """All options of a query that writes. Pickled to executors."""
 
     server: ServerOptions
-    #: Where all records go; None if each row says it.
+    #: The topic of all records; None if column `topic` names it.
     topic: str | None = None
     compression: Compression = "none"
-    #: Under which key a batch write happens once; None if it has one of its own.
+    #: The key (owner, epoch) that makes a batch write idempotent; None for a new key.
     key: tuple[str, int] | None = None
 
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """The options of a query; `ConfigError` says what is wrong with them."""
+    """Parse the options of a query; `ConfigError` if they are wrong."""
     options = GivenOptions(given, WRITE_OPTIONS, "stream" if is_stream else "batch")
     topic = options.text("topic")
     if topic is not None and not topic.strip():
-        raise ConfigError("option topic is empty: name a topic, or leave it out and have a column topic")
+        raise ConfigError("option topic is empty: name a topic, or leave it out and add a column topic")
     compression = options.get("compression", read_choice("none", "lz4", "zstd"), "none")
     owner, epoch = options.text("owner"), options.get("epoch", read_whole, None)
     if (owner is None) != (epoch is None):
@@ -81,9 +82,9 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 
 
 def written_columns(types: Mapping[str, str], options: WriteOptions) -> tuple[str, ...]:
-    """Which columns of a frame are written; `ConfigError` if it cannot be.
+    """The columns of a frame to write; `ConfigError` if the frame cannot be written.
 
-    `types` are its columns with their types, as Spark writes types.
+    `types` has the columns of the frame and their types in Spark's notation.
     """
     if "value" not in types:
         found = ", ".join(types) or "no column"
@@ -91,12 +92,12 @@ def written_columns(types: Mapping[str, str], options: WriteOptions) -> tuple[st
     unknown = sorted(name for name in types if name not in COLUMNS)
     if unknown:
         raise ConfigError(
-            f"nothing is known to be done with {', '.join(unknown)}: a frame to write has {', '.join(WRITTEN)}. "
-            "Put what belongs to the value into it, as with to_json, and select those columns"
+            f"unknown columns {', '.join(unknown)}: a frame to write has {', '.join(WRITTEN)}. Put everything else "
+            "into the value, for example with to_json, and select those columns"
         )
     for name, kinds in WRITTEN.items():
         if name in types and types[name] not in kinds:
             raise ConfigError(f"column {name} is {types[name]}: it must be {' or '.join(kinds)}; cast it")
     if options.topic is None and "topic" not in types:
-        raise ConfigError("nothing says where records go: give option topic, or a column topic")
+        raise ConfigError("the records have no topic: give option topic, or a column topic")
     return tuple(name for name in WRITTEN if name in types and (name != "topic" or options.topic is None))

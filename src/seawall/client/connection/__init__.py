@@ -1,1 +1,1 @@
-"""Connections with a server, requests over them, retries, sessions."""
+"""Connections to a server, the requests sent over them, retries, and publisher sessions."""

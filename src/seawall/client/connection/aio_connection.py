@@ -1,12 +1,13 @@
-"""One connection with a server on an event loop: many questions at once, and whatever the server says by itself.
+"""One connection to a server on an event loop, with many concurrent requests and frames that the server pushes.
 
     connection = await AsyncConnection.open("host:1992", Hello(…), timeout_s=5)
     frame = await connection.request(Bounds(topic_id), timeout_s=30)
 
-Answers are told apart by their ids; every other frame goes to `on_frame`. Pings are answered; a server that is silent
-for too long is gone. However it ends, whoever waits gets a `ConnectionError` and `on_lost` is called once.
+Responses are matched by request id; every other frame goes to `on_frame`. The connection answers pings, and drops a
+server that is silent for too long. However it ends, pending requests fail with `ConnectionError` and `on_lost` is
+called once.
 
-It must not know sessions or topics, and belongs to the loop it was opened on.
+A connection belongs to the loop it was opened on. This module must not know about sessions or topics.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from seawall.client.connection.connection import Begun, refusal_of
+from seawall.client.connection.connection import OnResponseStart, refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.network.sockets import parse_address
 from seawall.io.network.tls import ended_unwelcome, refused_handshake
@@ -34,52 +35,52 @@ _MS: Final = 1e-3
 
 
 class PendingRequest:
-    """A question whose answer is under way; made by `AsyncConnection.ask`."""
+    """A request whose response is in flight. Created by `AsyncConnection.send_request`."""
 
-    __slots__ = ("_beginning", "_begun", "answer", "request_id")
+    __slots__ = ("_on_start", "_start", "request_id", "response")
 
-    def __init__(self, request_id: int, answer: asyncio.Future[Frame]) -> None:
+    def __init__(self, request_id: int, response: asyncio.Future[Frame]) -> None:
         self.request_id = request_id
-        self.answer = answer
-        self._begun: Begun | None = None
-        self._beginning: tuple[FrameHeader, bytes] | None = None
+        self.response = response
+        self._on_start: OnResponseStart | None = None
+        self._start: tuple[FrameHeader, bytes] | None = None
 
-    def when_begun(self, begun: Begun) -> None:
-        """Have `begun` called once, as soon as the beginning of an answer of data is there."""
-        if self._beginning is not None:
-            header, start = self._beginning
-            begun(header, memoryview(start))
+    def on_start(self, on_start: OnResponseStart) -> None:
+        """Call `on_start` once, as soon as the first bytes of a data response are there."""
+        if self._start is not None:
+            header, start = self._start
+            on_start(header, memoryview(start))
         else:
-            self._begun = begun
+            self._on_start = on_start
 
-    def has_begun(self, header: FrameHeader, start: memoryview) -> None:
-        """The beginning of the answer is there."""
-        if self._beginning is None:
-            # What begins an answer is kept for whoever asks later: the rest of it moves.
-            self._beginning = header, bytes(start[:FETCH_DATA_HEADER_SIZE])
-            begun, self._begun = self._begun, None
-            if begun is not None:
-                begun(header, start)
+    def started(self, header: FrameHeader, start: memoryview) -> None:
+        """Note that the first bytes of the response are there."""
+        if self._start is None:
+            # Copied for a later `on_start`: the decoder's buffer moves.
+            self._start = header, bytes(start[:FETCH_DATA_HEADER_SIZE])
+            on_start, self._on_start = self._on_start, None
+            if on_start is not None:
+                on_start(header, start)
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
-    """A connection that has been welcomed. Made by `open`."""
+    """A connection whose handshake is complete. Created by `open`."""
 
     def __init__(self, address: str, max_payload: int) -> None:
         self.address = address
         self._decoder = FrameDecoder(max_payload)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._asked: dict[int, PendingRequest] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._next_id = 0
-        self._heard = self._spoke = self._loop.time()
+        self._received_at = self._sent_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._welcome: Welcome | None = None
-        self._end: ConnectionError | None = None
-        #: Whether the transport has as much as it should hold.
-        self.is_clogged = False
+        self._failure: ConnectionError | None = None
+        #: True while the transport's write buffer is above its high-water mark.
+        self.is_write_blocked = False
         self.goodbye: Goodbye | None = None
-        #: Who gets frames that answer no question, who is told of room, and who of the end.
+        #: Called for frames that answer no request, for new space in the write buffer, and for the end.
         self.on_frame: Callable[[AsyncConnection, Frame], None] | None = None
         self.on_space: Callable[[], None] | None = None
         self.on_lost: Callable[[AsyncConnection, Exception], None] | None = None
@@ -89,7 +90,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     async def open(
         cls, address: str, hello: Hello, *, timeout_s: float, tls: ssl.SSLContext | None = None
     ) -> AsyncConnection:
-        """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
+        """Connect, send HELLO and wait for WELCOME; raises the server's refusal as an error of `seawall.errors`."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         connection = None
@@ -110,7 +111,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            # With TLS 1.3 a server judges the certificate of a client when the client's handshake is already over.
+            # With TLS 1.3 a server verifies the client's certificate after the client's handshake is complete.
             refused = error.__cause__ if isinstance(error, ConnectionError) else error
             if isinstance(refused, ssl.SSLError):
                 raise refused_handshake(address, refused) from error
@@ -123,102 +124,102 @@ class AsyncConnection(asyncio.BufferedProtocol):
             connection.close()
             raise ConnectionError(f"{address} answered HELLO by command {frame.header.command:#x}")
         connection._welcome = parse_welcome(frame.payload)
-        connection._look()
+        connection._keep_alive()
         return connection
 
     @property
     def welcome(self) -> Welcome:
-        """What the server granted."""
-        assert self._welcome is not None, "only `open` makes one"
+        """The WELCOME of the server: what it granted."""
+        assert self._welcome is not None, "created by `open` only"
         return self._welcome
 
     @property
-    def has_part(self) -> bool:
-        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+    def has_partial_frame(self) -> bool:
+        """True if a frame has arrived in part; it is lost with the connection."""
         return self._decoder.pending_size > 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used."""
-        return self._end is None and self.goodbye is None
+        """True while requests can be sent."""
+        return self._failure is None and self.goodbye is None
 
     def close(self) -> None:
-        """Say so and end it; closing twice is fine."""
+        """Send GOODBYE and close; idempotent."""
         transport = self._transport
         is_idle = transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
-        if self._end is None and self._welcome is not None and transport is not None and is_idle:
-            # Behind anything that waits it could wait for ever.
+        if self._failure is None and self._welcome is not None and transport is not None and is_idle:
+            # Only if the write buffer is empty: otherwise the GOODBYE could wait forever.
             transport.write(encode_control(Goodbye(0, 0)))
             if transport.get_extra_info("sslcontext") is None:
-                # An encrypted one would wait for the peer's farewell, and the loop may end before that.
+                # A TLS transport would wait for the peer's close_notify, and the loop may end before that.
                 transport.close()
         self._finish(ConnectionError("the connection was closed"))
 
     def disown(self) -> None:
-        """This is a forked child: leave socket, transport and loop to the parent."""
-        self._end = self._end or ConnectionError(f"the connection with {self.address} is the parent process's")
+        """Run in a forked child: leave the socket, the transport and the loop to the parent."""
+        self._failure = self._failure or ConnectionError(f"the connection with {self.address} is the parent process's")
         if self._transport is not None and not self._transport.is_closing():
             release_inherited(self._transport.get_extra_info("socket").fileno())
 
     def new_id(self) -> int:
-        """An id that no other request of this connection has."""
+        """A request id that is unique on this connection."""
         self._next_id += 1
         return self._next_id
 
     def send(self, *buffers: Buffer) -> None:
-        """Send bytes; what the socket does not take now waits in the transport."""
-        if self._transport is None or self._end is not None:
-            raise self._end or ConnectionError(f"no connection with {self.address}")
-        self._spoke = self._loop.time()
+        """Send bytes; the transport buffers what the socket does not accept now."""
+        if self._transport is None or self._failure is not None:
+            raise self._failure or ConnectionError(f"no connection with {self.address}")
+        self._sent_at = self._loop.time()
         self._transport.writelines(buffers)
 
     async def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
-        """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
-        return await self.answer(self.ask(payload), timeout_s=timeout_s)
+        """Send a request and wait for its response; raises the server's refusal, or `TimeoutError`."""
+        return await self.wait_response(self.send_request(payload), timeout_s=timeout_s)
 
-    def ask(self, payload: ControlPayload) -> PendingRequest:
-        """Ask something; `answer` waits for the answer, `forget` does without it."""
-        asked = PendingRequest(self.new_id(), self._loop.create_future())
-        self.send(encode_control(payload, request_id=asked.request_id, timestamp_ns=OsClock().wall_ns()))
-        self._asked[asked.request_id] = asked
-        return asked
+    def send_request(self, payload: ControlPayload) -> PendingRequest:
+        """Send a request. `wait_response` waits for its response, `forget` drops it."""
+        request = PendingRequest(self.new_id(), self._loop.create_future())
+        self.send(encode_control(payload, request_id=request.request_id, timestamp_ns=OsClock().wall_ns()))
+        self._pending[request.request_id] = request
+        return request
 
-    async def answer(self, asked: PendingRequest, *, timeout_s: float) -> Frame:
-        """The answer to a question; raises what the server refuses, `TimeoutError` if it is not there."""
+    async def wait_response(self, request: PendingRequest, *, timeout_s: float) -> Frame:
+        """Wait for the response to a request; raises the server's refusal, or `TimeoutError`."""
         try:
             async with asyncio.timeout(timeout_s):
-                frame = await asked.answer
+                frame = await request.response
         finally:
-            self.forget(asked)
+            self.forget(request)
         refusal = refusal_of(frame)
         if refusal is not None:
             raise refusal
         return frame
 
-    def forget(self, asked: PendingRequest) -> None:
-        """Pass the answer over when it comes."""
-        self._asked.pop(asked.request_id, None)
-        asked.answer.cancel()
+    def forget(self, request: PendingRequest) -> None:
+        """Ignore the response when it arrives."""
+        self._pending.pop(request.request_id, None)
+        request.response.cancel()
 
-    # --- what the loop calls ---------------------------------------------------------------------------------------
+    # --- callbacks of the event loop -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
-        # The loop decides about its class: that of uvloop has the methods, and does not inherit from asyncio's.
+        # The transport of uvloop has the same methods, but does not inherit from asyncio's class.
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where bytes are received."""
+        """The buffer that receives the next bytes."""
         return self._decoder.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
-        self._heard = self._loop.time()
+        """Bytes have arrived in the buffer."""
+        self._received_at = self._loop.time()
         self._decoder.received(nbytes)
         try:
             for frame in self._decoder.frames():
-                self._take(frame)
-            self._look_ahead()
+                self._handle(frame)
+            self._notify_started()
         except (ProtocolError, ConnectionError) as error:
             self._finish(ConnectionError(f"{self.address}: {error}"))
 
@@ -233,71 +234,71 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._finish(error)
 
     def pause_writing(self) -> None:
-        """The transport holds enough."""
-        self.is_clogged = True
+        """The write buffer is above its high-water mark."""
+        self.is_write_blocked = True
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
-        self.is_clogged = False
+        """The write buffer has space again."""
+        self.is_write_blocked = False
         if self.on_space is not None:
             self.on_space()
 
-    # --- inside ----------------------------------------------------------------------------------------------------
+    # --- internal --------------------------------------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         header = frame.header
         if header.kind == Kind.KEEPALIVE:
-            if header.command == KeepaliveCommand.PING and self._end is None:
+            if header.command == KeepaliveCommand.PING and self._failure is None:
                 self.send(encode_pong(header.id))
         elif header.kind == Kind.CONTROL and header.command == Command.GOODBYE:
             self.goodbye = parse_goodbye(frame.payload)
         else:
-            asked = self._asked.get(header.id) if header.kind == Kind.CONTROL else None
-            if asked is not None and not asked.answer.done():
-                asked.answer.set_result(frame)
+            request = self._pending.get(header.id) if header.kind == Kind.CONTROL else None
+            if request is not None and not request.response.done():
+                request.response.set_result(frame)
                 if header.command == Command.FETCH_DATA:
-                    asked.has_begun(header, frame.payload)
+                    request.started(header, frame.payload)
             elif self.on_frame is not None:
                 self.on_frame(self, frame)
             elif header.kind == Kind.CONTROL and header.command == Command.ERROR and not header.id:
                 self._finish(ConnectionError(f"{self.address}: {refusal_of(frame)}"))
 
-    def _look_ahead(self) -> None:
-        """Tell who waits for an answer of data that it has begun."""
-        beginning = self._decoder.beginning()
-        if beginning is None or len(beginning[1]) < FETCH_DATA_HEADER_SIZE:
+    def _notify_started(self) -> None:
+        """Notify the pending request whose data response has started to arrive."""
+        partial = self._decoder.beginning()
+        if partial is None or len(partial[1]) < FETCH_DATA_HEADER_SIZE:
             return
-        header, start = beginning
-        asked = self._asked.get(header.id)
-        if asked is not None and header.kind == Kind.CONTROL and header.command == Command.FETCH_DATA:
-            asked.has_begun(header, start)
+        header, start = partial
+        request = self._pending.get(header.id)
+        if request is not None and header.kind == Kind.CONTROL and header.command == Command.FETCH_DATA:
+            request.started(header, start)
 
-    def _look(self) -> None:
-        """Ping a quiet server, and give a silent one up."""
+    def _keep_alive(self) -> None:
+        """Ping a quiet server, and end the connection to a silent one."""
         welcome = self.welcome
         now = self._loop.time()
-        if self._end is not None:
+        if self._failure is not None:
             return
-        if welcome.idle_ms and now - self._heard >= welcome.idle_ms * _MS:
-            self._finish(ConnectionError(f"{self.address} has been silent for {now - self._heard:.1f} s"))
+        if welcome.idle_ms and now - self._received_at >= welcome.idle_ms * _MS:
+            self._finish(ConnectionError(f"{self.address} has been silent for {now - self._received_at:.1f} s"))
             return
         pause = max(1, welcome.keepalive_ms) * _MS
-        if now - min(self._heard, self._spoke) >= pause / 2:
+        if now - min(self._received_at, self._sent_at) >= pause / 2:
             self.send(encode_ping(self.new_id()))
-        self._timer = self._loop.call_later(pause / 2, self._look)
+        self._timer = self._loop.call_later(pause / 2, self._keep_alive)
 
     def _finish(self, error: ConnectionError) -> None:
-        if self._end is not None:
+        if self._failure is not None:
             return
-        self._end = error
+        self._failure = error
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
-        for asked in self._asked.values():
-            if not asked.answer.done():
-                asked.answer.set_exception(error)
-                # Nobody may be waiting for it: that is no defect to be told of.
-                asked.answer.exception()
+        for request in self._pending.values():
+            if not request.response.done():
+                request.response.set_exception(error)
+                # Marks the error as retrieved: asyncio would log a future that no task awaits.
+                request.response.exception()
         if self.on_lost is not None:
             self.on_lost(self, error)

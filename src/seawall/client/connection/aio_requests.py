@@ -1,8 +1,8 @@
-"""Questions to a server on an event loop: one connection for all of them, made again when it is lost.
+"""Requests to a server on an event loop, over one shared connection that is reopened when it is lost.
 
-The rules are those of `requests`: what is lost with its connection is asked again, unless it must not happen twice.
+The retry rules are those of `requests`: a request whose connection is lost is sent again if it is repeatable.
 
-No more questions are under way than a server takes on one connection; more wait for their turn.
+The number of requests in flight is limited to what a server accepts on one connection; further requests wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from seawall.client.connection.aio_connection import AsyncConnection, PendingRequest
-from seawall.client.connection.requests import asking_hello
+from seawall.client.connection.requests import request_hello
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.connection.targets import Target
 from seawall.client.read.answer_size import AnswerSize
@@ -26,64 +26,74 @@ from seawall.wire.lwp2.reading import Fetch
 
 _Result = TypeVar("_Result")
 
-#: Questions under way at once: fewer than a server takes, which goes on with those that nobody awaits any more.
-_UNDER_WAY_MAX: Final = REQUESTS_MAX - 64
+#: Concurrent requests. Below the server's limit, because the server also counts requests that we have forgotten.
+_IN_FLIGHT_MAX: Final = REQUESTS_MAX - 64
 
 
 class AsyncRequests:
-    """A connection for questions. Belongs to the loop it was made on."""
+    """A shared connection for requests. Belongs to the loop it was created on."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.answer_size = AnswerSize()
         self._connection: AsyncConnection | None = None
         self._connecting = asyncio.Lock()
-        self._turns = asyncio.Semaphore(_UNDER_WAY_MAX)
-        self._turn = 0
+        self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._next_address = 0
         self._is_closed = False
         self._process = OwnProcess("log")
 
     def check_open(self) -> None:
-        """Raise `WrongStateError` once it is closed, and in a forked child."""
+        """Raise `WrongStateError` if the log is closed, or in a forked child."""
         self._process.check()
         if self._is_closed:
             raise WrongStateError("this log is closed")
 
-    async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
-        """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
+    async def request(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
+        """The response to a request; raises the server's refusal. The server may take `wait_s` beyond the timeout."""
         timeout_s = self.target.timeout_s + wait_s
-        return await self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+        return await self.with_connection(
+            lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable
+        )
 
     async def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
-        """The answer to a read, for which no more is asked than the link allows."""
+        """The response to a fetch, which asks for no more bytes than the link has sustained (`AnswerSize`)."""
 
-        async def ask(connection: AsyncConnection) -> Frame:
+        async def fetch_sized(connection: AsyncConnection) -> Frame:
             allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
-            return await self.answer(connection, connection.ask(allowed), allowed, self.target.timeout_s + wait_s)
+            return await self.wait_response(
+                connection, connection.send_request(allowed), allowed, self.target.timeout_s + wait_s
+            )
 
-        return await self.use(ask)
+        return await self.with_connection(fetch_sized)
 
-    async def answer(self, connection: AsyncConnection, asked: PendingRequest, fetch: Fetch, timeout_s: float) -> Frame:
-        """The answer to a read that was asked for; less is asked for after it is lost."""
+    async def wait_response(
+        self, connection: AsyncConnection, request: PendingRequest, fetch: Fetch, timeout_s: float
+    ) -> Frame:
+        """Wait for the response to a fetch; later fetches ask for less if it is lost."""
         try:
-            frame = await connection.answer(asked, timeout_s=timeout_s)
+            frame = await connection.wait_response(request, timeout_s=timeout_s)
         except (ConnectionError, TimeoutError):
             self.answer_size.lost(fetch.max_bytes)
             raise
         self.answer_size.arrived(frame.header.payload_length)
         return frame
 
-    async def find_server(self) -> None:
-        """See that there is a server which lets us in; raises what is in the way."""
-        await self.use(_nothing)
+    async def check_server(self) -> None:
+        """Connect to check that a server accepts this client; raises the error that prevents it."""
+        await self.with_connection(_nothing)
 
-    async def use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True) -> _Result:
-        """Do something with the connection, and again with another one if it is lost."""
+    async def with_connection(
+        self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True
+    ) -> _Result:
+        """Run `work` with the connection, and again with a new one if it is lost."""
         self.check_open()
-        async with self._turns:
-            return await self._use(work, is_repeatable)
+        async with self._slots:
+            return await self._with_connection(work, is_repeatable)
 
-    async def _use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool) -> _Result:
+    async def _with_connection(
+        self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool
+    ) -> _Result:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.target.timeout_s
         backoff = Backoff()
@@ -110,24 +120,24 @@ class AsyncRequests:
                 raise OutcomeUnknownError(f"{self.target} did not answer in time") from error
 
     async def open_connection(self) -> AsyncConnection:
-        """A connection of its own, with any of the servers."""
+        """Open a new connection to the first address that answers."""
         self.check_open()
         addresses = self.target.addresses
         failure: Exception | None = None
         for _ in addresses:
-            address = addresses[self._turn % len(addresses)]
+            address = addresses[self._next_address % len(addresses)]
             try:
                 return await AsyncConnection.open(
-                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s, tls=self.target.tls
+                    address, request_hello(self.target), timeout_s=self.target.connect_timeout_s, tls=self.target.tls
                 )
             except ConnectionError as error:
-                self._turn += 1
+                self._next_address += 1
                 failure = error
-        assert failure is not None, "a target has an address"
+        assert failure is not None, "a target has at least one address"
         raise failure
 
     def close(self) -> None:
-        """End the connection; closing twice is fine."""
+        """Close the connection; idempotent."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
@@ -143,4 +153,4 @@ class AsyncRequests:
 
 
 async def _nothing(_connection: AsyncConnection) -> None:
-    """Being connected is all that is wanted."""
+    """Connecting is the whole check."""

@@ -1,13 +1,13 @@
-"""One connection with a server, for threads that wait: it owns its socket, and one thread uses it at a time.
+"""One blocking connection to a server. It owns its socket; one thread uses it at a time.
 
     connection = Connection.open("host:1992", Hello(…), timeout_s=5, clock=OsClock())
     frame = connection.request(Bounds(topic_id), timeout_s=30)     # sends, and receives on the same thread
 
-Pings are answered by whoever receives. A server that is silent for `idle_ms` is gone: who waits asks it before that
-(`keep_alive`). Whatever ends a connection is a `ConnectionError`, and the connection is of no use afterwards; what the
-server refuses is an error of the tree.
+The receiving thread answers pings. A server that is silent for `idle_ms` counts as gone; a thread that waits pings it
+before that (`keep_alive`). Every cause that ends a connection raises `ConnectionError`, and the connection is unusable
+afterwards. A refusal by the server raises the matching error of `seawall.errors`.
 
-It must not know sessions or topics.
+This module must not know about sessions or topics.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ if TYPE_CHECKING:
 
 _MS: Final = 1_000_000
 
-#: Is told header and beginning of a frame of data that is still arriving: its prefix, and maybe more.
-Begun: TypeAlias = Callable[[FrameHeader, memoryview], None]
+#: Called with the header and the first bytes (at least the data prefix) of a data frame that is still arriving.
+OnResponseStart: TypeAlias = Callable[[FrameHeader, memoryview], None]
 
 
 class Connection:
-    """A connection that has been welcomed. Made by `open`."""
+    """A connection whose handshake is complete. Created by `open`."""
 
     def __init__(self, stream: WaitingStream | TlsStream, address: str, clock: Clock, max_payload: int) -> None:
         self.stream = stream
         self.address = address
         self._clock = clock
         self._decoder = FrameDecoder(max_payload)
-        #: What waits for the socket: values first, with the memory that all values of the connection go through.
-        self._values: StreamedBatch | None = None
-        self._part: Bytes | None = None
+        #: Unsent data. A batch of streamed values goes before the outbox; all such batches share one part buffer.
+        self._streaming: StreamedBatch | None = None
+        self._part_buffer: Bytes | None = None
         self._outbox: deque[memoryview] = deque()
         self._next_id = 0
-        #: Questions whose answers were not taken, and frames that came behind an answer.
-        self._unanswered: set[int] = set()
-        self._behind: list[Frame] = []
-        #: When we heard of the server, spoke to it, and asked whether it lives.
-        self._heard_ns = self._spoke_ns = self._asked_ns = clock.monotonic_ns()
-        #: When we asked first of all the times that were not answered.
-        self._first_asked_ns = 0
+        #: Requests without a consumed response, and frames that arrived after a response.
+        self._pending_ids: set[int] = set()
+        self._queued_frames: list[Frame] = []
+        #: When we last received from the server, sent to it, and pinged it.
+        self._received_ns = self._sent_ns = self._pinged_ns = clock.monotonic_ns()
+        #: When we sent the first of the pings that are unanswered.
+        self._first_ping_ns = 0
         self._welcome: Welcome | None = None
-        #: Whether the server will end it: what is under way is still answered.
+        #: Set once the server announces that it will close. It still answers requests in flight.
         self.goodbye: Goodbye | None = None
         disown_on_fork(self)
 
@@ -77,7 +77,7 @@ class Connection:
     def open(
         cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock, tls: SSLContext | None = None
     ) -> Connection:
-        """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
+        """Connect, send HELLO and wait for WELCOME; raises the server's refusal as an error of `seawall.errors`."""
         deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
         connection = cls(open_stream(address, timeout_s, tls), address, clock, hello.max_payload)
         try:
@@ -103,68 +103,68 @@ class Connection:
 
     @property
     def welcome(self) -> Welcome:
-        """What the server granted."""
-        assert self._welcome is not None, "only `open` makes one"
+        """The WELCOME of the server: what it granted."""
+        assert self._welcome is not None, "created by `open` only"
         return self._welcome
 
     @property
-    def is_clogged(self) -> bool:
-        """Whether something waits for the socket to take it."""
-        return self._values is not None or bool(self._outbox)
+    def is_write_blocked(self) -> bool:
+        """True while unsent data waits for the socket."""
+        return self._streaming is not None or bool(self._outbox)
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether nothing is under way in either direction, and nothing lies between its bytes and the socket."""
-        has_nothing = not (self.is_clogged or self._behind or self._unanswered or self._decoder.pending_size)
-        return has_nothing and self.goodbye is None and type(self.stream) is WaitingStream
+    def is_idle(self) -> bool:
+        """True if nothing is in flight in either direction and the socket is plain, without TLS."""
+        is_busy = self.is_write_blocked or self._queued_frames or self._pending_ids or self._decoder.pending_size
+        return not is_busy and self.goodbye is None and type(self.stream) is WaitingStream
 
     @property
-    def has_part(self) -> bool:
-        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+    def has_partial_frame(self) -> bool:
+        """True if a frame has arrived in part; it is lost with the connection."""
         return self._decoder.pending_size > 0
 
     @property
-    def is_asked(self) -> bool:
-        """Whether an answer is under way that nobody has taken."""
-        return bool(self._unanswered)
+    def has_pending_request(self) -> bool:
+        """True if a request is in flight whose response is not consumed."""
+        return bool(self._pending_ids)
 
     def close(self) -> None:
-        """Say so and end it; closing twice is fine."""
-        if self._welcome is not None and not self.is_clogged:
-            # Behind half a frame nobody would understand it, and who is gone does not need it.
+        """Send GOODBYE and close; idempotent."""
+        if self._welcome is not None and not self.is_write_blocked:
+            # After half a frame the server could not parse it; a server that is gone does not need it.
             with contextlib.suppress(ConnectionError):
                 self.stream.send([encode_control(Goodbye(0, 0))])
         self.stream.close()
 
     def disown(self) -> None:
-        """This is a forked child: close its descriptor, and say nothing to the server, which talks with the parent."""
+        """Run in a forked child: close its descriptor without a GOODBYE, because the connection is the parent's."""
         self.stream.close()
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
-        """An id that no other request of this connection has."""
+        """A request id that is unique on this connection."""
         self._next_id += 1
         return self._next_id
 
     def send(self, *buffers: Buffer) -> None:
-        """Send bytes, as far as the socket takes them now; the rest goes with `flush`."""
+        """Send as many bytes as the socket accepts now; `flush` sends the rest."""
         self._outbox.extend(memoryview(buffer) for buffer in buffers)
         self.flush()
 
     @property
-    def takes_values(self) -> bool:
-        """Whether values can go out without their block: nothing lies between them and the socket, and the server
-        knows batches whose checksum comes behind them."""
-        is_known = self.welcome.features & Features.SUM_BEHIND
-        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream and bool(is_known)
+    def can_stream_values(self) -> bool:
+        """True if values can be sent without building their block first: the socket is plain, and the server accepts
+        batches with a trailing checksum."""
+        is_supported = self.welcome.features & Features.SUM_BEHIND
+        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream and bool(is_supported)
 
     def send_values(self, header: bytes, frame_id: int, held: HeldValues) -> None:
-        """Send a batch whose block these values make, as `send` does; only where it `takes_values`, and not clogged."""
-        assert not self.is_clogged, "what waits would come behind it"
-        if self._part is None:
-            self._part = np.empty(PART_SIZE, np.uint8)
-        self._values = StreamedBatch(header, frame_id, held, self._part)
+        """Send a batch made of these values, as `send` does. Requires `can_stream_values` and no unsent data."""
+        assert not self.is_write_blocked, "unsent data would be overtaken"
+        if self._part_buffer is None:
+            self._part_buffer = np.empty(PART_SIZE, np.uint8)
+        self._streaming = StreamedBatch(header, frame_id, held, self._part_buffer)
         self.flush()
 
     def send_control(self, payload: ControlPayload, request_id: int) -> None:
@@ -172,15 +172,15 @@ class Connection:
         self.send(encode_control(payload, request_id=request_id, timestamp_ns=self._clock.wall_ns()))
 
     def flush(self) -> None:
-        """Give the socket what waits for it."""
+        """Send unsent data, as much as the socket accepts."""
         outbox = self._outbox
-        if self._values is not None and not self._flush_values(self._values):
+        if self._streaming is not None and not self._flush_values(self._streaming):
             return
         while outbox:
             taken = self.stream.send(list(outbox))
             if not taken:
                 break
-            self._spoke_ns = self._clock.monotonic_ns()
+            self._sent_ns = self._clock.monotonic_ns()
             while outbox and taken >= len(outbox[0]):
                 taken -= len(outbox.popleft())
             if taken:
@@ -188,42 +188,42 @@ class Connection:
         self.stream.wants_space = bool(outbox)
 
     def _flush_values(self, values: StreamedBatch) -> bool:
-        """Whether the socket has all of the values that waited."""
-        assert isinstance(self.stream, WaitingStream), "others do not take values"
+        """Send streamed values; True once the socket has all of them."""
+        assert isinstance(self.stream, WaitingStream), "values are streamed to plain sockets only"
         if self.stream.send_by(values.send):
-            self._spoke_ns = self._clock.monotonic_ns()
-        if values.is_out:
-            self._values = None
-        self.stream.wants_space = not values.is_out
-        return values.is_out
+            self._sent_ns = self._clock.monotonic_ns()
+        if values.is_sent:
+            self._streaming = None
+        self.stream.wants_space = not values.is_sent
+        return values.is_sent
 
-    def exchanged(self, now_ns: int) -> None:
-        """Somebody has sent a frame over the socket and received the answer, past this connection."""
-        self._spoke_ns = self._heard_ns = now_ns
+    def record_exchange(self, now_ns: int) -> None:
+        """Note that the caller sent a frame over the socket and received its response, bypassing this connection."""
+        self._sent_ns = self._received_ns = now_ns
 
-    def take_up(self, unsent: bytes, received: bytes) -> None:
-        """Go on where an exchange past this connection ended: send the rest, and `receive` what came first."""
+    def resume(self, unsent: bytes, received: bytes) -> None:
+        """Continue after an exchange that bypassed this connection: send its unsent rest, queue what it received."""
         self._decoder.feed(received)
-        self._behind += self._frames()
+        self._queued_frames += self._frames()
         if unsent:
             self.send(unsent)
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[Frame]:
-        """The frames that have come; pings are answered, pongs are for the clock alone.
+        """The frames that have arrived. Answers pings; pongs only update the time of the last receive.
 
-        It waits for nothing but the rest of a large frame that has begun to arrive, and for that a moment at the most.
+        Does not block, except for a moment to receive the rest of a large frame that has started to arrive.
         """
-        if self._behind:
-            behind, self._behind = self._behind, []
-            return behind
+        if self._queued_frames:
+            queued, self._queued_frames = self._queued_frames, []
+            return queued
         count = self._receive_bytes()
         if count is None:
             return []
         if not count:
             raise ConnectionError(f"{self.address} has closed the connection")
-        self._heard_ns = self._clock.monotonic_ns()
+        self._received_ns = self._clock.monotonic_ns()
         self._decoder.received(count)
         return self._frames()
 
@@ -240,15 +240,16 @@ class Connection:
             frames = self._decoder.frames()
         except ProtocolError as error:
             raise ConnectionError(f"{self.address} does not speak the protocol: {error}") from error
-        return [frame for frame in frames if not self._is_answered(frame)]
+        return [frame for frame in frames if not self._is_handled(frame)]
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until `receive` has something to do, or there is room for what was not sent."""
+        """Wait until the socket is readable, or writable while there is unsent data."""
         if not self._decoder.awaited_size or not self.stream.waits:
             await_streams([self.stream], None, timeout_s)
         self.flush()
 
-    def _is_answered(self, frame: Frame) -> bool:
+    def _is_handled(self, frame: Frame) -> bool:
+        """True for keep-alive and GOODBYE frames, which are handled here."""
         header = frame.header
         if header.kind == Kind.KEEPALIVE:
             if header.command == KeepaliveCommand.PING:
@@ -260,37 +261,37 @@ class Connection:
         return False
 
     def keep_alive(self, now_ns: int) -> int:
-        """Ask a quiet server whether it lives; when to come again. `ConnectionError` if it does not answer.
+        """Ping a quiet server and return when to call this again; `ConnectionError` if it does not answer.
 
-        It may only be quiet because nobody has listened, so silence counts from a question on.
+        The silence counts from the first unanswered ping: before that, we may not have read what the server sent.
         """
         welcome = self.welcome
         pause_ns = max(1, welcome.keepalive_ms) * _MS
-        is_unanswered = self._asked_ns > self._heard_ns
-        if welcome.idle_ms and is_unanswered and now_ns - self._first_asked_ns >= welcome.idle_ms * _MS - pause_ns:
-            raise ConnectionError(f"{self.address} has been silent for {(now_ns - self._heard_ns) // _MS} ms")
-        if now_ns >= max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns:
+        is_ping_pending = self._pinged_ns > self._received_ns
+        if welcome.idle_ms and is_ping_pending and now_ns - self._first_ping_ns >= welcome.idle_ms * _MS - pause_ns:
+            raise ConnectionError(f"{self.address} has been silent for {(now_ns - self._received_ns) // _MS} ms")
+        if now_ns >= max(min(self._sent_ns, self._received_ns), self._pinged_ns) + pause_ns:
             self.send(encode_ping(self.new_id()))
-            if not is_unanswered:
-                self._first_asked_ns = now_ns
-            self._asked_ns = now_ns
-        return max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns
+            if not is_ping_pending:
+                self._first_ping_ns = now_ns
+            self._pinged_ns = now_ns
+        return max(min(self._sent_ns, self._received_ns), self._pinged_ns) + pause_ns
 
     def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
-        """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
-        return self.answer(self.ask(payload), timeout_s=timeout_s)
+        """Send a request and wait for its response; raises the server's refusal, or `TimeoutError`."""
+        return self.wait_response(self.send_request(payload), timeout_s=timeout_s)
 
-    def ask(self, payload: ControlPayload) -> int:
-        """Ask something; `answer` waits for the answer to what this returns."""
+    def send_request(self, payload: ControlPayload) -> int:
+        """Send a request and return its id for `wait_response`."""
         request_id = self.new_id()
         self.send_control(payload, request_id)
-        self._unanswered.add(request_id)
+        self._pending_ids.add(request_id)
         return request_id
 
-    def answer(self, request_id: int, *, timeout_s: float, begun: Begun | None = None) -> Frame:
-        """Wait for the answer to a question; answers are taken in the order of the questions, others are passed over.
+    def wait_response(self, request_id: int, *, timeout_s: float, on_start: OnResponseStart | None = None) -> Frame:
+        """Wait for the response to a request. Consume responses in the order of the requests: others are skipped.
 
-        If it is a large one of data, `begun` is called when its beginning is there, once at the most.
+        Calls `on_start` at most once, when the first bytes of a large data response are there.
         """
         deadline_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
         while True:
@@ -298,30 +299,30 @@ class Connection:
             for number, frame in enumerate(frames, 1):
                 refusal = refusal_of(frame)
                 if frame.header.id == request_id or (refusal is not None and not frame.header.id):
-                    self._unanswered.discard(request_id)
-                    self._behind = frames[number:]
+                    self._pending_ids.discard(request_id)
+                    self._queued_frames = frames[number:]
                     if refusal is not None:
                         raise refusal
                     return frame
-            if begun is not None and self._has_begun(request_id, begun):
-                begun = None
+            if on_start is not None and self._notify_start(request_id, on_start):
+                on_start = None
             left_ns = deadline_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
                 raise TimeoutError(f"{self.address} did not answer within {timeout_s:.3g} s")
             if not frames:
                 self.wait(seconds(left_ns))
 
-    def _has_begun(self, request_id: int, begun: Begun) -> bool:
-        """Whether the beginning of an answer is there, which is told then."""
-        beginning = self._decoder.beginning()
-        if beginning is None or beginning[0].id != request_id or len(beginning[1]) < FETCH_DATA_HEADER_SIZE:
+    def _notify_start(self, request_id: int, on_start: OnResponseStart) -> bool:
+        """Call `on_start` if the first bytes of the response are there; True if it was called."""
+        partial = self._decoder.beginning()
+        if partial is None or partial[0].id != request_id or len(partial[1]) < FETCH_DATA_HEADER_SIZE:
             return False
-        begun(*beginning)
+        on_start(*partial)
         return True
 
 
 def refusal_of(frame: Frame) -> SeawallError | None:
-    """The error that a frame tells of, if it is one."""
+    """The error in an ERROR frame; None for other frames."""
     if frame.header.kind == Kind.CONTROL and frame.header.command == Command.ERROR:
         return error_of(parse_error(frame.payload))
     return None

@@ -1,7 +1,7 @@
-"""What a server refuses, as errors of the one tree.
+"""Maps the error codes of a server to exceptions of `seawall.errors`.
 
-A code that is known has its own error; one that is not has the error of its class, which says all that a caller needs
-to know: whether to correct the request, to send it again, or to find out what became of it.
+A known code has its own exception. An unknown code gets the exception of its error class, which tells the caller
+whether to correct the request, to send it again, or to find out its outcome.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.READ_ONLY: ReadOnlyError,
 }
 
-#: What batches are refused for and requests are not: a topic that is full is no reason to give a server up.
-_OF_BATCHES: Final[dict[int, type[SeawallError]]] = {ErrorCode.READ_ONLY: FullError}
+#: Codes with another meaning for a batch than for a request: a full topic is no reason to give up on the server.
+_BY_CODE_OF_BATCH: Final[dict[int, type[SeawallError]]] = {ErrorCode.READ_ONLY: FullError}
 
 _BY_CLASS: Final[dict[int, type[SeawallError]]] = {
     ErrorClass.CALLER: CallerError,
@@ -65,8 +65,8 @@ _BY_CLASS: Final[dict[int, type[SeawallError]]] = {
     ErrorClass.OUTCOME_UNKNOWN: OutcomeUnknownError,
 }
 
-#: Reasons for which a batch was refused before its number was used, so that another batch may have it.
-NUMBER_IS_FREE: Final = frozenset(
+#: Reasons for refusing a batch before its client seq was used: the next batch must take that client seq.
+CLIENT_SEQ_UNUSED: Final = frozenset(
     {
         int(ErrorCode.PAYLOAD_TOO_LARGE),
         int(ErrorCode.INVALID_PAYLOAD),
@@ -78,52 +78,52 @@ NUMBER_IS_FREE: Final = frozenset(
     }
 )
 
-_WORDS: Final = {
-    int(ErrorCode.TOPIC_NOT_FOUND): "there is no such topic any more",
+_REASONS: Final = {
+    int(ErrorCode.TOPIC_NOT_FOUND): "the topic does not exist any more",
     int(ErrorCode.TOPIC_DELETED): "the topic was deleted",
-    int(ErrorCode.OUTSIDE_SESSION_WINDOW): "it came too late to tell whether an earlier copy is stored",
-    int(ErrorCode.CLIENT_SEQ_SKIPPED): "it was given up before it came, and is not stored",
+    int(ErrorCode.OUTSIDE_SESSION_WINDOW): "it arrived too late to find out whether an earlier copy is stored",
+    int(ErrorCode.CLIENT_SEQ_SKIPPED): "its client seq was abandoned before it arrived, and it is not stored",
     int(ErrorCode.NOT_ALLOWED_BY_TOPIC): "the topic does not allow its order or ack level",
-    int(ErrorCode.PAYLOAD_MISMATCH): "another batch was stored under its number",
-    int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is, or has failed",
+    int(ErrorCode.PAYLOAD_MISMATCH): "another batch was stored under its client seq",
+    int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is full or has failed",
 }
 
-#: Errors after which a publisher has to stop.
-ENDING: Final = (FencedError, ReadOnlyError)
+#: Errors after which a publisher must stop.
+SESSION_ENDING: Final = (FencedError, ReadOnlyError)
 
-#: Codes that tell of pressure and not of a fault.
-PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})
+#: Codes that report backpressure, not a fault.
+BACKPRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})
 
 
 def error_of(refusal: Error) -> SeawallError:
-    """The error that an ERROR frame tells of."""
+    """The exception for an ERROR frame."""
     kind = _BY_CODE.get(refusal.code, _BY_CLASS[refusal.error_class])
     if (refusal.code, refusal.error_class) == (ErrorCode.READ_ONLY, ErrorClass.RETRYABLE):
-        # The disk is full and not broken: nothing was stored, and it passes.
+        # The disk is full, not broken: nothing was stored, and a retry may succeed.
         kind = DiskFullError
     return kind(f"{refusal.text or name_of(refusal.code)} (code {refusal.code:02x})")
 
 
 def rejection(reason: int, topic: str, client_seq: int) -> SeawallError:
-    """The error of a batch that is not stored."""
-    kind = _OF_BATCHES.get(reason) or _BY_CODE.get(reason)
+    """The exception of a batch that the server refused and did not store."""
+    kind = _BY_CODE_OF_BATCH.get(reason) or _BY_CODE.get(reason)
     if kind is None:
         known = reason in ErrorCode.__members__.values()
         kind = _BY_CLASS[ErrorCode(reason).error_class if known else ErrorClass.CALLER]
-    why = _WORDS.get(reason, name_of(reason))
+    why = _REASONS.get(reason, name_of(reason))
     return kind(f"batch {client_seq} for {topic!r} was refused: {why} (code {reason:02x})")
 
 
 def unknown_outcome(topic: str, client_seq: int, why: str | Exception) -> OutcomeUnknownError:
-    """The error of a batch that may be stored or not."""
+    """The exception of a batch that may or may not be stored."""
     error = OutcomeUnknownError(f"batch {client_seq} for {topic!r} may be stored or not: {why}")
     error.__cause__ = why if isinstance(why, Exception) else None
     return error
 
 
 def name_of(code: int) -> str:
-    """A code in words."""
+    """The name of an error code as words."""
     try:
         return ErrorCode(code).name.lower().replace("_", " ")
     except ValueError:
-        return "a code that this client does not know"
+        return "an error code that this client does not know"

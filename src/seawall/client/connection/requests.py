@@ -1,8 +1,8 @@
-"""Questions to a server that wait for their answer, for threads: a connection each, which is kept for the next one.
+"""Blocking requests to a server over a pool of connections, with retries. Each request has a connection of its own.
 
-A question that is lost with its connection is asked again, after a pause that grows, until the patience of the target
-is over; one that must not happen twice is not, once it was sent (`OutcomeUnknownError`). A server that refuses for now
-is asked again too, but not one that says it is full: only somebody who makes room changes that.
+A request whose connection is lost is sent again with exponential backoff until the target's timeout; a request that is
+not repeatable is not, once it was sent (`OutcomeUnknownError`). A request that the server refuses with a retryable
+error is repeated too, except for `FullError`: that does not pass by itself.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from seawall.wire.lwp2.frames import ControlPayload
 from seawall.wire.lwp2.reading import Fetch
 from seawall.wire.lwp2.session import Hello
 
-#: Connections that are kept while nobody asks anything.
+#: Idle connections that are kept for the next requests.
 IDLE_CONNECTIONS_MAX: Final = 4
 
-#: What a connection for questions offers: everything that is read or published over one.
-ASKING_FEATURES: Final = int(
+#: Features that a connection without a session offers: everything that requests and reads use.
+REQUEST_FEATURES: Final = int(
     Features.LZ4
     | Features.ZSTD
     | Features.PUSH
@@ -46,90 +46,90 @@ ASKING_FEATURES: Final = int(
 _Result = TypeVar("_Result")
 
 
-def asking_hello(target: Target) -> Hello:
-    """What a connection without a session says first."""
-    return Hello(max_payload=PAYLOAD_SIZE_MIN, features=ASKING_FEATURES, token=target.token, name=target.name)
+def request_hello(target: Target) -> Hello:
+    """The HELLO of a connection without a session."""
+    return Hello(max_payload=PAYLOAD_SIZE_MIN, features=REQUEST_FEATURES, token=target.token, name=target.name)
 
 
 class Requests:
-    """Connections for questions. Threads may share it."""
+    """A pool of connections for requests. Threads may share it."""
 
     def __init__(self, target: Target, clock: Clock | None = None) -> None:
         self.target = target
         self.clock = clock or OsClock()
         self.answer_size = AnswerSize()
         self._idle: list[Connection] = []
-        #: Those with a question under way that nobody waits for right now.
-        self._asked: set[Connection] = set()
+        #: Connections with a prefetch in flight that no thread waits for right now.
+        self._in_flight: set[Connection] = set()
         self._lock = threading.Lock()
-        self._turn = 0
+        self._next_address = 0
         self._is_closed = False
         disown_on_fork(self)
 
     def disown(self) -> None:
-        """This is a forked child: the connections are the parent's, and threads that held the lock are not here."""
+        """Run in a forked child: drop the parent's connections, and the lock that a thread of the parent may hold."""
         self._lock = threading.Lock()
         self._idle.clear()
-        self._asked.clear()
+        self._in_flight.clear()
 
     def check_open(self) -> None:
-        """Raise `WrongStateError` once it is closed."""
+        """Raise `WrongStateError` if the log is closed."""
         if self._is_closed:
             raise WrongStateError("this log is closed")
 
-    def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
-        """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
+    def request(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
+        """The response to a request; raises the server's refusal. The server may take `wait_s` beyond the timeout."""
         timeout_s = self.target.timeout_s + wait_s
-        return self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+        return self.with_connection(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
 
     def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
-        """The answer to a read, for which no more is asked than the link allows."""
+        """The response to a fetch, which asks for no more bytes than the link has sustained (`AnswerSize`)."""
 
-        def ask(connection: Connection) -> Frame:
+        def fetch_sized(connection: Connection) -> Frame:
             allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
-            with self.sizing(allowed.max_bytes):
+            with self.tracking_loss(allowed.max_bytes):
                 frame = connection.request(allowed, timeout_s=self.target.timeout_s + wait_s)
             self.answer_size.arrived(frame.header.payload_length)
             return frame
 
-        return self.use(ask)
+        return self.with_connection(fetch_sized)
 
     @contextmanager
-    def sizing(self, asked: int) -> Iterator[None]:
-        """Around the wait for an answer of up to so many bytes: ask for less after it is lost."""
+    def tracking_loss(self, size: int) -> Iterator[None]:
+        """Wrap the wait for a response of up to `size` bytes: later fetches ask for less if it is lost."""
         try:
             yield
         except (ConnectionError, TimeoutError):
-            self.answer_size.lost(asked)
+            self.answer_size.lost(size)
             raise
 
-    def find_server(self) -> None:
-        """See that there is a server which lets us in; raises what is in the way."""
-        self.use(lambda _: None)
+    def check_server(self) -> None:
+        """Connect to check that a server accepts this client; raises the error that prevents it."""
+        self.with_connection(lambda _: None)
 
-    def use(
+    def with_connection(
         self, work: Callable[[Connection], _Result], is_repeatable: bool = True, first: Connection | None = None
     ) -> _Result:
-        """Do something with a connection, and again with another one if it is lost.
+        """Run `work` with a connection, and again with another one if the connection is lost.
 
-        `first` is a connection that a question was left under way on, which is used before all others. Who leaves one
-        under way says so when it is not wanted any more (`let_go`).
+        `first` is a connection with a request in flight, to be used before all others. A caller that leaves a request
+        in flight calls `discard` when it does not want the response any more.
         """
         deadline_ns = self.clock.monotonic_ns() + int(self.target.timeout_s * 1e9)
         backoff = Backoff()
         while True:
             connection = None
             try:
-                connection = self._take(deadline_ns) if first is None else self._take_back(first)
+                connection = self._take(deadline_ns) if first is None else self._reclaim(first)
                 result = work(connection)
             except FullError:
-                self._end(connection, keep=True)
+                self._release(connection, keep=True)
                 raise
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
-                self._end(connection, keep=is_refused)
+                self._release(connection, keep=is_refused)
                 if connection is not None and connection is first:
-                    # It was left alone for a while: that it is gone says nothing.
+                    # It was idle for a while: its loss does not count as a failed attempt.
                     first = None
                     continue
                 if connection is not None and not is_repeatable and not is_refused:
@@ -141,44 +141,44 @@ class Requests:
                     raise RetryableError(f"no answer of {self.target}: {error}") from error
                 await_streams([], None, seconds(pause_ns))
             except TimeoutError as error:
-                self._end(connection, keep=False)
+                self._release(connection, keep=False)
                 if is_repeatable:
                     raise RetryableError(str(error)) from error
                 raise OutcomeUnknownError(str(error)) from error
             except SeawallError:
-                self._end(connection, keep=True)
+                self._release(connection, keep=True)
                 raise
             except BaseException:
-                self._end(connection, keep=False)
+                self._release(connection, keep=False)
                 raise
             else:
-                self._end(connection, keep=True)
+                self._release(connection, keep=True)
                 return result
 
     def open_connection(self, deadline_ns: int) -> Connection:
-        """A connection of its own, with any of the servers."""
+        """Open a new connection to the first address that answers."""
         addresses = self.target.addresses
         failure: Exception | None = None
         for _ in addresses:
-            address = addresses[self._turn % len(addresses)]
+            address = addresses[self._next_address % len(addresses)]
             left_s = seconds(deadline_ns - self.clock.monotonic_ns())
             timeout_s = max(0.001, min(self.target.connect_timeout_s, left_s))
             try:
                 return Connection.open(
-                    address, asking_hello(self.target), timeout_s=timeout_s, clock=self.clock, tls=self.target.tls
+                    address, request_hello(self.target), timeout_s=timeout_s, clock=self.clock, tls=self.target.tls
                 )
             except ConnectionError as error:
-                self._turn += 1
+                self._next_address += 1
                 failure = error
-        assert failure is not None, "a target has an address"
+        assert failure is not None, "a target has at least one address"
         raise failure
 
     def close(self) -> None:
-        """End all connections; closing twice is fine."""
+        """Close all connections; idempotent."""
         with self._lock:
             self._is_closed = True
-            ended, self._idle = [*self._idle, *self._asked], []
-            self._asked.clear()
+            ended, self._idle = [*self._idle, *self._in_flight], []
+            self._in_flight.clear()
         for connection in ended:
             connection.close()
 
@@ -190,7 +190,7 @@ class Requests:
             if connection is None:
                 return self.open_connection(deadline_ns)
             try:
-                # What came meanwhile: pings, which are answered, and the end.
+                # Answers pings that arrived meanwhile, and notices a closed connection.
                 connection.receive()
             except ConnectionError:
                 connection.close()
@@ -199,24 +199,24 @@ class Requests:
                 return connection
             connection.close()
 
-    def let_go(self, connection: Connection) -> None:
-        """End a connection on which a question was left under way."""
+    def discard(self, connection: Connection) -> None:
+        """Close a connection that has a request in flight."""
         with self._lock:
-            self._asked.discard(connection)
+            self._in_flight.discard(connection)
         connection.close()
 
-    def _take_back(self, connection: Connection) -> Connection:
+    def _reclaim(self, connection: Connection) -> Connection:
         with self._lock:
             self.check_open()
-            self._asked.discard(connection)
+            self._in_flight.discard(connection)
         return connection
 
-    def _end(self, connection: Connection | None, *, keep: bool) -> None:
+    def _release(self, connection: Connection | None, *, keep: bool) -> None:
         if connection is None:
             return
         with self._lock:
-            if keep and not self._is_closed and connection.is_asked:
-                self._asked.add(connection)
+            if keep and not self._is_closed and connection.has_pending_request:
+                self._in_flight.add(connection)
                 return
             if keep and not self._is_closed and len(self._idle) < IDLE_CONNECTIONS_MAX:
                 self._idle.append(connection)

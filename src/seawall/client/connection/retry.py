@@ -1,7 +1,7 @@
-"""How long to wait before trying again, and when to stop trying. Pure: time and chance are passed in.
+"""Exponential backoff with jitter between retries. Pure: the random source is passed in.
 
-A pause doubles with every failure in a row up to a bound, and half of it is left to chance, so that clients that lost
-the same server do not come back all at once.
+The pause doubles with each consecutive failure up to a limit. Half of it is random, so that clients that lost the same
+server do not reconnect all at once.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _NS: Final = 1_000_000_000
 
 
 class Backoff:
-    """Pauses between attempts that fail."""
+    """The pauses between failed attempts."""
 
-    __slots__ = ("_chance", "_failures")
+    __slots__ = ("_failures", "_random")
 
-    def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        self._chance = chance
+    def __init__(self, random_fraction: Callable[[], float] = random.random) -> None:
+        self._random = random_fraction
         self._failures = 0
 
     def pause_ns(self) -> int:
-        """The pause after one more failure."""
+        """Count one more failure and return the pause after it."""
         longest = min(FIRST_PAUSE_NS << min(self._failures, 32), LAST_PAUSE_NS)
         self._failures += 1
-        return longest // 2 + int(self._chance() * (longest // 2))
+        return longest // 2 + int(self._random() * (longest // 2))
 
     def succeeded(self) -> None:
-        """Begin with short pauses again."""
+        """Restart with the shortest pause."""
         self._failures = 0
 
 
 def deadline_ns(now_ns: int, timeout_s: float | None) -> int | None:
-    """When a wait of so many seconds ends; None never does."""
+    """The deadline of a wait that starts now; None for no limit."""
     return None if timeout_s is None else now_ns + int(timeout_s * _NS)
 
 
 def seconds(span_ns: int) -> float:
-    """Nanoseconds as seconds."""
+    """Convert nanoseconds to seconds."""
     return span_ns / _NS

@@ -1,13 +1,14 @@
-"""The life of a publisher's session: what it says in HELLO, and what a WELCOME means for it. No I/O.
+"""The session state of a publisher: which HELLO to send, and how to handle each WELCOME. No I/O.
 
-    begins         OPEN: fences older sessions of the client, if it has one
-    goes on        JOIN, on every further connection and after a loss: it fences nobody
-    was forgotten  OPEN again, naming the lowest number that is not decided
-    has expired    OPEN again if nothing sent is undecided; else it is over: a repetition could be stored twice
+    start       OPEN: fences older sessions of the same client id
+    continue    JOIN, on each further connection and after a connection loss: fences no session
+    forgotten   OPEN again, with the lowest undecided client seq
+    expired     OPEN again if nothing that was sent is undecided; otherwise the session ends, because a repetition
+                could be stored twice
 
-What the server has not decided is sent again by `outgoing`, also where the server has: it answers with the numbers of
-the original. A server that lost what it had acknowledged (ack level 1, or a class below fsync, and a crash) refuses to
-go on behind the hole: that is told, and the hole is given up.
+`outgoing` sends undecided batches again. If the server has stored one already, it acknowledges it with the seqs of the
+original. A server that lost acknowledged batches (ack level 1, or a durability class below fsync, and a crash) refuses
+to continue after the hole: the session reports the loss and abandons the missing client seqs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CODEC_FEATURES: Final = {Codec.LZ4: Features.LZ4, Codec.ZSTD: Features.ZSTD}
 
 
 class Session:
-    """What a publisher knows of its session."""
+    """The client side of a publisher's session."""
 
     def __init__(self, target: Target, outgoing: Outgoing, client_id: int) -> None:
         self._target = target
@@ -36,11 +37,11 @@ class Session:
         self._client_id = ClientId(client_id)
         self._flags = HelloFlags.OPEN
         self._is_forgotten = False
-        #: The term of the server that we know, 0 before there is one.
+        #: The term of the server at the last WELCOME; 0 before the first.
         self._term = 0
 
     def hello(self) -> Hello:
-        """What to say on the next connection."""
+        """The HELLO for the next connection."""
         outgoing = self._outgoing
         start = outgoing.lowest_unused
         return Hello(
@@ -56,11 +57,11 @@ class Session:
         )
 
     def is_granted(self, welcome: Welcome) -> bool:
-        """Take what the server grants; false if another HELLO has to be said, `FencedError` if it is over."""
+        """Apply a WELCOME. False if another HELLO must be sent; raises `FencedError` if the session is over."""
         outgoing = self._outgoing
         if welcome.status in _GRANTED:
             if self._term not in (0, welcome.term) and welcome.next_seq < outgoing.lowest_unused:
-                # Another process, which does not know what the one before it has acknowledged.
+                # The server restarted and lost batches that it had acknowledged.
                 self._term = 0
                 return self._give_up_lost(welcome)
             self._term = welcome.term
@@ -78,14 +79,14 @@ class Session:
         return False
 
     def _require_expired(self, welcome: Welcome) -> None:
-        """Refuse to go on, unless the server only has forgotten the session and nothing sent is undecided."""
+        """Raise unless the server has merely expired the session and nothing that was sent is undecided."""
         client_id = self._outgoing.client_id or self._client_id
         if welcome.next_seq:
             raise FencedError(f"client {client_id} has a newer session: this publisher must stop")
         if self._outgoing.lowest_undecided < self._outgoing.next_seq:
             raise SessionExpiredError(
-                f"the session of client {client_id} has expired at the server: what was sent and not answered may be "
-                "stored, and cannot be sent again; look for it in the topic, then go on with a new publisher"
+                f"the session of client {client_id} has expired on the server: batches that were sent and not "
+                "acknowledged may be stored, and cannot be sent again; check the topic, then open a new publisher"
             )
 
     def _give_up_lost(self, welcome: Welcome) -> bool:

@@ -1,10 +1,10 @@
-"""Where a server is and how patient to be with it: the address of `connect` in its parts.
+"""Parses the URL of `seawall.connect` and holds the connection settings: addresses, token, timeouts, TLS.
 
 seawall://host            port 1992
 seawall://host:1993
-seawall://a:1992,b:1992   several, tried in turn
+seawall://a:1992,b:1992   several addresses of one log, tried in order
 seawall://[::1]:1992
-seawalls://host           the same, encrypted
+seawalls://host           with TLS
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ DEFAULT_PORT: Final = 1992
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, or several that are the same log, and what is told to it."""
+    """A server, or several addresses of the same log, and how to connect to it."""
 
     addresses: tuple[str, ...]
     token: str = field(default="", repr=False)
-    #: What the server calls this client in its messages.
+    #: The name of this client in the server's messages.
     name: str = ""
-    #: How long a request may take, and how long a lost server is looked for, before that is an error.
+    #: How long a request may take, and how long to retry while no server answers, before an error is raised.
     timeout_s: float = 30.0
     #: How long one attempt to connect may take.
     connect_timeout_s: float = 5.0
-    #: How connections are encrypted; None if they are not.
+    #: TLS settings; None for plain connections.
     tls: SSLContext | None = None
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ def parse_target(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> Target:
-    """The server that a URL names; encrypted if the URL or `tls` says so, with a client certificate if one is given."""
+    """Parse a server URL. TLS is on if the scheme or `tls` says so, or if a client certificate is given."""
     scheme = TLS_SCHEME if url.startswith(TLS_SCHEME) else SCHEME
     if not url.startswith(scheme):
-        raise InvalidInputError(f"{url!r} is no address of a log: write {SCHEME}host:port, or {TLS_SCHEME}host:port")
+        raise InvalidInputError(f"{url!r} is not a log URL: write {SCHEME}host:port, or {TLS_SCHEME}host:port")
     if tls is None:
         tls = scheme == TLS_SCHEME
     elif tls is False and scheme == TLS_SCHEME:
-        raise InvalidInputError(f"{url!r} wants TLS, and tls=False none: write {SCHEME}host:port")
+        raise InvalidInputError(f"{url!r} requires TLS, but tls=False turns it off: write {SCHEME}host:port")
     if timeout_s <= 0 or connect_timeout_s <= 0:
         raise InvalidInputError(f"timeouts of {timeout_s} and {connect_timeout_s} s: both must be above 0")
     texts = url.removeprefix(scheme).rstrip("/").split(",")
@@ -76,7 +76,7 @@ def parse_target(
 
 
 def _address(text: str) -> str:
-    # A name without a port, or a bracketed number without one.
+    # In "[::1]:1992" only a colon after the bracket separates a port.
     bare = text.rpartition("]")[2] if text.startswith("[") else text
     address = parse_address(text if ":" in bare else f"{text}:{DEFAULT_PORT}")
     return format_address(*address)

@@ -1,1 +1,1 @@
-"""Publishing over the network: one state machine without I/O, and its senders for threads and for asyncio."""
+"""Publishing over the network: a state machine without I/O (`outgoing`), and senders for threads and for asyncio."""

@@ -1,8 +1,8 @@
-"""A session of a publisher on an event loop: the machine of `outgoing` with connections that the loop reads.
+"""The session of a publisher on an event loop: the state machine of `outgoing` with asyncio connections.
 
-What is published in one turn of the loop shares a batch. A task makes lost connections again, joining the session;
-what was sent on one and is not decided is sent again under its number. Patience is that of `sender`. Everything runs on
-the loop it was opened on.
+Records published in one iteration of the loop share a batch. A task reopens lost connections and joins the session;
+undecided batches are sent again under their numbers. Timeouts are those of `sender`. Everything runs on the loop it
+was opened on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from seawall.api.publishable import Records
 from seawall.client.connection.aio_connection import AsyncConnection
-from seawall.client.connection.refusals import ENDING
+from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
@@ -42,7 +42,7 @@ class AsyncSender:
         self._clock = OsClock()
         self._loop = asyncio.get_running_loop()
         self._connections: list[AsyncConnection] = []
-        self._turn = 0
+        self._rotation = 0
         self._backoff = Backoff()
         self._verdicts = Verdicts(outgoing, self._clock)
         self._is_closed = False
@@ -51,19 +51,19 @@ class AsyncSender:
         self._waiters: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
         self._last_loss: Exception = ConnectionError("no connection yet")
-        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
-        self._alone_since = self._loop.time()
+        #: Since when no server has answered; 0 while one does.
+        self._unreachable_since = self._loop.time()
         self._task: asyncio.Task[None] | None = None
-        #: Why nothing can be sent any more.
+        #: The error that ended the session.
         self.failure: SeawallError | None = None
-        self._guard = FailAll(self._fail)
-        #: Of a frame that came: what ends its connection is for the connection.
+        self._fail_guard = FailAll(self._fail)
+        #: For received frames: the connection handles the errors that end only itself.
         self._frame_guard = FailAll(self._fail, ConnectionError, ProtocolError)
         disown_on_fork(self)
         finish_at_exit(self)
 
     def disown(self) -> None:
-        """This is a forked child: session, connections and records under way are the parent's."""
+        """Run in a forked child: the session, its connections and its records in flight are the parent's."""
         self._is_closed = True
         self._connections.clear()
         self._waiters.clear()
@@ -72,19 +72,19 @@ class AsyncSender:
         self._outgoing.take_decided()
 
     async def open(self) -> None:
-        """Find the server and open the session; raises what is in the way."""
+        """Connect and open the session; raises the error that prevents it."""
         self._task = self._loop.create_task(self._stay_connected())
         await self._wait_until(lambda: bool(self._connections) or self.failure is not None)
         if self.failure is not None:
             await self.close()
             raise self.failure
 
-    # --- what publishers do ----------------------------------------------------------------------------------------
+    # --- called by publishers --------------------------------------------------------------------------------------
 
     def offer(
         self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int | None = None
     ) -> Delivery:
-        """Queue records; they are sent in this turn of the loop where nothing is on its way."""
+        """Queue records; they are sent in this iteration of the loop if nothing is in flight."""
         if self.failure is not None:
             raise self.failure
         if self._is_closed:
@@ -99,31 +99,31 @@ class AsyncSender:
         return Delivery(self, batches, offset, record_count)
 
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
-        """Queue one small record behind others that are gathered; None if it has to be offered."""
+        """Add one small record to the open batch; None if it does not fit: use `offer`."""
         batch = self._outgoing.join(topic_id, value, size_max)
         return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
 
     @property
     def size(self) -> int:
-        """Bytes that are not decided."""
+        """Bytes of all undecided records."""
         return self._outgoing.size
 
     @property
     def latency(self) -> LatencySummary:
-        """How long stored batches took so far."""
+        """The latency of the batches stored so far."""
         return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:
-        """The client seq that the next batch gets."""
+        """The client seq of the next batch."""
         return self._outgoing.next_number
 
     def has_space(self, size: int, size_max: int) -> bool:
-        """Whether so many more bytes may be under way; one alone may always."""
+        """True if `size` more bytes fit into the in-flight window; always if nothing is in flight."""
         return not self._outgoing.size or self._outgoing.size + size <= size_max
 
-    async def space(self, size: int, size_max: int) -> None:
-        """Wait until so many more bytes may be under way."""
+    async def wait_for_space(self, size: int, size_max: int) -> None:
+        """Wait until `size` more bytes fit into the in-flight window."""
         await self._wait_until(lambda: self.has_space(size, size_max))
 
     async def flush(self) -> None:
@@ -133,16 +133,16 @@ class AsyncSender:
         await self._wait_until(lambda: self._outgoing.is_empty)
 
     def finish(self, timeout_s: float) -> int:
-        """Wait, on another thread, while the loop sends what is under way; how many records are not stored.
+        """At interpreter exit, on another thread: flush on the loop; returns the number of records not stored.
 
-        A loop that does not run any more sends nothing.
+        If the loop does not run any more, nothing is sent.
         """
         batches = [] if self._loop.is_running() else self._outgoing.undecided()
         if self._loop.is_running():
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(self._flush_into(batches), self._loop).result(timeout_s)
         count = undelivered(batches)
-        # Whoever collects it has nothing to add.
+        # So that `__del__` does not report the same records again.
         self._is_closed = True
         return count
 
@@ -155,22 +155,22 @@ class AsyncSender:
             report_undelivered(undelivered(self._outgoing.undecided()))
 
     def take_error(self) -> Exception | None:
-        """The first error since the last time somebody asked."""
+        """Return the first error since the last call, or None."""
         return self._outgoing.take_error()
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
-        """A loop must not wait."""
-        raise WrongStateError(f"{delivery!r}, and it cannot be waited for {timeout_s} s: await it")
+        """Raise `WrongStateError`: a blocking wait would stop the loop."""
+        raise WrongStateError(f"cannot wait {timeout_s} s on an event loop for {delivery!r}: await it")
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
-        """Have it called once the batch is decided; false, and nothing, if it is."""
+        """Call `callback` once the batch is decided; False, without a call, if it already is."""
         if batch.is_done:
             return False
         batch.callbacks.append(callback)
         return True
 
     async def close(self) -> None:
-        """End the connections; what is not decided fails. Closing twice is fine."""
+        """Close the connections; undecided records fail. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -182,9 +182,9 @@ class AsyncSender:
         self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
         for connection in list(self._connections):
             connection.close()
-        self._announce()
+        self._run_callbacks()
 
-    # --- sending and hearing ---------------------------------------------------------------------------------------
+    # --- sending and receiving -------------------------------------------------------------------------------------
 
     def _push_soon(self) -> None:
         if not self._push_is_due:
@@ -192,16 +192,16 @@ class AsyncSender:
             self._loop.call_soon(self._push)
 
     def _push(self) -> None:
-        """Send what may be sent, in turn over the connections that have room."""
+        """Send what may be sent, round-robin over writable connections."""
         self._push_is_due = False
         now_ns = self._clock.monotonic_ns()
-        with self._guard:
-            while open_ones := [each for each in self._connections if each.is_open and not each.is_clogged]:
+        with self._fail_guard:
+            while open_ones := [each for each in self._connections if each.is_open and not each.is_write_blocked]:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
-                self._turn += 1
-                connection = open_ones[self._turn % len(open_ones)]
+                self._rotation += 1
+                connection = open_ones[self._rotation % len(open_ones)]
                 self._outgoing.sent(batch, connection)
                 connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
         due_ns = self._outgoing.due_ns()
@@ -210,24 +210,24 @@ class AsyncSender:
                 self._timer.cancel()
             self._timer = self._loop.call_later(seconds(due_ns - now_ns), self._push)
 
-    def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
+    def _handle(self, _connection: AsyncConnection, frame: Frame) -> None:
         with self._frame_guard:
             self._apply(frame)
             self._push()
-        self._announce()
+        self._run_callbacks()
 
     def _apply(self, frame: Frame) -> None:
         if frame.header.kind == Kind.ACK:
-            self._alone_since = 0.0
+            self._unreachable_since = 0.0
             self._backoff.succeeded()
         try:
             self._verdicts.apply(frame)
-        except ENDING as error:
+        except SESSION_ENDING as error:
             self._fail(error)
 
-    def _announce(self) -> None:
+    def _run_callbacks(self) -> None:
         for batch in self._outgoing.take_decided():
-            batch.announce()
+            batch.run_callbacks()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -242,7 +242,7 @@ class AsyncSender:
     # --- connections -----------------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
-        with self._guard:
+        with self._fail_guard:
             await self._connect_while_usable()
 
     async def _connect_while_usable(self) -> None:
@@ -256,29 +256,29 @@ class AsyncSender:
             else:
                 await self._lost.wait()
                 problem = self._last_loss
-            self._judge(problem)
+            self._fail_if_final(problem)
             await asyncio.sleep(seconds(self._backoff.pause_ns()))
 
-    def _judge(self, problem: Exception) -> None:
-        """Whether what was in the way, or was lost, is the last of it."""
+    def _fail_if_final(self, problem: Exception) -> None:
+        """Fail the session if an error is permanent, or if the target's timeout has passed."""
         if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
             self._fail(problem)
         elif not self._connections:
             now = self._loop.time()
-            self._alone_since = self._alone_since or now
-            if now - self._alone_since >= self._target.timeout_s:
-                alone_s = now - self._alone_since
-                self._fail(RetryableError(f"no server at {self._target} for {alone_s:.1f} s: {problem}"))
+            self._unreachable_since = self._unreachable_since or now
+            if now - self._unreachable_since >= self._target.timeout_s:
+                unreachable_s = now - self._unreachable_since
+                self._fail(RetryableError(f"no server at {self._target} for {unreachable_s:.1f} s: {problem}"))
 
     async def _connect(self) -> Exception | None:
-        """Make one more connection; what was in the way."""
-        address = self._target.addresses[self._turn % len(self._target.addresses)]
+        """Open one more connection; returns the error that prevented it, or None."""
+        address = self._target.addresses[self._rotation % len(self._target.addresses)]
         try:
             connection = await AsyncConnection.open(
                 address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
             )
         except (ConnectionError, SeawallError) as error:
-            self._turn += 1
+            self._rotation += 1
             return error
         try:
             if not self._session.is_granted(connection.welcome):
@@ -287,14 +287,14 @@ class AsyncSender:
         except FencedError as error:
             connection.close()
             return error
-        connection.on_frame, connection.on_space, connection.on_lost = self._heard, self._push_soon, self._drop
+        connection.on_frame, connection.on_space, connection.on_lost = self._handle, self._push_soon, self._drop
         self._connections.append(connection)
         if self._outgoing.is_empty:
-            self._alone_since = 0.0
+            self._unreachable_since = 0.0
         if not connection.is_open:
             self._drop(connection, ConnectionError("lost at once"))
         self._push()
-        self._announce()
+        self._run_callbacks()
         return None
 
     def _drop(self, connection: AsyncConnection, error: Exception) -> None:
@@ -311,4 +311,4 @@ class AsyncSender:
     def _fail(self, error: SeawallError) -> None:
         self.failure = error
         self._outgoing.fail(error)
-        self._announce()
+        self._run_callbacks()

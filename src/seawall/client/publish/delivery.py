@@ -1,11 +1,11 @@
-"""Deliveries of a client: what a publisher holds while its records are on their way, and what it is told in the end.
+"""The future of published records (`Delivery`), and the batches that are sent and decided together (`Batch`).
 
-They have the words of the embedded log's: `result()`, `await`, `add_callback`, `first_seq`, `seqs`, `position`,
-`timestamp_ns`, `is_duplicate`. What is sent and decided together is a *batch*: the records of one call, or of many. A
-delivery is where its records begin in there; one call whose records fill several batches has all of them.
+A delivery has the API of the embedded log's: `result()`, `await`, `add_callback`, `first_seq`, `seqs`, `position`,
+`timestamp_ns`, `is_duplicate`. A batch has the records of one call, or of several. A delivery knows its batch and the
+index of its first record in it; a call whose records fill several batches has a delivery with all of them.
 
-A batch is decided once, and what its deliveries say then never changes. Batches have no lock: whoever changes one holds
-that of its sender, or is on its event loop.
+A batch is decided once and does not change afterwards. Batches have no lock: code that changes one holds the lock of
+its sender, or runs on its event loop.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from seawall.wire.lwp2.keyed import PublishedKeyed
 LOG: Final = logging.getLogger(__name__)
 
 _NO_SEQ: Final = Seq(0)
-#: Blocks of this size and more are joined as they are sent, where that can be.
-_JOINED_LATE_SIZE: Final = 512 * KIB
-#: Blocks below this are not compressed: there is nothing to gain.
+#: From this size on, a block of plain values is built while it is sent, if the connection supports it.
+_STREAMED_SIZE_MIN: Final = 512 * KIB
+#: Smaller blocks are not compressed: there is nothing to gain.
 _COMPRESSED_SIZE_MIN: Final = 128
 
 
 class Waiting(Protocol):
-    """Who can wait for a delivery, and tells when one is decided."""
+    """The sender of a delivery: waits for it, and runs its callbacks."""
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
-        """Wait until it is decided; false if that takes too long."""
+        """Wait until a delivery is decided; False after `timeout_s`."""
         ...
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
-        """Have it called once the batch is decided; false, and nothing, if it is."""
+        """Call `callback` once the batch is decided; False, without a call, if it already is."""
         ...
 
 
 class Batch:
     """Records of one topic that are sent and decided together."""
 
-    #: Its number in the session once it was sent, and the connection it was sent on, for as long as that lives.
+    #: Its number in the session once it was sent, and the connection it was sent on, while that is open.
     client_seq = ClientSeq(0)
     connection: object | None = None
-    #: What goes over the wire, if it is kept: made when it is sent first, the same ever after.
+    #: The bytes for the wire, if they are kept: built for the first send, and the same for every repetition.
     block: Buffer | None = None
     codec = Codec.NONE
-    #: The CRC-32C of all it has, as long as that is one block which came with it, and of `block` once that is made.
+    #: The CRC-32C of its records while they are one block that came with a checksum, and of `block` once that is built.
     block_crc: int | None = None
     is_done = False
     error: Exception | None = None
@@ -66,22 +66,22 @@ class Batch:
     position = Position(POSITION_UNKNOWN)
     timestamp_ns = TimestampNs(0)
     is_duplicate = False
-    #: How often it was put into a socket.
+    #: How often it was sent.
     sends = 0
 
-    def __init__(self, topic: str, topic_id: TopicId, begun_ns: int) -> None:
+    def __init__(self, topic: str, topic_id: TopicId, created_ns: int) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.begun_ns = begun_ns
-        #: What it has: blocks, and plain values behind them that no block has yet.
+        self.created_ns = created_ns
+        #: Its records: encoded blocks, followed by plain values that are not encoded yet.
         self.pieces: list[Buffer] = []
         self.values: list[bytes] = []
         self.size = 0
         self.record_count = 0
         self.callbacks: list[Callable[[], object]] = []
 
-    def take(self, records: Records) -> int:
-        """Make records part of it; how many it had before."""
+    def add(self, records: Records) -> int:
+        """Append records; returns the number of records before them."""
         before = self.record_count
         if isinstance(records, HeldValues):
             self.values = self.values + records.values if self.values else records.values
@@ -95,27 +95,30 @@ class Batch:
 
     @property
     def is_held(self) -> bool:
-        """Whether all it has are values: their block is made whenever it is needed, and is the same each time."""
+        """True if all records are plain values: their block is built when needed, and is the same each time."""
         return bool(self.values) and not self.pieces
 
     def held_for(self, codec: Codec) -> HeldValues | None:
-        """What is held, if it is sent as it is and large enough to be joined on its way; else None."""
-        is_large = codec is Codec.NONE and self.size >= _JOINED_LATE_SIZE
+        """The plain values, if they are to be streamed uncompressed and are large enough for it; otherwise None."""
+        is_large = codec is Codec.NONE and self.size >= _STREAMED_SIZE_MIN
         return HeldValues(self.values, self.size) if is_large and self.is_held else None
 
     def held_block(self) -> Buffer:
-        """The block of what is held."""
+        """Build the block of the plain values."""
         block = made(HeldValues(self.values, self.size))
         self.block_crc = block.crc
         return block.block
 
     def may_hold(self, records: Records, size_max: int) -> bool:
-        """Whether more values may become part of what is held, up to a size."""
+        """True if more plain values can be appended within `size_max`."""
         fits = self.size + records.size <= size_max and self.record_count + records.record_count <= BATCH_RECORDS_MAX
         return fits and self.is_held and isinstance(records, HeldValues)
 
     def block_for(self, codec: Codec) -> Buffer:
-        """What is sent of it, packed where that is smaller; values are joined each time, and nothing is kept twice."""
+        """The bytes for the wire, compressed if that is smaller.
+
+        The block of plain values is built each time, so that the records are not kept twice.
+        """
         if self.block is not None:
             return self.block
         if codec is Codec.NONE and self.is_held:
@@ -124,9 +127,9 @@ class Batch:
         plain = self.block = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.pieces = []
         if codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
-            packed = compress(codec, plain)
-            if len(packed) < len(plain):
-                self.block, self.codec, self.block_crc = packed, codec, None
+            compressed = compress(codec, plain)
+            if len(compressed) < len(plain):
+                self.block, self.codec, self.block_crc = compressed, codec, None
         return self.block
 
     def header_of(
@@ -137,8 +140,8 @@ class Batch:
         ack_level: int,
         timestamp_ns: TimestampNs,
     ) -> bytes:
-        """Its header for the wire, with the checksum of its block; or with the block's size, if that comes behind."""
-        is_behind = isinstance(block, int)
+        """The header for the wire. `block` is the block, or only its size if the checksum trails the block."""
+        is_crc_trailing = isinstance(block, int)
         header = batch_header(
             block,
             topic_id=self.topic_id,
@@ -150,10 +153,10 @@ class Batch:
             ack_level=ack_level,
             codec=self.codec,
             raw_length=self.size,
-            flags=BatchFlags.SUM_BEHIND if is_behind else 0,
-            block_crc=0 if is_behind else self.block_crc,
+            flags=BatchFlags.SUM_BEHIND if is_crc_trailing else 0,
+            block_crc=0 if is_crc_trailing else self.block_crc,
         )
-        self.block_crc = None if is_behind else header.block_crc
+        self.block_crc = None if is_crc_trailing else header.block_crc
         return header.header_bytes()
 
     def _pack(self) -> None:
@@ -165,8 +168,8 @@ class Batch:
             self.block_crc = None
         self.values = []
 
-    def announce(self) -> None:
-        """Tell whoever wants to know that it is decided; a callback that raises keeps nobody else from it."""
+    def run_callbacks(self) -> None:
+        """Run the callbacks; one that raises is logged and does not prevent the others."""
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
             try:
@@ -176,7 +179,11 @@ class Batch:
 
 
 class Delivery:
-    """The fate of the records of one call. Made by `publish`."""
+    """The pending result of one `publish` call: wait with `result()`, `await` it, or add a callback.
+
+    It is *done* once all its records are stored, or have failed. The attributes that describe stored records raise
+    `WrongStateError` before that.
+    """
 
     __slots__ = ("_batches", "_offset", "_waiting", "record_count")
 
@@ -187,7 +194,7 @@ class Delivery:
         self.record_count = record_count
 
     def __repr__(self) -> str:
-        state = "under way"
+        state = "in flight"
         if self.done:
             state = f"failed: {self.error}" if self.error else f"from seq {self.first_seq}"
         return f"<Delivery of {self.record_count} to {self.topic!r}, {state}>"
@@ -199,14 +206,14 @@ class Delivery:
 
     @property
     def done(self) -> bool:
-        """Whether it is decided."""
+        """True once the records are stored, or have failed."""
         batches = self._batches
-        # Most have one: a generator would take longer than everything else here.
+        # Most deliveries have one batch: a generator would cost more than everything else here.
         return batches[0].is_done if len(batches) == 1 else all(batch.is_done for batch in batches)
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong, if it is decided and something did."""
+        """The first error among the batches, or None."""
         for batch in self._batches:
             if batch.error is not None:
                 return batch.error
@@ -214,31 +221,31 @@ class Delivery:
 
     @property
     def first_seq(self) -> Seq:
-        """The seq of its first record; 0 where nobody knows it."""
+        """The seq of the first record; 0 if it is unknown."""
         first = self._decided()[0]
         return Seq(first.base_seq + self._offset) if first.base_seq else _NO_SEQ
 
     @property
     def position(self) -> Position:
-        """The place of its last batch in the order of everything; 0 where nobody knows it."""
+        """The position of the last batch in the total order; 0 if it is unknown."""
         position = self._decided()[-1].position
         return Position(0) if position == POSITION_UNKNOWN else position
 
     @property
     def timestamp_ns(self) -> TimestampNs:
-        """When its last batch was stored."""
+        """When the last batch was stored."""
         return self._decided()[-1].timestamp_ns
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether it repeats something that was stored before."""
+        """True if the records were stored before, by an earlier publish."""
         return self._decided()[0].is_duplicate
 
     @property
     def seqs(self) -> Sequence[int]:
-        """The seq of each record, in the order they were given; none where nobody knows them.
+        """The seq of each record, in the order of the call; empty if they are unknown.
 
-        Several batches may have records of others between them.
+        Records of other publishers may lie between several batches.
         """
         batches = self._decided()
         if len(batches) == 1:
@@ -252,18 +259,18 @@ class Delivery:
         return [seq for span in spans for seq in span]
 
     def result(self, timeout_s: float | None = None) -> Delivery:
-        """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""
+        """Wait until it is done and return it; raises its error, or `TimeoutError` after `timeout_s`."""
         if not self.done and not self._waiting.wait_for(self, timeout_s):
             raise TimeoutError(f"{self!r} after {timeout_s} s")
         return self._outcome()
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Have it called with the delivery once it is decided; at once if it is. It must be quick and not raise."""
+        """Call `callback` with the delivery once it is done, or now if it is. It must be quick and must not raise."""
         undecided = [batch for batch in self._batches if not batch.is_done]
-        if not undecided or not self._waiting.add_callback(undecided[-1], partial(self._look_again, callback)):
+        if not undecided or not self._waiting.add_callback(undecided[-1], partial(self._recheck, callback)):
             callback(self)
 
-    def _look_again(self, callback: Callable[[Delivery], object]) -> None:
+    def _recheck(self, callback: Callable[[Delivery], object]) -> None:
         if self.done:
             callback(self)
         else:
@@ -285,34 +292,34 @@ class Delivery:
 
     def _decided(self) -> tuple[Batch, ...]:
         if not self.done:
-            raise WrongStateError("the delivery is under way: wait for its result first")
+            raise WrongStateError("the delivery is in flight: wait for its result first")
         return self._batches
 
 
 def undelivered(batches: Sequence[Batch]) -> int:
-    """How many records of batches are not stored, as far as is known now."""
+    """The number of records that are not known to be stored."""
     return sum(batch.record_count for batch in batches if not batch.is_done or batch.error is not None)
 
 
 def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
-    """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
+    """A delivery for ack level 0: it is done at once, whatever happens to the records."""
     batch = Batch(delivery.topic, TopicId(0), 0)
     batch.is_done = True
     return Delivery(waiting, (batch,), 0, delivery.record_count)
 
 
 def keyed_delivery(topic: str, topic_id: TopicId, record_count: int, reply: PublishedKeyed) -> Delivery:
-    """The delivery of keyed records, from the reply that decided them."""
+    """The delivery of records published under an idempotency key, from the server's reply."""
     batch = Batch(topic, topic_id, 0)
     batch.record_count = record_count
     batch.base_seq, batch.position, batch.timestamp_ns = reply.first_seq, reply.position, reply.timestamp_ns
     batch.is_duplicate = reply.is_repeated
     batch.is_done = True
-    return Delivery(_Nobody(), (batch,), 0, record_count)
+    return Delivery(_AlreadyDone(), (batch,), 0, record_count)
 
 
-class _Nobody:
-    """Waits for nothing, because everything is decided."""
+class _AlreadyDone:
+    """The `Waiting` of deliveries that are done from the start."""
 
     def wait_for(self, _delivery: Delivery, _timeout_s: float | None) -> bool:
         return True
@@ -323,13 +330,13 @@ class _Nobody:
 
 def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
     if asyncio._get_running_loop() is loop:
-        _settle(future)
+        _set_done(future)
     else:
-        # Nobody is left on a loop that was closed.
+        # A closed loop has no task left that waits.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, future)
+            loop.call_soon_threadsafe(_set_done, future)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,4 +1,4 @@
-"""What a sender does with an error that nobody expected: it fails everything undecided, so that no wait is for ever.
+"""Turns an unexpected error in a sender into the failure of all its undecided records, so that no wait hangs forever.
 
     with self._guard:            # in the thread or task that sends and receives
         …
@@ -19,9 +19,10 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class FailAll:
-    """A context that hands an unexpected error to `fail` and ends it there. May be entered again, and within itself.
+    """A context manager that passes an unexpected error to `fail` and suppresses it. Reusable and reentrant.
 
-    Errors in `passing` are expected by whoever is around, and pass; so does what is no `Exception`.
+    Errors of the types `passing` propagate, because the caller handles them. So does a `BaseException` such as
+    `KeyboardInterrupt`.
     """
 
     __slots__ = ("_fail", "_passing")
@@ -39,14 +40,14 @@ class FailAll:
         if not isinstance(error, Exception) or isinstance(error, self._passing):
             return False
         LOG.error("a publisher failed unexpectedly", exc_info=error)
-        self._fail(broken_by(error))
+        self._fail(failure_from(error))
         return True
 
 
-def broken_by(error: Exception) -> SeawallError:
-    """The error that deliveries of a broken sender are told."""
+def failure_from(error: Exception) -> SeawallError:
+    """The error of all deliveries of a sender that failed with `error`."""
     if isinstance(error, SeawallError):
         return error
-    broken = FatalError(f"the publisher failed unexpectedly ({error!r}): open another one")
-    broken.__cause__ = error
-    return broken
+    failure = FatalError(f"the publisher failed unexpectedly ({error!r}): open another one")
+    failure.__cause__ = error
+    return failure

@@ -1,12 +1,12 @@
-"""Records that a client publishes under an idempotency key: what is asked, and what comes of it. No I/O.
+"""Publishing under an idempotency key: the request, its retries, and the resulting delivery. No I/O.
 
-    asking     around one question and its answer; a server that does not know keys is not asked
-    deciding   around all of them: they are repeated while connections are lost, which is what the key is for
+    asking     wraps one request and its response; refuses servers that do not support keys
+    deciding   wraps all attempts: the request is repeated after lost connections, which the key makes safe
 
-The key's bytes travel as they are: what becomes of them, and for how long it is remembered, is the server's.
+The client sends the bytes of the key unchanged. The server decides how to store it, and for how long.
 
 INV-KEYED-HONEST: a keyed publish that was sent and never answered has an unknown outcome; it is not reported as failed.
-Publishing it again under its key finds out.
+Publishing again under the same key finds out the outcome.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from seawall.wire.lwp2.session import Welcome
 
 
 class KeyedRecords:
-    """The records of one call, and whether they may be stored although nobody was told so."""
+    """The records of one call under a key, and whether an unanswered attempt may have stored them."""
 
     def __init__(self, topic: str, blocks: list[EncodedBlock], key: str | bytes) -> None:
-        """`LimitError` if they are more than one batch, which is what one key is stored as, or the key is too long."""
+        """Raise `LimitError` if the records need more than one batch, or if the key is too long."""
         if len(blocks) > 1:
             raise more_than_one_batch(sum(block.record_count for block in blocks))
         self._topic = topic
@@ -38,16 +38,16 @@ class KeyedRecords:
         self._may_be_stored = False
 
     def request(self, topic_id: TopicId) -> PublishKeyed:
-        """What a server is asked."""
+        """The request to publish the records."""
         return PublishKeyed(topic_id, self._block.record_count, self._key, self._block.block)
 
     @contextmanager
     def asking(self, welcome: Welcome) -> Iterator[None]:
-        """Ask the server of one connection, which has said this first."""
+        """Wrap one attempt on a connection with this WELCOME."""
         if not welcome.features & Features.IDEMPOTENCY_KEYS:
             raise UnsupportedError(
-                "an idempotency key: this server is older than they are over the network; open the data directory "
-                "where it lies, or use a publisher with a client_id"
+                "this server is too old for idempotency keys over the network: open the data directory on its own "
+                "machine, or use a publisher with a client_id"
             )
         try:
             yield
@@ -57,7 +57,7 @@ class KeyedRecords:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Ask until there is an answer; who gives up says what that means (INV-KEYED-HONEST)."""
+        """Wrap all attempts; the final error tells whether the records may be stored (INV-KEYED-HONEST)."""
         try:
             yield
         except RetryableError as error:
@@ -68,5 +68,5 @@ class KeyedRecords:
             ) from error
 
     def delivery(self, topic_id: TopicId, reply: Frame) -> Delivery:
-        """The delivery that the reply decided."""
+        """The delivery for the server's reply."""
         return keyed_delivery(self._topic, topic_id, self._block.record_count, parse_published_keyed(reply.payload))

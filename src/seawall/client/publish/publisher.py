@@ -1,17 +1,17 @@
-"""A publisher over the network that does not wait: records are on their way when `publish` returns.
+"""The asynchronous publisher for threads: `publish` returns while the records are in flight.
 
     with log.publisher("events") as publisher:
         for lines in source:
-            publisher.publish(lines)       # waits only once `max_in_flight` bytes are under way, until a quarter is not
+            publisher.publish(lines)       # blocks if `max_in_flight` bytes are in flight, until a quarter is free
     # leaving the block flushes: everything is stored, or the first error is raised
 
-It has a session and connections of its own: its batches are numbered, so that what is sent again after a lost
-connection is stored once. Records of several calls share a batch while others are on their way, or for `linger_s`.
-A thread sends and receives where nobody waits.
+A publisher has its own session and connections. Its batches are numbered, so that a batch that is sent again after a
+lost connection is stored once. Records of several calls share a batch while others are in flight, or for `linger_s`.
+A background thread sends and receives while no caller waits.
 
-`ack` says when a delivery counts as done: 0 at once, 1 when its records have their place in the order, 2 (default) when
-they are durable in the topic's class. Failures are reported whatever the level, so the server is asked for level 1 at
-least: what nobody answers could not be sent again.
+`ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 (default) when they are stored at the
+durability class of the topic. Errors are reported at every level, so the publisher asks the server for level 1 at
+least: without an ack it could not send lost batches again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from seawall.io.process.own_process import OwnProcess
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.format.codes import AckLevel
 
-#: Those of `publish`, which waits for each call.
-LONE: Final = PublisherOptions()
+#: The options of `RemoteLog.publish`, which waits for each call.
+SYNC_OPTIONS: Final = PublisherOptions()
 
 
-def encode_one(records: Publishable) -> list[EncodedBlock]:
-    """The records of such a call as blocks."""
+def encode_records(records: Publishable) -> list[EncodedBlock]:
+    """Encode the records of a `publish` call that waits; raises `InvalidInputError` if there are none."""
     blocks = encode(records)
-    _require_some(blocks)
+    _require_records(blocks)
     return blocks
 
 
 def outgoing_of(options: PublisherOptions) -> Outgoing:
-    """The machine of such a publisher."""
+    """The session state machine for a publisher with these options."""
     return Outgoing(
         ack=max(options.ack, int(AckLevel.ORDERED)),
         batch_size=options.batch_size,
@@ -55,29 +55,34 @@ def outgoing_of(options: PublisherOptions) -> Outgoing:
     )
 
 
-def held(options: PublisherOptions, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
-    """Records as what becomes blocks, and their bytes; under a number only where such a publisher has its own."""
+def hold_records(
+    options: PublisherOptions, records: Publishable, client_seq: int | None
+) -> tuple[Sequence[Records], int]:
+    """The records of a call before they are encoded, and their size in bytes; checks that a `client_seq` is allowed."""
     options.check_client_seq(client_seq)
     blocks = hold(records)
     if len(blocks) == 1:
         return blocks, blocks[0].size
-    _require_some(blocks)
+    _require_records(blocks)
     return blocks, sum(block.size for block in blocks)
 
 
-def _require_some(blocks: Sequence[Records]) -> None:
+def _require_records(blocks: Sequence[Records]) -> None:
     if not blocks:
         raise InvalidInputError("nothing to publish: give at least one record")
 
 
-def session_of(options: PublisherOptions, is_closed: bool, in_flight: int) -> ClientId | None:
-    """Whose session a publisher has, while it is open or something of it is under way."""
+def active_client_id(options: PublisherOptions, is_closed: bool, in_flight: int) -> ClientId | None:
+    """The client id of a publisher while it is open or has records in flight; otherwise None."""
     is_over = is_closed and not in_flight
     return None if options.client_id is None or is_over else ClientId(options.client_id)
 
 
 class RemotePublisher:
-    """Publishes to one topic. Threads may share it."""
+    """Publishes to one topic without waiting. Created by `RemoteLog.publisher`. Threads may share it.
+
+    Use it in a `with` block: leaving the block flushes and closes it.
+    """
 
     def __init__(self, target: Target, topic: str, topic_id: TopicId, options: PublisherOptions) -> None:
         self._options = options
@@ -94,56 +99,60 @@ class RemotePublisher:
 
     @property
     def in_flight(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes of the records in flight."""
         return self._sender.size
 
     @property
     def latency(self) -> LatencySummary:
-        """How long batches took that are stored by now, from their first record to the ack (`core/latency.py`)."""
+        """The latency of the batches stored so far, from their first record to the ack."""
         return self._sender.latency
 
     @property
     def client_id(self) -> ClientId | None:
-        """Whose session it has, while it is open or something of it is under way."""
-        return session_of(self._options, self._is_closed, self.in_flight)
+        """The client id of the session while the publisher is open or has records in flight; None without one."""
+        return active_client_id(self._options, self._is_closed, self.in_flight)
 
     @property
     def next_client_seq(self) -> int:
-        """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        """The client seq of the next batch. All lower ones are decided or in flight."""
         self._options.require_client_id()
         return self._sender.next_number
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Send one record or many, in order; returns while they are on their way.
+        """Send one record or many, in order; returns a `Delivery` while they are in flight.
 
-        Where more than `max_in_flight` bytes are under way it waits, or with `when_full="raise"` raises `FullError`.
-        `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
+        Blocks while more than `max_in_flight` bytes are in flight, or raises `FullError` with `when_full="raise"`.
+        `client_seq` sends a batch again under its old client seq; records that fill several batches take consecutive
+        ones.
         """
         options = self._options
         if type(records) is bytes and client_seq is None and options.ack:
-            # Where something is gathered the publisher is not closed, or is about to send it.
+            # No check for `close` is needed: while there is an open batch, `close` has not finished its flush.
             joined = self._sender.join(self._topic_id, records, options.max_in_flight)
             if joined is not None:
                 return joined
         return self._send(records, client_seq, may_wait=options.when_full == "wait")
 
     def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Like `publish`, but always waits where more than `max_in_flight` bytes are under way."""
+        """Like `publish`, but always blocks while more than `max_in_flight` bytes are in flight."""
         return self._send(records, client_seq, may_wait=True)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything published so far is decided; raises the first error since the last flush."""
+        """Wait until everything published so far is stored or has failed; raises the first error since the last flush.
+
+        Raises `TimeoutError` after `timeout_s`.
+        """
         self._process.check()
         if not self._sender.flush(timeout_s):
-            raise TimeoutError(f"{self.in_flight} bytes are on their way to {self.topic!r} after {timeout_s} s")
+            raise TimeoutError(f"{self.in_flight} bytes to {self.topic!r} are still in flight after {timeout_s} s")
         error = self._sender.take_error()
         if error is not None:
             raise error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine.
+        """Flush and close; records that are still in flight after `timeout_s` fail. Idempotent.
 
-        In a forked child it does nothing.
+        Does nothing in a forked child.
         """
         if self._is_closed or self._process.is_inherited:
             return
@@ -165,7 +174,7 @@ class RemotePublisher:
     def _send(self, records: Publishable, client_seq: int | None, *, may_wait: bool) -> Delivery:
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
-        blocks, size = held(self._options, records, client_seq)
+        blocks, size = hold_records(self._options, records, client_seq)
         self._sender.wait_for_space(size, self._options.max_in_flight, may_wait=may_wait)
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
         return delivery if self._options.ack else decided_delivery(self._sender, delivery)

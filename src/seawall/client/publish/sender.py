@@ -1,18 +1,18 @@
-"""A session of a publisher over sockets of its own, for threads: whoever waits sends and receives, for everybody.
+"""The session of a publisher for threads, over its own connections: a waiting thread sends and receives for all.
 
-    sender.offer(topic, topic_id, blocks)     queues records, and sends them at once if nothing is on its way
-    delivery.result()                         leads: sends, receives and reconnects until it is decided
-    sender.drive()                            the same for a thread of its own, where nobody waits
+    sender.offer(topic, topic_id, blocks)     queues records, and sends them at once if nothing is in flight
+    delivery.result()                         leads: sends, receives and reconnects until the delivery is decided
+    sender.drive()                            the same on a background thread, while no caller waits
 
-One thread leads at a time; it alone waits for sockets, connects and receives verdicts, and releases the lock meanwhile.
-Others are woken when what they wait for is there. A lone publisher needs no other thread (see also `lone_sender`).
+One thread is the *leader* at a time. It alone waits for sockets, connects and receives acks, and releases the lock
+meanwhile. It wakes other threads when what they wait for is done. A single publishing thread needs no other thread (see
+also `waiting_sender`).
 
-Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
-is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
-before its connection is lost, everything under way fails: what was sent is of unknown fate, the rest did not happen.
-So it does if sending breaks by an error that nobody expected (`failing`).
+After a lost connection the sender reconnects with exponential backoff and joins the session; undecided batches are sent
+again under their numbers. If no server answers for the target's timeout, everything in flight fails: batches that were
+sent have an unknown outcome, the others were not stored. The same happens after an unexpected error (`failing`).
 
-Connections are opened, read and closed by the leader only; sending needs the lock.
+Only the leader opens, reads and closes connections; sending needs the lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 from seawall.api.publishable import Records
 from seawall.client.connection.connection import Connection
-from seawall.client.connection.refusals import ENDING
+from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import Backoff, deadline_ns, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
@@ -43,22 +43,22 @@ from seawall.wire.format.codes import Kind
 from seawall.wire.format.decoder import Frame
 
 _MS: Final = 1_000_000
-#: Who finds no room waits until this part of all that may be under way is free.
-_ROOM_PART: Final = 4
-#: Longest that a leader waits without looking around.
-LOOK_NS: Final = 1_000_000_000
+#: A caller that finds the in-flight window full waits until one part in this many is free.
+_FREE_PART: Final = 4
+#: The longest wait of a leader before it checks all timers again.
+POLL_NS: Final = 1_000_000_000
 
 
 class _Waiter:
-    """A thread that waits for something while another one leads."""
+    """A thread that waits while another one leads."""
 
     __slots__ = ("is_done", "is_over", "ready")
 
     def __init__(self, is_done: Callable[[], bool]) -> None:
         self.is_done = is_done
-        #: Whether it was found to be done, by the leader.
+        #: Set by the leader when it finds the wait done.
         self.is_over = False
-        #: Taken until the thread is woken.
+        #: Locked until the thread is woken.
         self.ready = threading.Lock()
         self.ready.acquire()
 
@@ -73,32 +73,33 @@ class Sender:
         self._wanted = connections
         self._clock: Clock = OsClock()
         self._connections: list[Connection] = []
-        self._turn = 0
-        #: The lock, and the condition on it: a record that joins others takes the lock alone, without calls of Python.
+        #: Counts up to rotate over the connections, and over the addresses of the target.
+        self._rotation = 0
+        #: The lock, and a condition on it. `join` takes the bare lock, which costs no Python call.
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._waker = Waker()
-        self._leads = False
+        self._has_leader = False
         #: Threads that wait while another one leads.
         self._waiters: list[_Waiter] = []
-        #: Whether somebody ends it, and whether everything has been told so.
+        #: Set when `close` starts, and when all records are failed.
         self._is_closed = self._is_over = False
         self._backoff = Backoff()
         self._verdicts = Verdicts(outgoing, self._clock)
         self._connect_after_ns = 0
-        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
-        self._alone_since_ns = self._clock.monotonic_ns()
-        #: Why nothing can be sent any more.
+        #: Since when no server has answered; 0 while one does.
+        self._unreachable_since_ns = self._clock.monotonic_ns()
+        #: The error that ended the session.
         self.failure: SeawallError | None = None
-        self._guard = FailAll(self._fail)
+        self._fail_guard = FailAll(self._fail)
         disown_on_fork(self)
         finish_at_exit(self)
 
     def disown(self) -> None:
-        """This is a forked child: session, connections and records under way are the parent's."""
+        """Run in a forked child: the session, its connections and its records in flight are the parent's."""
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
-        self._leads, self._is_closed, self._is_over = False, True, True
+        self._has_leader, self._is_closed, self._is_over = False, True, True
         self._connections.clear()
         self._waker.close()
         self.failure = not_inherited("publisher")
@@ -106,18 +107,18 @@ class Sender:
         self._outgoing.take_decided()
 
     def open(self) -> None:
-        """Find the server and open the session; raises what is in the way."""
+        """Connect and open the session; raises the error that prevents it."""
         self._wait_until(lambda: bool(self._connections) or self.failure is not None, None)
         if self.failure is not None:
             self.close()
             raise self.failure
 
-    # --- what publishers do ----------------------------------------------------------------------------------------
+    # --- called by publishers --------------------------------------------------------------------------------------
 
     def offer(
         self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int | None = None
     ) -> Delivery:
-        """Queue records; they are sent at once where nothing is on its way."""
+        """Queue records; they are sent at once if nothing is in flight."""
         record_count = sum(block.record_count for block in blocks)
         with self._change:
             self._check_usable()
@@ -129,13 +130,13 @@ class Sender:
                 batches, offset = self._outgoing.add_numbered(topic, topic_id, blocks, client_seq, now_ns), 0
             self._push(now_ns)
             if was_empty:
-                # Whoever drives it has something to drive now.
+                # The thread in `drive` has work now.
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
 
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
-        """Queue one small record behind others that are gathered; None if it has to be offered."""
-        # Records come this way in their millions: taking the lock by a `with` would be the dearest part of it.
+        """Add one small record to the open batch; None if it does not fit: use `offer`."""
+        # A hot path of millions of records: a `with` statement for the lock would be its most expensive part.
         lock = self._lock
         lock.acquire()
         try:
@@ -149,45 +150,48 @@ class Sender:
 
     @property
     def size(self) -> int:
-        """Bytes that are not decided."""
+        """Bytes of all undecided records."""
         return self._outgoing.size
 
     @property
     def latency(self) -> LatencySummary:
-        """How long stored batches took so far."""
+        """The latency of the batches stored so far."""
         return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:
-        """The client seq that the next batch gets."""
+        """The client seq of the next batch."""
         with self._change:
             return self._outgoing.next_number
 
     def wait_for_space(self, size: int, size_max: int, *, may_wait: bool) -> None:
-        """Wait until so many more bytes may be under way, or raise `FullError`; one alone may always."""
-        under_way = self._outgoing.size
-        if not under_way or under_way + size <= size_max:
+        """Wait until `size` more bytes fit into the in-flight window, or raise `FullError`.
+
+        A single call always fits if nothing else is in flight.
+        """
+        in_flight = self._outgoing.size
+        if not in_flight or in_flight + size <= size_max:
             return
         if not may_wait:
-            raise FullError(f"{under_way} bytes are on their way, at most {size_max}; wait for some of them")
+            raise FullError(f"{in_flight} bytes are in flight, the limit is {size_max}; wait for some of them")
         self.seal()
-        # For more room than that: who is woken for every batch spends its time with being woken.
-        wanted = max(0, size_max - size_max // _ROOM_PART - size)
+        # Wait for more than the needed space: a wake-up for each batch would dominate the cost.
+        wanted = max(0, size_max - size_max // _FREE_PART - size)
         self._wait_until(lambda: self._outgoing.size <= wanted, None)
 
     def seal(self) -> None:
-        """Send what is gathered, and gather anew."""
+        """Seal the open batch and send it."""
         with self._change:
             self._outgoing.seal()
             self._push(self._clock.monotonic_ns())
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until everything is decided; false if that takes too long."""
+        """Wait until everything is decided; False after `timeout_s`."""
         self.seal()
         return self._wait_until(lambda: self._outgoing.is_empty, timeout_s)
 
     def finish(self, timeout_s: float) -> int:
-        """Send what is under way when the interpreter ends, for so long at the most; records that are not stored."""
+        """At interpreter exit: flush for at most `timeout_s`; returns the number of records that are not stored."""
         with self._change:
             batches = self._outgoing.undecided()
         if batches:
@@ -195,21 +199,21 @@ class Sender:
         return undelivered(batches)
 
     def take_error(self) -> Exception | None:
-        """The first error since the last time somebody asked."""
+        """Return the first error since the last call, or None."""
         with self._change:
             return self._outgoing.take_error()
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
-        """Wait until a delivery is decided; false if that takes too long.
+        """Wait until a delivery is decided; False after `timeout_s`.
 
-        Records of several threads that wait share a batch while another one is on its way.
+        The records of several waiting threads share a batch while another one is in flight.
         """
         if self._outgoing.is_lingering:
             self.seal()
         return self._wait_until(lambda: delivery.done, timeout_s)
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
-        """Have it called once the batch is decided; false, and nothing, if it is."""
+        """Call `callback` once the batch is decided; False, without a call, if it already is."""
         with self._change:
             if batch.is_done:
                 return False
@@ -217,24 +221,24 @@ class Sender:
             return True
 
     def drive(self) -> None:
-        """Send and receive for everybody until it is closed: the work of a thread of its own."""
+        """Send and receive until the sender is closed: the body of the background thread."""
         while not self._is_closed and self.failure is None:
-            with self._change, self._guard:
+            with self._change, self._fail_guard:
                 if self._outgoing.is_empty and not self._is_closed:
                     self._change.wait(seconds(self._keep_alive()))
-                    if not self._leads and not self._is_closed:
-                        self._listen()
+                    if not self._has_leader and not self._is_closed:
+                        self._receive()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
-        self._announce()
+        self._run_callbacks()
 
     def close(self) -> None:
-        """End the connections; what is not decided fails. Closing twice is fine."""
+        """Close the connections; undecided records fail. Idempotent."""
         with self._change:
             if self._is_closed:
                 return
             self._is_closed = True
             self._waker.wake()
-            while self._leads:
+            while self._has_leader:
                 self._change.wait()
             self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
             self._is_over = True
@@ -243,32 +247,32 @@ class Sender:
             self._connections.clear()
             self._waker.close()
             self._wake_all()
-        self._announce()
+        self._run_callbacks()
 
     # --- leading ---------------------------------------------------------------------------------------------------
 
     def _wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait for something, and lead while nobody else does; whoever is to be told of something is told meanwhile."""
+        """Wait until `is_done`, leading while no other thread does, and running callbacks; False after `timeout_s`."""
         until_ns = deadline_ns(self._clock.monotonic_ns(), timeout_s)
         outcome: bool | None = None
         while outcome is None:
             outcome = self._wait_once(is_done, until_ns)
             if self._outgoing.decided:
-                self._announce()
+                self._run_callbacks()
         return outcome
 
     def _wait_once(self, is_done: Callable[[], bool], until_ns: int | None) -> bool | None:
-        """Lead, or wait for who does; whether something was waited for to its end, None if it is to be waited on."""
+        """Lead once, or wait for the leader once. True if done, False after the deadline, None to continue."""
         with self._lock:
-            left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+            left_ns = POLL_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
             if is_done():
                 return True
             if left_ns <= 0 or self._is_over:
                 return False
-            if not (self._leads or self._is_closed):
-                self._leads = True
+            if not (self._has_leader or self._is_closed):
+                self._has_leader = True
                 try:
-                    with self._guard:
+                    with self._fail_guard:
                         self._lead_until(is_done, until_ns)
                 finally:
                     self._stop_leading()
@@ -279,11 +283,11 @@ class Sender:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-        # Whoever is woken because it is done needs no lock to know.
+        # Set by the leader before the wake-up, so no lock is needed to read it.
         return True if waiter.is_over else None
 
     def _wake_done(self) -> None:
-        """Wake those whose wait is over, and nobody else, who would take the interpreter from them."""
+        """Wake only the threads whose wait is over: others would compete for the GIL."""
         waiting: list[_Waiter] = []
         for waiter in self._waiters:
             if waiter.is_done():
@@ -300,73 +304,73 @@ class Sender:
         self._change.notify_all()
 
     def _stop_leading(self) -> None:
-        """Let another thread lead: one of those that still wait."""
-        self._leads = False
+        """Release leadership, and wake a waiting thread to take it."""
+        self._has_leader = False
         self._wake_done()
         if self._waiters:
             self._waiters.pop(0).ready.release()
         self._change.notify_all()
 
     def _lead_until(self, is_done: Callable[[], bool], until_ns: int | None) -> None:
-        """Lead until something is done, it is too late, or there is something to announce.
+        """Lead until `is_done`, the deadline, or until there are callbacks to run.
 
-        Others are woken when what they wait for is done, and not whenever something is decided.
+        Wakes other threads when what they wait for is done, not for every decided batch.
         """
         outgoing = self._outgoing
         while not (is_done() or self._is_closed):
-            left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+            left_ns = POLL_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
                 return
-            self._lead(left_ns)
+            self._lead_once(left_ns)
             if outgoing.decided:
                 self._wake_done()
-                outgoing.forget_silent()
+                outgoing.drop_without_callbacks()
                 if outgoing.decided:
                     return
 
-    def _announce(self) -> None:
-        """Tell of what was decided, without the lock: callbacks may publish."""
+    def _run_callbacks(self) -> None:
+        """Run the callbacks of decided batches, without the lock: callbacks may publish."""
         with self._change:
             decided = self._outgoing.take_decided()
         for batch in decided:
-            batch.announce()
+            batch.run_callbacks()
 
-    def _lead(self, left_ns: int) -> None:
-        """One look at everything; called with the lock, which it lets go while it waits."""
+    def _lead_once(self, left_ns: int) -> None:
+        """One round of connecting, sending and receiving. Called with the lock, and releases it while waiting."""
         now_ns = self._clock.monotonic_ns()
         if len(self._connections) < self._wanted and now_ns >= self._connect_after_ns:
-            # Whoever waits may have waited for this.
+            # Return to the caller, which may wait for this connection.
             self._connect(now_ns, left_ns)
             self._push(self._clock.monotonic_ns())
             return
         self._push(now_ns, is_leader=True)
-        pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, self._keep_alive())
-        self._hear(pause_ns)
+        pause_ns = min(left_ns, self._next_timer_ns(now_ns) - now_ns, self._keep_alive())
+        self._wait_and_receive(pause_ns)
         self._push(self._clock.monotonic_ns(), is_leader=True)
 
-    def _hear(self, pause_ns: int) -> None:
-        """Wait until something comes, and take it; the lock is free meanwhile."""
+    def _wait_and_receive(self, pause_ns: int) -> None:
+        """Wait for a socket without the lock, then receive."""
         streams = [connection.stream for connection in self._connections]
         self._lock.release()
         try:
             await_streams(streams, self._waker, seconds(pause_ns))
         finally:
             self._lock.acquire()
-        self._listen()
+        self._receive()
 
-    def _listen(self) -> None:
-        """Take what has come, from whoever; called by the leader, or where there is none."""
+    def _receive(self) -> None:
+        """Receive from all connections. Called by the leader, or while there is none."""
         for connection in list(self._connections):
             try:
                 connection.flush()
                 for frame in connection.receive():
-                    self._heard(frame)
+                    self._handle(frame)
             except (ConnectionError, ProtocolError) as error:
                 self._drop(connection, error)
 
-    def _next_look_ns(self, now_ns: int) -> int:
-        """When there is something to do though nothing comes."""
-        due_ns = now_ns + LOOK_NS
+    def _next_timer_ns(self, now_ns: int) -> int:
+        """When the next timer is due."""
+        due_ns = now_ns + POLL_NS
         if len(self._connections) < self._wanted:
             due_ns = min(due_ns, self._connect_after_ns)
         outgoing_ns = self._outgoing.due_ns()
@@ -375,9 +379,9 @@ class Sender:
         return due_ns
 
     def _keep_alive(self) -> int:
-        """Ping where it is quiet; how long until that is due again."""
+        """Ping quiet servers; returns the nanoseconds until the next ping is due."""
         now_ns = self._clock.monotonic_ns()
-        due_ns = now_ns + LOOK_NS
+        due_ns = now_ns + POLL_NS
         for connection in list(self._connections):
             try:
                 due_ns = min(due_ns, connection.keep_alive(now_ns))
@@ -386,50 +390,53 @@ class Sender:
         return max(_MS, due_ns - now_ns)
 
     def _push(self, now_ns: int, *, is_leader: bool = False) -> None:
-        """Send what may be sent, in turn over the connections that have room; a leader need not be woken for more."""
-        with self._guard:
-            while open_ones := [each for each in self._connections if not each.is_clogged and each.goodbye is None]:
+        """Send what may be sent, round-robin over writable connections; wakes the leader for unsent data."""
+        with self._fail_guard:
+            while open_ones := [
+                each for each in self._connections if not each.is_write_blocked and each.goodbye is None
+            ]:
                 batch = self._outgoing.next_batch(now_ns)
                 if batch is None:
                     break
-                self._turn += 1
-                connection = open_ones[self._turn % len(open_ones)]
+                self._rotation += 1
+                connection = open_ones[self._rotation % len(open_ones)]
                 try:
                     self._send(connection, batch)
                 except ConnectionError:
-                    # The leader will find it, and drop it.
+                    # The leader notices the loss and drops the connection.
                     self._waker.wake()
                     break
-                if connection.is_clogged and not is_leader:
+                if connection.is_write_blocked and not is_leader:
                     self._waker.wake()
 
     def _send(self, connection: Connection, batch: Batch) -> None:
         self._outgoing.sent(batch, connection)
         wall_ns = self._clock.wall_ns()
-        held = self._outgoing.held_frame_of(batch, wall_ns) if connection.takes_values else None
+        held = self._outgoing.held_frame_of(batch, wall_ns) if connection.can_stream_values else None
         if held is not None:
             connection.send_values(*held)
         else:
             connection.send(*self._outgoing.frame_of(batch, wall_ns))
 
-    def _heard(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if frame.header.kind == Kind.ACK:
-            self._has_heard()
+            self._mark_reachable()
         try:
             self._verdicts.apply(frame)
-        except ENDING as error:
+        except SESSION_ENDING as error:
             self._fail(error)
 
-    def _has_heard(self) -> None:
-        """A server has answered: pauses begin anew."""
-        self._alone_since_ns = 0
+    def _mark_reachable(self) -> None:
+        """A server has answered: restart timeout and backoff."""
+        self._unreachable_since_ns = 0
         self._backoff.succeeded()
 
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self, now_ns: int, left_ns: int) -> None:
-        """Make one more connection; the lock is free meanwhile."""
-        address, hello = self._target.addresses[self._turn % len(self._target.addresses)], self._session.hello()
+        """Open one more connection, without the lock meanwhile."""
+        address = self._target.addresses[self._rotation % len(self._target.addresses)]
+        hello = self._session.hello()
         timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
         problem: Exception | None = None
         connection = None
@@ -445,26 +452,26 @@ class Sender:
             if connection is not None and self._session.is_granted(connection.welcome):
                 self._connections.append(connection)
                 if self._outgoing.is_empty:
-                    self._alone_since_ns = 0
+                    self._unreachable_since_ns = 0
                 self._connect_after_ns = 0
                 return
         except FencedError as error:
             problem = error
         if connection is not None:
             connection.close()
-        self._turn += 1
+        self._rotation += 1
         self._connect_after_ns = now_ns + (self._backoff.pause_ns() if problem is not None else 0)
         if problem is not None:
-            self._judge(problem, address)
+            self._fail_if_final(problem, address)
 
-    def _judge(self, problem: Exception, address: str) -> None:
-        """Whether a failed attempt is the last."""
+    def _fail_if_final(self, problem: Exception, address: str) -> None:
+        """Fail the session if an error is permanent, or if the target's timeout has passed."""
         if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
             self._fail(problem)
-        elif self._alone_since_ns:
-            alone_ns = self._clock.monotonic_ns() - self._alone_since_ns
-            if alone_ns >= self._target.timeout_s * 1e9:
-                self._fail(RetryableError(f"no server at {address} for {seconds(alone_ns):.1f} s: {problem}"))
+        elif self._unreachable_since_ns:
+            unreachable_ns = self._clock.monotonic_ns() - self._unreachable_since_ns
+            if unreachable_ns >= self._target.timeout_s * 1e9:
+                self._fail(RetryableError(f"no server at {address} for {seconds(unreachable_ns):.1f} s: {problem}"))
 
     def _drop(self, connection: Connection, error: Exception) -> None:
         if connection not in self._connections:
@@ -475,12 +482,12 @@ class Sender:
         if self.failure is not None:
             self._outgoing.fail(self.failure)
         now_ns = self._clock.monotonic_ns()
-        if not self._connections and not self._alone_since_ns:
-            self._alone_since_ns = now_ns
+        if not self._connections and not self._unreachable_since_ns:
+            self._unreachable_since_ns = now_ns
         if self._connect_after_ns == 0:
             self._connect_after_ns = now_ns + self._backoff.pause_ns()
         if not self._connections:
-            self._judge(error, connection.address)
+            self._fail_if_final(error, connection.address)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error

@@ -1,10 +1,10 @@
-"""A batch on its way into a socket whose block is made as it goes: plain values, joined a part at a time.
+"""Streams a large batch of plain values into a socket, building its block one part at a time.
 
-So a large batch is nowhere as a whole, and each part of it is still in a cache when the system copies it. Its checksum
-is known when the last value was joined, and goes behind it, in a SUM frame. What the socket does not take now goes with
-the next `send`, from where the last one ended.
+So a large batch never exists as a whole in memory, and each part is still in the CPU cache when the kernel copies it.
+The checksum is known after the last value, and follows the batch in a SUM frame. If the socket does not accept all of
+it, the next `send` continues where the last one stopped.
 
-The list of values is held until the frame is out, and nobody changes it.
+The list of values must not change until the frame is sent.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from seawall.limits import KIB
 
 __all__ = ["PART_SIZE", "StreamedBatch"]
 
-#: Bytes of a part: few calls of the system, and half of a small cache.
+#: Bytes of a part: large enough for few system calls, and half the size of a small CPU cache.
 PART_SIZE: Final = 256 * KIB
 
 
 class StreamedBatch:
-    """One such batch. Those of one connection share the memory for parts: one is under way at a time."""
+    """One streamed batch. The batches of a connection share the part buffer, because one is sent at a time."""
 
     __slots__ = ("_cursor", "_header", "_part", "_values")
 
@@ -37,7 +37,7 @@ class StreamedBatch:
         self._part = part
 
     def send(self, descriptor: int) -> int:
-        """Give a socket what it takes now: bytes, or minus errno."""
+        """Send as much as the socket accepts now; returns the number of bytes, or minus errno."""
         values, cursor, part = self._values, self._cursor, self._part
         if self._header:
             part[: len(self._header)] = np.frombuffer(self._header, np.uint8)
@@ -46,7 +46,7 @@ class StreamedBatch:
         return send_values(descriptor, id(values), len(values), cursor, part)
 
     @property
-    def is_out(self) -> bool:
-        """Whether the socket has all of it."""
+    def is_sent(self) -> bool:
+        """True once the socket has accepted everything."""
         cursor = self._cursor
         return cursor.item(IS_LAST) == 1 and cursor.item(SENT) == cursor.item(FILLED)

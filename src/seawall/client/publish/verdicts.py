@@ -1,14 +1,14 @@
-"""What a server says about the batches of a session, as what the machine of `outgoing` makes of it. No I/O.
+"""Applies the ACK and ERROR frames of a server to the state machine of `outgoing`. No I/O.
 
-ACK frames decide batches, open the window, or ask for a pause; ERROR frames refuse a batch, for now or for good. The
-senders for threads and for event loops share this; what a lost connection or a fenced session means is theirs.
+ACK frames decide batches, set the window, or ask for a pause; ERROR frames refuse a batch, temporarily or permanently.
+The senders for threads and for asyncio share this module. They handle lost connections and fenced sessions themselves.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from seawall.client.connection.refusals import ENDING, PRESSURE, error_of
+from seawall.client.connection.refusals import BACKPRESSURE, SESSION_ENDING, error_of
 from seawall.client.connection.retry import Backoff
 from seawall.client.publish.outgoing import Outgoing
 from seawall.errors import RetryableError
@@ -22,18 +22,18 @@ _MS: Final = 1_000_000
 
 
 class Verdicts:
-    """Applies the answers of one session's server."""
+    """Applies the responses of the server to one session."""
 
     def __init__(self, outgoing: Outgoing, clock: Clock) -> None:
         self._outgoing = outgoing
         self._clock = clock
-        #: Pauses of a server that is under pressure; they grow until a batch is decided.
+        #: Pauses for a server under pressure; they grow until a batch is decided.
         self._pressure = Backoff()
 
     def apply(self, frame: Frame) -> None:
-        """Apply one frame; those that say nothing about batches change nothing.
+        """Apply one frame; frames that are not about batches are ignored.
 
-        `ConnectionError` says that the connection must be made again, an error of `ENDING` that the session is over.
+        Raises `ConnectionError` if the sender must reconnect, and an error of `SESSION_ENDING` if the session is over.
         """
         if frame.header.kind == Kind.ACK:
             self._apply_ack(frame)
@@ -41,7 +41,7 @@ class Verdicts:
             self._apply_refusal(frame)
 
     def stored(self) -> None:
-        """A batch was stored: the next pause is a short one again."""
+        """A batch was stored: restart with short pauses."""
         self._pressure.succeeded()
 
     def _apply_ack(self, frame: Frame) -> None:
@@ -53,14 +53,14 @@ class Verdicts:
         if worst is AckStatus.RETRY:
             outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
         elif worst is AckStatus.UNKNOWN:
-            raise ConnectionError("the server does not know what became of a batch")
+            raise ConnectionError("the server does not know the outcome of a batch")
 
     def _apply_refusal(self, frame: Frame) -> None:
         refusal = parse_error(frame.payload)
         error = error_of(refusal)
-        if isinstance(error, ENDING):
+        if isinstance(error, SESSION_ENDING):
             raise error
-        if refusal.code in PRESSURE or isinstance(error, RetryableError):
+        if refusal.code in BACKPRESSURE or isinstance(error, RetryableError):
             pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
             self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
         if refusal.closes:

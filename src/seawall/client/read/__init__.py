@@ -1,1 +1,1 @@
-"""Reading over the network: fetch with prefetch, subscriptions, reading by position."""
+"""Reading over the network: fetches with prefetch, subscriptions, and reading by position."""

@@ -1,7 +1,7 @@
-"""Reading ahead on an event loop: the rules are those of `ahead`.
+"""Prefetch on an event loop, with the rules of `prefetch`.
 
-One connection carries all questions of a log, so an answer that turns out to be the wrong one is passed over when it
-comes, and nothing is let go for it.
+All requests of a log share one connection, so a prefetched response that turns out to be the wrong one is ignored when
+it arrives, and the connection stays open.
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from seawall.wire.lwp2.reading import Fetch
 
 @dataclass(frozen=True, slots=True)
 class _Prefetched:
-    """A request whose answer is under way."""
+    """A request whose response is in flight."""
 
     connection: AsyncConnection
-    asked: PendingRequest
+    request: PendingRequest
     fetch: Fetch
 
 
 class AsyncPrefetch:
-    """What one reader asks a server, one answer ahead. For one task at a time."""
+    """The fetches of one reader, one response ahead. For one task at a time."""
 
     def __init__(self, requests: AsyncRequests, reader: TopicReader) -> None:
         self._requests = requests
         self._reader = reader
-        self._ahead: _Prefetched | None = None
+        self._next: _Prefetched | None = None
 
-    async def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
-        """The answer to a request of the reader; of what follows it up to `behind` bytes are asked for."""
-        before, self._ahead = self._ahead, None
-        if before is not None and not before.fetch.begins_like(fetch):
-            before.connection.forget(before.asked)
-            before = None
+    async def take(self, fetch: Fetch, *, prefetch_size: int, wait_s: float = 0.0) -> list[Item]:
+        """The items of the response to `fetch`; meanwhile up to `prefetch_size` bytes after it are requested."""
+        prefetched, self._next = self._next, None
+        if prefetched is not None and not prefetched.fetch.begins_like(fetch):
+            prefetched.connection.forget(prefetched.request)
+            prefetched = None
         timeout_s = self._requests.target.timeout_s + wait_s
         size = self._requests.answer_size
 
-        async def answer(connection: AsyncConnection) -> Frame:
-            nonlocal before
-            self._ahead = None
-            used, before = before, None
-            if used is None or used.connection is not connection:
+        async def receive(connection: AsyncConnection) -> Frame:
+            nonlocal prefetched
+            self._next = None
+            current, prefetched = prefetched, None
+            if current is None or current.connection is not connection:
                 allowed = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
-                used = _Prefetched(connection, connection.ask(allowed), allowed)
+                current = _Prefetched(connection, connection.send_request(allowed), allowed)
 
-            def begun(header: FrameHeader, start: memoryview) -> None:
-                following = self._reader.fetch_behind(header, start, size.at_most(behind))
+            def on_start(header: FrameHeader, start: memoryview) -> None:
+                following = self._reader.fetch_after(header, start, size.at_most(prefetch_size))
                 if following is not None and connection.is_open:
-                    self._ahead = _Prefetched(connection, connection.ask(following), following)
+                    self._next = _Prefetched(connection, connection.send_request(following), following)
 
-            used.asked.when_begun(begun)
-            return await self._requests.answer(connection, used.asked, used.fetch, timeout_s)
+            current.request.on_start(on_start)
+            return await self._requests.wait_response(connection, current.request, current.fetch, timeout_s)
 
-        return self._reader.take(await self._requests.use(answer))
+        return self._reader.take(await self._requests.with_connection(receive))
 
-    def let_go(self) -> None:
-        """Do without the answer that is under way."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.connection.forget(ahead.asked)
+    def cancel(self) -> None:
+        """Drop the response that is in flight."""
+        prefetched, self._next = self._next, None
+        if prefetched is not None:
+            prefetched.connection.forget(prefetched.request)
 
 
 async def read_all(requests: AsyncRequests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
-    """All batches up to a seq."""
-    ahead = AsyncPrefetch(requests, reader)
+    """All batches below the seq `end`."""
+    prefetch = AsyncPrefetch(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
-        items = await ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)
+        items = await prefetch.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), prefetch_size=FETCH_SIZE_MAX)
         found.extend(item for item in items if isinstance(item, ReceivedBatch))
-    ahead.let_go()
+    prefetch.cancel()
     return found

@@ -1,11 +1,11 @@
-"""How much a reader asks for at once over a link that loses connections. No I/O.
+"""Adapts the size of fetches to a link that loses connections. No I/O.
 
-A frame that is cut off is discarded, so over a link that dies every few megabytes a reader that asks for 16 MiB would
-get nowhere. After a loss half as much is asked for, and twice as much again after a run of answers that came whole.
-A batch is never split: one that is larger than what a connection survives cannot be read over that link, and only
-smaller batches of its publisher (`batch_size`) help.
+A truncated frame is discarded, so over a link that fails every few megabytes a reader that asks for 16 MiB would make
+no progress. After a loss, readers ask for half as much; after several complete responses, for twice as much again.
+A batch is never split: a batch that is larger than what a connection survives cannot be read over that link. Only a
+smaller `batch_size` of its publisher helps.
 
-One for all readers of a log: they share the link.
+All readers of a log share one object, because they share the link.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import Final
 
 from seawall.limits import ANSWER_SIZE_MIN, FETCH_SIZE_MAX
 
-#: Answers of at least half the size that have to come whole, one after the other, before more is asked for.
-_WHOLE_ANSWERS: Final = 8
+#: Consecutive complete responses of at least half the size before readers ask for more.
+_COMPLETE_RESPONSES: Final = 8
 
 
 class AnswerSize:
-    """The most bytes of batches that are asked for in one frame, as the link allows."""
+    """The most bytes of batches to ask for in one frame."""
 
     def __init__(self) -> None:
         self._size = FETCH_SIZE_MAX
-        self._whole = 0
+        self._complete = 0
 
     def at_most(self, size: int) -> int:
-        """What to ask for where so much is wanted."""
+        """`size`, reduced to what the link allows."""
         return min(size, self._size)
 
-    def lost(self, asked: int) -> None:
-        """A connection was lost, or time was up, before an answer came for which so much was asked.
+    def lost(self, size: int) -> None:
+        """Ask for less: a connection was lost, or timed out, during a response of up to `size` bytes.
 
-        Several that asked for as much may be lost with one connection, and count once. One that asked for next to
-        nothing says nothing about the size.
+        Several responses of the same size that are lost with one connection count once. The loss of a very small
+        response says nothing about the size.
         """
-        if asked > ANSWER_SIZE_MIN:
-            self._size = min(self._size, max(ANSWER_SIZE_MIN, asked // 2))
-        self._whole = 0
+        if size > ANSWER_SIZE_MIN:
+            self._size = min(self._size, max(ANSWER_SIZE_MIN, size // 2))
+        self._complete = 0
 
     def arrived(self, size: int) -> None:
-        """A frame of so many bytes came whole."""
+        """Count a frame of `size` bytes that arrived complete."""
         if self._size == FETCH_SIZE_MAX or size < self._size // 2:
             return
-        self._whole += 1
-        if self._whole >= _WHOLE_ANSWERS:
-            self._whole = 0
+        self._complete += 1
+        if self._complete >= _COMPLETE_RESPONSES:
+            self._complete = 0
             self._size = min(FETCH_SIZE_MAX, 2 * self._size)

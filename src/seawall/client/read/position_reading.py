@@ -1,6 +1,6 @@
-"""Readers of everything in the one order, over the network: batches of all topics, and SKIPs. No I/O.
+"""The protocol of reading all topics in the total order: batches and SKIPs by position. No I/O.
 
-The server tells positions; what was evicted or lost has none, and shows by the seqs of its topic.
+Responses are ordered by position. Evicted and lost records have no position; they show as missing seqs of their topic.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from seawall.wire.lwp2.reading import Fetch, Within, parse_data_prefix, parse_ga
 
 
 class PositionReader:
-    """Where a reader of all topics is, and what its next request is."""
+    """The position of a reader of all topics, and its next request."""
 
     def __init__(self, by: ReadBy, start: int) -> None:
         self._by = by
         self._start = start
-        #: How far the position that is read next was told, where some of it was.
+        #: How much of the next position was received already, if the last response ended within it.
         self._within: Within | None = None
-        #: Whether the last answer said that there is no more now.
+        #: True if the last response reached the end of the log.
         self.is_at_end = False
 
     @property
     def is_within(self) -> bool:
-        """Whether the last answer ended in the middle of a position: the rest of it belongs to what it told."""
+        """True if the last response ended in the middle of a position; the next response has the rest of it."""
         return self._within is not None
 
     @property
     def next_position(self) -> Position:
-        """What is read next; 0 while only the server knows."""
+        """The position to read next; 0 while only the server knows it."""
         return Position(self._start if self._by is ReadBy.POSITION else 0)
 
     def go_back(self, position: Position) -> None:
-        """Read again from a position on that was passed, because nobody has seen what lies behind it."""
+        """Rewind to an earlier position, because the caller has not consumed the items after it."""
         if self._by is ReadBy.POSITION and position < self._start:
-            self._go_on_at(position)
+            self._continue_at(position)
             self.is_at_end = False
 
     def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
-        """The next request. The server looks at what it sends: damage would have no position to be told at."""
+        """The next request. The server verifies the batches, because a damaged batch has no position to report."""
         return Fetch(
             TopicId(ALL_TOPICS),
             self._by,
@@ -61,11 +61,11 @@ class PositionReader:
         )
 
     def take(self, frame: Frame, names: Mapping[TopicId, str]) -> list[PositionItem]:
-        """What an answer holds, with topics by their names; the place moves behind it."""
+        """The items of a response, with topics resolved by `names`; moves the reader past them."""
         command = frame.header.command
         if command == Command.GAP:
             gap = parse_gap(frame.payload)
-            self._go_on_at(gap.position + 1)
+            self._continue_at(gap.position + 1)
             self.is_at_end = False
             topic, count = names.get(gap.topic_id, ""), gap.last - gap.first + 1
             return [ReceivedSkip(topic, gap.position, gap.client_id, ClientSeq(gap.first), count, Seq(0))]
@@ -82,18 +82,18 @@ class PositionReader:
         )
         found: list[PositionItem] = [batch for batch in batches if batch is not None]
         self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not prefix.chunk_count
-        self._go_on_at(prefix.next_position)
+        self._continue_at(prefix.next_position)
         if prefix.flags & DataFlags.PART:
             last = chunks[-1]
             self._within = Within(TopicId(last.topic_id), Seq(last.base_seq + last.record_count))
         return found
 
-    def _go_on_at(self, position: int) -> None:
+    def _continue_at(self, position: int) -> None:
         self._by, self._start, self._within = ReadBy.POSITION, position, None
 
 
 def topics_in(frame: Frame) -> set[TopicId]:
-    """The ids of the topics that an answer has something of."""
+    """The ids of the topics in a response."""
     if frame.header.command == Command.GAP:
         return {parse_gap(frame.payload).topic_id} - {TopicId(0)}
     if frame.header.command != Command.FETCH_DATA:

@@ -1,12 +1,12 @@
-"""Reading ahead, for threads: the next answer is asked for when one begins to arrive, so no side waits for the other.
+"""Prefetch for threads: requests the next response as soon as the current one starts to arrive.
 
-    ahead = Prefetch(requests, reader)
-    items = ahead.take(reader.fetch(max_bytes=…), behind=FETCH_SIZE_MAX)
+    prefetch = Prefetch(requests, reader)
+    items = prefetch.take(reader.fetch(max_bytes=…), prefetch_size=FETCH_SIZE_MAX)
 
-Where the next answer begins stands at the front of the one before. So the server looks it up and sends it while this
-one is received and verified. One answer is under way at the most, on a connection that nobody else uses meanwhile;
-where it turns out to be the wrong one, because something was damaged, that connection is let go. An answer shows the
-topic as it was when it was asked for.
+The prefix of each response says where the next one starts. So the server looks up and sends the next response while
+the client receives and verifies the current one, and neither side waits for the other. At most one prefetch is in
+flight, on a connection reserved for it. If it turns out to be the wrong one, because a batch was damaged, the
+connection is closed. A response shows the topic as it was when the response was requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seawall.wire.lwp2.reading import Fetch
 
 @dataclass(frozen=True, slots=True)
 class _PendingRequest:
-    """A request whose answer is under way."""
+    """A request whose response is in flight."""
 
     connection: Connection
     request_id: int
@@ -34,78 +34,79 @@ class _PendingRequest:
 
 
 class Prefetch:
-    """What one reader asks a server, one answer ahead. For one thread at a time."""
+    """The fetches of one reader, one response ahead. For one thread at a time."""
 
     def __init__(self, requests: Requests, reader: TopicReader) -> None:
         self._requests = requests
         self._reader = reader
-        self._asked: _PendingRequest | None = None
+        self._next: _PendingRequest | None = None
 
-    def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
-        """What the answer to a request of the reader holds; of what follows it up to `behind` bytes are asked for.
+    def take(self, fetch: Fetch, *, prefetch_size: int, wait_s: float = 0.0) -> list[Item]:
+        """The items of the response to `fetch`; meanwhile up to `prefetch_size` bytes after it are requested.
 
-        `wait_s` is what the server may take by itself.
+        The server may take `wait_s` beyond the timeout.
         """
-        frame = self.answer(fetch, behind=behind, wait_s=wait_s)
+        frame = self.receive(fetch, prefetch_size=prefetch_size, wait_s=wait_s)
         try:
             return self._reader.take(frame)
         except BaseException:
-            self.let_go()
+            self.cancel()
             raise
 
-    def answer(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> Frame:
-        """The answer itself, for who has the reader take it."""
-        asked = self._asked
-        if asked is not None and not asked.fetch.begins_like(fetch):
-            self.let_go()
-            asked = None
+    def receive(self, fetch: Fetch, *, prefetch_size: int, wait_s: float = 0.0) -> Frame:
+        """Like `take`, but returns the frame: the caller passes it to the reader."""
+        prefetched = self._next
+        if prefetched is not None and not prefetched.fetch.begins_like(fetch):
+            self.cancel()
+            prefetched = None
         timeout_s = self._requests.target.timeout_s + wait_s
         size = self._requests.answer_size
 
-        def answer(connection: Connection) -> Frame:
-            self._asked = None
-            is_asked = asked is not None and asked.connection is connection
-            allowed = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
-            sent = asked.fetch if asked is not None and is_asked else allowed
-            request_id = asked.request_id if asked is not None and is_asked else connection.ask(allowed)
-            has_begun = False
+        def receive(connection: Connection) -> Frame:
+            self._next = None
+            if prefetched is not None and prefetched.connection is connection:
+                sent, request_id = prefetched.fetch, prefetched.request_id
+            else:
+                sent = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
+                request_id = connection.send_request(sent)
+            has_started = False
 
-            def begun(header: FrameHeader, start: memoryview) -> None:
-                nonlocal has_begun
-                has_begun = True
-                following = self._reader.fetch_behind(header, start, size.at_most(behind))
+            def on_start(header: FrameHeader, start: memoryview) -> None:
+                nonlocal has_started
+                has_started = True
+                following = self._reader.fetch_after(header, start, size.at_most(prefetch_size))
                 if following is not None and connection.goodbye is None:
-                    self._asked = _PendingRequest(connection, connection.ask(following), following)
+                    self._next = _PendingRequest(connection, connection.send_request(following), following)
 
-            with self._requests.sizing(sent.max_bytes):
-                frame = connection.answer(request_id, timeout_s=timeout_s, begun=begun)
+            with self._requests.tracking_loss(sent.max_bytes):
+                frame = connection.wait_response(request_id, timeout_s=timeout_s, on_start=on_start)
             size.arrived(frame.header.payload_length)
-            if not has_begun:
-                begun(frame.header, frame.payload)
+            if not has_started:
+                on_start(frame.header, frame.payload)
             return frame
 
         try:
-            return self._requests.use(answer, first=None if asked is None else asked.connection)
+            return self._requests.with_connection(receive, first=None if prefetched is None else prefetched.connection)
         except BaseException:
-            self.let_go()
+            self.cancel()
             raise
 
-    def let_go(self) -> None:
-        """Do without the answer that is under way."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            self._requests.let_go(asked.connection)
+    def cancel(self) -> None:
+        """Drop the response that is in flight, and close its connection."""
+        prefetched, self._next = self._next, None
+        if prefetched is not None:
+            self._requests.discard(prefetched.connection)
 
     def __del__(self) -> None:
-        self.let_go()
+        self.cancel()
 
 
 def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
-    """All batches up to a seq."""
-    ahead = Prefetch(requests, reader)
+    """All batches below the seq `end`."""
+    prefetch = Prefetch(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
-        items = ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)
+        items = prefetch.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), prefetch_size=FETCH_SIZE_MAX)
         found.extend(item for item in items if isinstance(item, ReceivedBatch))
-    ahead.let_go()
+    prefetch.cancel()
     return found

@@ -1,7 +1,8 @@
-"""One subscription: how it begins, what its frames hold, and when the server is given more credit. No I/O.
+"""The protocol of one push subscription: its request, its data frames, and its credit. No I/O.
 
-Credit is counted in bytes and records since it began, as the frames state them. Half of it is given back at a time, so
-that the server never waits for a reader that keeps up, and never sends more than a reader has room for.
+Credit is a running total of bytes and records since the subscription started, as the frame headers count them. The
+reader grants more once half of it is used, so that the server never waits for a reader that keeps up, and never sends
+more than the reader can buffer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from seawall.wire.format.decoder import Frame
 from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe
 
-#: What the server may send ahead of what was taken, and the most of it in one frame.
+#: How far the server may send ahead of the reader, and the largest frame.
 CREDIT_BYTES: Final = 32 * MIB
 CREDIT_RECORDS: Final = 4_000_000
 FRAME_SIZE: Final = FETCH_SIZE_MAX
@@ -32,14 +33,14 @@ class Pushed:
         self._id = subscription_id
         self._bytes = self._records = 0
         self._granted_bytes, self._granted_records = CREDIT_BYTES, CREDIT_RECORDS
-        #: Whether the server has said that there is no more now.
+        #: True once the server has sent everything up to the end of the topic.
         self.is_caught_up = False
-        #: Whether it has to be begun anew, because the server must look at what it sends.
+        #: True if it must be started again, because the server must verify what it sends.
         self.is_over = False
 
-    def begin(self) -> bytes:
-        """The frame that begins it."""
-        by, start = self._reader.place
+    def subscribe(self) -> bytes:
+        """The SUBSCRIBE frame that starts it."""
+        by, start = self._reader.start
         request = Subscribe(
             self._reader.topic_id,
             by,
@@ -52,7 +53,7 @@ class Pushed:
         return encode_control(request, request_id=self._id)
 
     def take(self, frame: Frame) -> list[Item]:
-        """What a frame holds for the reader; raises what the server refuses."""
+        """The items of a frame; raises the server's refusal."""
         header = frame.header
         if header.id not in (self._id, 0):
             return []
@@ -72,7 +73,7 @@ class Pushed:
         return items
 
     def credit(self) -> bytes | None:
-        """The frame that gives back what was taken, once that is worth one."""
+        """The CREDIT frame that grants more, once half of the credit is used; otherwise None."""
         used_bytes = self._bytes + CREDIT_BYTES - self._granted_bytes
         used_records = self._records + CREDIT_RECORDS - self._granted_records
         if used_bytes < CREDIT_BYTES // 2 and used_records < CREDIT_RECORDS // 2:

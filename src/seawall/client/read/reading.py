@@ -1,16 +1,17 @@
-"""Answers of a server as what readers get: batches, gaps and SKIPs. No I/O.
+"""The protocol of reading one topic: builds fetches, and turns responses into batches, gaps and SKIPs. No I/O.
 
     reader = TopicReader("events", topic_id, ReadBy.SEQ, 1)
     frame = …request(reader.fetch(max_bytes=…))…
     items = reader.take(frame)          # and reader.is_at_end
 
-Stored batches are verified here, header and block: what a disk, a server or a network has done to them shows as
-`CorruptionError`. Records below the start are not shown; what a delete has emptied is passed over, and its seqs count.
+The reader verifies header and block of each batch, and raises `CorruptionError` for damage on the disk, in the server
+or in the network. It drops records below the start, and skips deleted records; their seqs still count.
 
-After a SKIP reading goes on by position for one answer: it takes no seq, so by seq it would be told again.
+After a SKIP, the next fetch continues by position: a SKIP takes no seq, so a fetch by seq would return it again.
 
-A server sends stored batches without looking at them. Where one is damaged, what lies before it is shown, and the next
-request asks the server to look: it tells the damage as a gap. What is damaged all the same is raised.
+The server sends stored batches without verifying them. If a batch is damaged, the reader returns the batches before it
+and makes the next fetch a verified one, for which the server reports the damage as a gap. Damage in a verified response
+is raised.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from seawall.wire.format.gaps import Gap
 from seawall.wire.lwp2.reading import DataPrefix, Fetch, parse_data_prefix, parse_gap
 from seawall.wire.lwp2.reading import Gap as WireGap
 
-#: As many records as the bytes allow.
+#: No limit on the number of records: only the bytes are limited.
 NO_LIMIT: Final = 0xFFFF_FFFF
 
-#: A seq that no record has.
+#: Above every seq.
 NO_END: Final = 1 << 63
 
 
 class ReceivedRows(NamedTuple):
-    """The valid batches of an answer, without an object for each: rows of `kernels.codec.chunks` over its payload."""
+    """The valid batches of a response as rows of `kernels.codec.chunks` over its payload, without objects for each."""
 
     payload: memoryview
     rows: Rows
-    #: Records below it are not shown.
+    #: Skip records below it.
     first_seq: Seq
 
 
 class TopicReader:
-    """Where a reader of a topic is, and what its next request is."""
+    """The seq of a reader of a topic, and its next request."""
 
     def __init__(
         self, topic: str, topic_id: TopicId, by: ReadBy, start: int, *, ordered: bool = False, until: int = NO_END
@@ -62,30 +63,30 @@ class TopicReader:
         self.topic_id = topic_id
         self._by = by
         self._start = start
-        #: Nothing from this seq on is asked for.
+        #: Fetch only records below this seq.
         self._until = until
         self._mode = ReadFlags.NOT_YET_DURABLE if ordered else ReadFlags.NONE
-        #: Whether the server has to look at what it sends.
+        #: True if the server must verify the batches that it sends.
         self.is_careful = False
-        #: What is read next; 0 while only the server knows.
+        #: The seq to read next; 0 while only the server knows it.
         self.next_seq = Seq(start if by is ReadBy.SEQ else 0)
-        #: Whether the last answer said that there is no more now.
+        #: True if the last response reached the end of the topic.
         self.is_at_end = False
 
     @property
-    def place(self) -> tuple[ReadBy, int]:
-        """Where the next answer begins."""
+    def start(self) -> tuple[ReadBy, int]:
+        """Where the next response starts: the kind of number, and the number."""
         return self._by, self._start
 
     def go_back(self, seq: Seq) -> None:
-        """Read again from a seq on that was passed, because nobody has seen what lies behind it."""
+        """Rewind to an earlier seq, because the caller has not consumed the items after it."""
         if seq < self.next_seq:
-            self._go_on_at(seq)
+            self._continue_at(seq)
             self.is_at_end = False
 
     @property
     def flags(self) -> ReadFlags:
-        """What the reader takes besides plain durable blocks."""
+        """What the reader accepts besides plain durable blocks."""
         return self._mode if self.is_careful else self._mode | ReadFlags.STORED_CODEC
 
     def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
@@ -101,26 +102,26 @@ class TopicReader:
             flags=self.flags,
         )
 
-    def fetch_behind(self, header: FrameHeader, start: Buffer, max_bytes: int) -> Fetch | None:
-        """The request that follows an answer of which only the beginning is known.
+    def fetch_after(self, header: FrameHeader, start: Buffer, max_bytes: int) -> Fetch | None:
+        """The request after a response of which only the first bytes are known.
 
-        None where only taking it tells, where nothing follows, or where nothing more is wanted.
+        None if the whole response is needed to tell, if nothing follows it, or if the reader wants no more.
         """
         if header.command != Command.FETCH_DATA or self.is_careful or max_bytes <= 0:
             return None
         prefix = parse_data_prefix(start)
         if prefix.flags & DataFlags.CAUGHT_UP or not prefix.chunk_count or prefix.next_seq >= self._until:
             return None
-        ahead = TopicReader(
+        next_reader = TopicReader(
             self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq, ordered=bool(self._mode), until=self._until
         )
-        return ahead.fetch(max_bytes=max_bytes)
+        return next_reader.fetch(max_bytes=max_bytes)
 
     def _records_left(self, seq: int) -> int:
         return min(NO_LIMIT, max(1, self._until - seq))
 
     def take(self, frame: Frame) -> list[Item]:
-        """What an answer holds; the place moves behind it."""
+        """The items of a response; moves the reader past them."""
         command = frame.header.command
         if command in (Command.FETCH_DATA, Command.DATA):
             return self._take_data(frame)
@@ -131,11 +132,11 @@ class TopicReader:
         )
 
     def take_rows(self, frame: Frame) -> ReceivedRows | Gap | ReceivedSkip:
-        """`take`, for who goes through all batches at once. What is damaged inside a compressed one shows only there:
-        then `look_again`."""
+        """Like `take`, for a caller that decodes all batches at once. If decompressing a batch shows damage, the caller
+        calls `retry_verified`."""
         if frame.header.command not in (Command.FETCH_DATA, Command.DATA):
             [item] = self.take(frame)
-            assert not isinstance(item, ReceivedBatch), "it was no data"
+            assert not isinstance(item, ReceivedBatch), "not a data frame"
             return item
         prefix = parse_data_prefix(frame.payload)
         first = Seq(self._start if self._by is ReadBy.SEQ else prefix.first_seq)
@@ -144,16 +145,16 @@ class TopicReader:
             self.is_careful = False
             self._move(prefix, bool(prefix.chunk_count))
         else:
-            behind = int(rows[-1]["base_seq"]) + int(rows[-1]["record_count"]) if rows.size else first
-            self.look_again(Seq(behind), damage)
+            next_seq = int(rows[-1]["base_seq"]) + int(rows[-1]["record_count"]) if rows.size else first
+            self.retry_verified(Seq(next_seq), damage)
         return ReceivedRows(frame.payload, rows, first)
 
-    def look_again(self, seq: Seq, damage: CorruptionError) -> None:
-        """Go on at a seq, and have the server look at what it sends; raises the damage if it has looked already."""
+    def retry_verified(self, seq: Seq, damage: CorruptionError) -> None:
+        """Continue at `seq` with a fetch that the server verifies; raises `damage` if the last one was verified."""
         if self.is_careful:
             raise damage
         self.is_careful, self.is_at_end = True, False
-        self._go_on_at(seq)
+        self._continue_at(seq)
 
     def _take_data(self, frame: Frame) -> list[Item]:
         prefix = parse_data_prefix(frame.payload)
@@ -170,7 +171,7 @@ class TopicReader:
             if damage is not None:
                 raise damage
         except CorruptionError as error:
-            self.look_again(Seq(next_seq), error)
+            self.retry_verified(Seq(next_seq), error)
             return items
         self.is_careful = False
         self._move(prefix, bool(prefix.chunk_count))
@@ -179,9 +180,9 @@ class TopicReader:
     def _move(self, prefix: DataPrefix, has_data: bool) -> None:
         has_moved = prefix.next_seq > self._start or self._by is not ReadBy.SEQ
         self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not (has_data or has_moved)
-        self._go_on_at(prefix.next_seq)
+        self._continue_at(prefix.next_seq)
 
-    def _go_on_at(self, seq: int) -> None:
+    def _continue_at(self, seq: int) -> None:
         self._by, self._start = ReadBy.SEQ, seq
         self.next_seq = Seq(seq)
 
@@ -193,26 +194,26 @@ class TopicReader:
             return ReceivedSkip(
                 self.topic, gap.position, gap.client_id, ClientSeq(gap.first), count, self.next_seq or Seq(1)
             )
-        self._go_on_at(gap.last + 1)
+        self._continue_at(gap.last + 1)
         return Gap(Seq(gap.first), Seq(gap.last), gap.reason)
 
 
 class Budget:
-    """How much one read may still take, and what it has."""
+    """The remaining limits of one read, and the items so far."""
 
     def __init__(self, max_bytes: int, limit: int | None) -> None:
         self._bytes = max_bytes
         self._records = limit
-        self._has_asked = False
+        self._has_fetched = False
         self.items: list[Item] = []
 
     def fetch(self, reader: TopicReader) -> Fetch:
         """The next request."""
-        self._has_asked = True
+        self._has_fetched = True
         return reader.fetch(max_bytes=self._bytes, max_records=NO_LIMIT if self._records is None else self._records)
 
     def take(self, items: list[Item]) -> None:
-        """Count an answer."""
+        """Add the items of a response and reduce the limits."""
         self.items += items
         batches = [item for item in items if isinstance(item, ReceivedBatch)]
         self._bytes -= sum(len(batch.block) for batch in batches)
@@ -220,18 +221,18 @@ class Budget:
             self._records -= sum(map(len, batches))
 
     @property
-    def behind(self) -> int:
-        """Bytes that may be asked for behind the next answer before it is counted; 0 where only counting it tells."""
+    def prefetch_size(self) -> int:
+        """Bytes to prefetch after the next response; 0 if that depends on how many records the response has."""
         return max(0, self._bytes - FETCH_SIZE_MAX) if self._records is None else 0
 
     def is_spent(self, reader: TopicReader) -> bool:
-        """Whether the read is over: at the end, or with nothing left."""
+        """True once the reader is at the end, or a limit is reached; never before the first request."""
         is_used_up = self._bytes <= 0 or (self._records is not None and self._records <= 0)
-        return self._has_asked and (reader.is_at_end or is_used_up)
+        return self._has_fetched and (reader.is_at_end or is_used_up)
 
 
 def received_batch(topic: str, payload: memoryview, chunk: Chunk, first_seq: Seq) -> ReceivedBatch | None:
-    """A verified batch as a reader gets it that begins at a seq; None if nothing of it is shown."""
+    """The records of a verified batch from `first_seq` on; None if there are none, or all are deleted."""
     base_seq, position, timestamp_ns, at, end, count, _, deleted, is_plain = chunk
     last = base_seq + count - 1
     first = max(base_seq, first_seq)
@@ -244,7 +245,7 @@ def received_batch(topic: str, payload: memoryview, chunk: Chunk, first_seq: Seq
         if not live:
             return None
     elif not is_plain:
-        # Batches with deleted records are rebuilt, and not compressed any more.
+        # A batch with deleted records was rewritten uncompressed, so only other batches need this.
         header = parse_batch_header(payload[at - BATCH_HEADER_SIZE : end], source=BatchSource.STORED)
         block = shown_block(header, block)
     return ReceivedBatch(
@@ -253,7 +254,7 @@ def received_batch(topic: str, payload: memoryview, chunk: Chunk, first_seq: Seq
 
 
 def _live_ranges(block: memoryview, chunk: Chunk, first: int) -> tuple[tuple[Seq, Seq], ...]:
-    """The seqs from `first` on whose records no delete has emptied."""
+    """The ranges of seqs from `first` on whose records are not deleted."""
     source = np.frombuffer(block, np.uint8)
     count = chunk.record_count
     offsets = np.empty(count + 1, np.int64)

@@ -1,11 +1,12 @@
-"""A reader of a topic over the network that remembers where it is.
+"""Subscribers for threads: they read a topic, or all topics, and keep their offset.
 
     subscriber = log.subscriber("events", "committed", owner="billing")
-    for item in subscriber.poll(timeout_s=5): ...     # what is there, or what comes first
+    for item in subscriber.poll(timeout_s=5): ...     # what is there now, or the next records to arrive
     subscriber.commit()
 
-`poll` asks the server, which answers at once or when something comes. Iterating follows the topic for ever: the server
-pushes what comes, within credit that is given back as it is taken; after a lost connection it goes on where it was.
+`poll` sends fetches, with a long poll at the end of the topic. Iterating follows the topic forever over a push
+subscription: the server pushes new records within the credit of the reader, and after a lost connection the subscriber
+continues where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from seawall.client.read.position_reading import PositionReader
 from seawall.client.read.prefetch import Prefetch
 from seawall.client.read.pushed import FRAME_SIZE, Pushed
 from seawall.client.read.reading import NO_LIMIT, TopicReader
-from seawall.client.read.waiting import Patience
+from seawall.client.read.waiting import PollDeadline
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
 from seawall.io.interfaces import Clock
@@ -32,12 +33,15 @@ from seawall.wire.lwp2.reading import Commit
 
 
 class RemoteSubscriber:
-    """A reader of one topic that goes on where it stopped. For one thread at a time."""
+    """Reads one topic and keeps its offset. Created by `RemoteLog.subscriber`. For one thread at a time.
+
+    Read with `poll`, or iterate to follow the topic forever. Items are batches, and the gaps and SKIPs between them.
+    """
 
     def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
         self._requests = requests
         self._reader = reader
-        self._ahead = Prefetch(requests, reader)
+        self._prefetch = Prefetch(requests, reader)
         self._topic_epoch = topic_epoch
         self._owner = owner
         self._next_seq = reader.next_seq
@@ -46,56 +50,59 @@ class RemoteSubscriber:
 
     @property
     def next_seq(self) -> Seq:
-        """What is read next: behind the last item that was handed out."""
+        """The seq to read next: the one after the last item returned."""
         return self._next_seq
 
     def poll(self, timeout_s: float = 0.0) -> list[Item]:
-        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        """The next items; waits up to `timeout_s` if there are none. Returns an empty list after the timeout.
+
+        Gaps are reported in order with the batches.
+        """
         self._process.check()
         clock = self._requests.clock
-        patience = Patience(timeout_s, clock.monotonic_ns())
+        deadline = PollDeadline(timeout_s, clock.monotonic_ns())
         self._reader.go_back(self._next_seq)
         while True:
-            wait_ms = patience.wait_ms(clock.monotonic_ns())
+            wait_ms = deadline.wait_ms(clock.monotonic_ns())
             fetch = self._reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
-            items = self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
+            items = self._prefetch.take(fetch, prefetch_size=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
             self._next_seq = self._reader.next_seq
             if items or (self._reader.is_at_end and not wait_ms):
                 return items
 
     def commit(self) -> None:
-        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        """Store `next_seq` durably as the committed offset of the owner: everything before it was processed."""
         self._process.check()
         if self._owner is None:
-            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+            raise InvalidInputError("a subscriber without an owner cannot commit: open it with owner=…")
         consumer = consumer_of(self._owner)
-        self._requests.ask(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
+        self._requests.request(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     def __iter__(self) -> Iterator[Item]:
-        """Everything from here on, for ever: at the end it waits for more."""
+        """Follow from here on, forever: waits for more at the end."""
         backoff = Backoff()
         clock = self._requests.clock
-        patience_ns = int(self._requests.target.timeout_s * 1e9)
-        alone_since_ns = clock.monotonic_ns()
+        timeout_ns = int(self._requests.target.timeout_s * 1e9)
+        unreachable_since_ns = clock.monotonic_ns()
         while True:
             self._process.check()
             connection: Connection | None = None
             self._reader.go_back(self._next_seq)
-            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
+            size, started_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
             try:
-                connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
+                connection = self._requests.open_connection(clock.monotonic_ns() + timeout_ns)
                 pushed = Pushed(self._reader, connection.new_id(), size)
-                connection.send(pushed.begin())
+                connection.send(pushed.subscribe())
                 for item in self._pushed(connection, pushed):
                     backoff.succeeded()
                     yield item
             except (ConnectionError, RetryableError) as error:
                 pause_ns = backoff.pause_ns()
                 if connection is not None:
-                    if self._next_seq == begun_at and connection.has_part:
+                    if self._next_seq == started_at and connection.has_partial_frame:
                         self._requests.answer_size.lost(size)
-                    alone_since_ns = clock.monotonic_ns()
-                elif clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns:
+                    unreachable_since_ns = clock.monotonic_ns()
+                elif clock.monotonic_ns() + pause_ns - unreachable_since_ns >= timeout_ns:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
                 await_streams([], None, seconds(pause_ns))
             finally:
@@ -108,7 +115,7 @@ class RemoteSubscriber:
             for frame in connection.receive():
                 items = pushed.take(frame)
                 self._requests.answer_size.arrived(frame.header.payload_length)
-                # Before the items are used, so that more is on its way meanwhile.
+                # Before the caller processes the items, so that the server sends more meanwhile.
                 credit = pushed.credit()
                 if credit is not None:
                     connection.send(credit)
@@ -123,7 +130,10 @@ class RemoteSubscriber:
 
 
 class RemotePositionSubscriber:
-    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+    """Reads all topics in the total order and keeps its position. For one thread at a time.
+
+    Created by `RemoteLog.position_subscriber`. Read with `poll`, or iterate to follow the log forever.
+    """
 
     def __init__(
         self,
@@ -139,29 +149,29 @@ class RemotePositionSubscriber:
 
     @property
     def next_position(self) -> Position:
-        """What is read next: behind the last item that was handed out."""
+        """The position to read next: the one after the last item returned."""
         return self._next_position
 
     def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
-        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        """The next items of all topics; waits up to `timeout_s` if there are none."""
         items = self._read(timeout_s)
         self._next_position = self._reader.next_position
         return items
 
     def __iter__(self) -> Iterator[PositionItem]:
-        """Everything from here on, for ever: at the end it waits for more."""
+        """Follow from here on, forever: waits for more at the end."""
         while True:
-            for item, behind in with_next_positions(self._read(None)):
-                self._next_position = behind
+            for item, next_position in with_next_positions(self._read(None)):
+                self._next_position = next_position
                 yield item
             self._next_position = self._reader.next_position
 
     def _read(self, timeout_s: float | None) -> list[PositionItem]:
         self._process.check()
         self._reader.go_back(self._next_position)
-        patience = Patience(timeout_s, self._clock.monotonic_ns())
+        deadline = PollDeadline(timeout_s, self._clock.monotonic_ns())
         while True:
-            wait_ms = patience.wait_ms(self._clock.monotonic_ns())
+            wait_ms = deadline.wait_ms(self._clock.monotonic_ns())
             items = self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
             if items or not wait_ms:
                 return items

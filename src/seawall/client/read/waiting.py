@@ -1,10 +1,11 @@
-"""Waiting for what is not there yet: which request to send, and whether its answer is what was waited for. No I/O.
+"""Waiting for a record or a position with long polls: the request to send, and whether its response ends the wait.
 
     wait = RecordWait("events", topic_id, seq)
     frame = …request(wait.fetch(wait_ms))…
-    wait.take(frame)                    # true: it is there; and wait.is_at_end
+    wait.take(frame)                    # True: it is there; see also wait.is_at_end
 
-The server holds a read back until there is something to say, for `FETCH_WAIT_MS_MAX` at most; then it is asked again.
+The server delays its response until it has data, for at most `FETCH_WAIT_MS_MAX`; then the client sends another one. No
+I/O here.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Wait(Protocol):
-    """What somebody waits for."""
+    """A condition to wait for."""
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last answer said that there is no more now."""
+        """True if the last response reached the end."""
         ...
 
     def fetch(self, wait_ms: int) -> Fetch:
-        """The next request, which the server may hold back for so long."""
+        """The next request; the server may delay its response for `wait_ms`."""
         ...
 
     def take(self, frame: Frame) -> bool:
-        """Whether an answer says that it is there."""
+        """True if a response fulfils the condition."""
         ...
 
 
@@ -50,7 +51,7 @@ class RecordWait:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last answer said that there is no more now."""
+        """True if the last response reached the end."""
         return self._reader.is_at_end
 
     def fetch(self, wait_ms: int) -> Fetch:
@@ -58,13 +59,13 @@ class RecordWait:
         return self._reader.fetch(max_bytes=1, max_records=1, wait_ms=wait_ms)
 
     def take(self, frame: Frame) -> bool:
-        """Whether an answer says that the record, or one behind it, is there or was."""
+        """True if a response shows that the record or a later one exists, or existed."""
         self._reader.take(frame)
         return self._reader.next_seq > self._seq
 
 
 class PositionWait:
-    """Waits for anything at a position of the total order, or behind it."""
+    """Waits for anything at or after a position of the total order."""
 
     def __init__(self, position: int) -> None:
         check_position(position)
@@ -72,7 +73,7 @@ class PositionWait:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last answer said that there is no more now."""
+        """True if the last response reached the end."""
         return self._reader.is_at_end
 
     def fetch(self, wait_ms: int) -> Fetch:
@@ -80,30 +81,30 @@ class PositionWait:
         return self._reader.fetch(max_bytes=1, max_records=1, wait_ms=wait_ms)
 
     def take(self, frame: Frame) -> bool:
-        """Whether an answer holds something; of which topic does not matter."""
+        """True if a response has an item, of any topic."""
         return bool(self._reader.take(frame, {}))
 
 
-class Patience:
-    """How long somebody waits, as the requests of it. Times are of one clock, in nanoseconds."""
+class PollDeadline:
+    """Splits a timeout into long polls. Times are of one monotonic clock, in nanoseconds."""
 
     def __init__(self, timeout_s: float | None, now_ns: int) -> None:
         self._end_ns = None if timeout_s is None else now_ns + int(timeout_s * 1e9)
 
     def wait_ms(self, now_ns: int) -> int:
-        """How long the server may hold back the next answer; 0 once the time is over."""
+        """How long the server may delay the next response; 0 once the timeout has passed."""
         if self._end_ns is None:
             return FETCH_WAIT_MS_MAX
         return min(max(0, self._end_ns - now_ns) // _NS_PER_MS, FETCH_WAIT_MS_MAX)
 
 
 def check_seq(seq: int) -> None:
-    """Refuse what no record can have as its seq."""
+    """Raise `InvalidInputError` if no record can have this seq."""
     if seq < 1:
         raise InvalidInputError(f"seqs begin at 1, not at {seq}")
 
 
 def check_position(position: int) -> None:
-    """Refuse what is no position."""
+    """Raise `InvalidInputError` if this is no position."""
     if position < 0:
         raise InvalidInputError(f"positions begin at 0, not at {position}")

@@ -1,10 +1,10 @@
-"""Where a run of the demo keeps its things: a directory of its own for each run, and memory for its server.
+"""The directories of a run of the demo: one for its files, and one in shared memory for its server.
 
-    DIRECTORY/seawall-demo.lock    held while a demo runs here: the system lets it go however that ends
+    DIRECTORY/seawall-demo.lock    locked while a demo runs here; the operating system releases it however the demo ends
     DIRECTORY/run-…/               data of the server, checkpoints, Parquet files, and the log of all processes
 
-A run removes what the ones before it have left, theirs in shared memory too. What is left of one that was killed may
-still be ending then, and writes into its own directory only.
+A run removes the directories of earlier runs, also in shared memory. Processes of a run that was killed may still be
+exiting then; they write into their own directory only.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The directory of a run, and of its server's shared memory."""
+class RunDirectory:
+    """The directory of a run, and the one for the shared memory of its server."""
 
     directory: Path
     fabric: Path
 
     @property
     def output(self) -> Path:
-        """What all processes have to say."""
+        """The log of all processes."""
         return self.directory / "demo.log"
 
     @property
@@ -44,8 +44,8 @@ class Place:
 
 
 @contextmanager
-def place_in(parent: Path) -> Iterator[Place]:
-    """Make a place below a directory that demos have for themselves; its shared memory goes at the end."""
+def run_directory(parent: Path) -> Iterator[RunDirectory]:
+    """Create the directories of a run below `parent`, which only demos use; removes the shared memory at the end."""
     parent = parent.absolute()
     parent.mkdir(parents=True, exist_ok=True)
     if any(parent.iterdir()) and not (parent / LOCK).exists():
@@ -63,14 +63,14 @@ def place_in(parent: Path) -> Iterator[Place]:
         shutil.rmtree(fabric, ignore_errors=True)
         fabric.mkdir()
         try:
-            yield Place(directory, fabric)
+            yield RunDirectory(directory, fabric)
         finally:
             shutil.rmtree(fabric, ignore_errors=True)
             shutil.rmtree(directory / "spark", ignore_errors=True)
 
 
 def _fabric_directory(parent: Path, directory: Path) -> Path:
-    """Always the same for a parent, so that the next run finds it."""
+    """The directory for shared memory; the same for each run in a parent, so that the next run finds and removes it."""
     if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         return directory / "fabric"
     return SHARED_MEMORY / f"seawall-demo-{os.getuid()}-{crc32(os.fsencode(parent)):08x}"

@@ -1,4 +1,4 @@
-"""What a run has shown: reads everything that it left behind, has it checked, and puts the result into words."""
+"""Checks the results of a run: reads topics, checkpoints and files, and describes what was proven."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import seawall
 
 
 def examine(run: Run) -> tuple[list[str], list[str]]:
-    """Complaints, of which there should be none; and what was proven if there are none."""
+    """Check a run; returns the complaints, and, if there are none, what was proven."""
     history = run.history
     events = list(all_events(history.writers, history.groups))
     sent = {event.value: event for event in events}
@@ -40,11 +40,11 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
             complaints += check_client_order(topic, contents[topic], sent)
     complaints += check_repetitions(history.acks, history.unrecognised)
     expected = expected_ledger(contents, sent)
-    rows, files = parquet_rows(run.place.directory / "files")
+    rows, files = parquet_rows(run.paths.directory / "files")
     complaints += check_rows("ledger", expected, ledger_rows(ledger))
     complaints += check_rows("Parquet", expected, rows)
     snapshots = snapshots_of(revenue)
-    ends = list(batch_ends(run.place.directory / "revenue").values())
+    ends = list(batch_ends(run.paths.directory / "revenue").values())
     complaints += check_snapshots(snapshots, ends, contents, sent)
     sums = revenue_of(events)
     complaints += check_sums("revenue in the end", sums, snapshots[-1] if snapshots else {})
@@ -67,8 +67,8 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
         f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
         f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that nobody had are told as gaps, "
         "all others follow each other",
-        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.taken_back} "
-        f"of its queries within a micro-batch, and {history.taken_back} made to do again one that was done; "
+        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.rolled_back} "
+        f"of its queries within a micro-batch, and {history.rolled_back} made to do again one that was done; "
         f"{history.restarts} queries failed besides and went on: no row is lost or there twice",
         f"topic ledger: {len(expected):,} rows, exactly one for each event",
         f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
@@ -79,5 +79,5 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
 
 
 def money(cents: int) -> str:
-    """Cents as euros."""
+    """Format cents as euros."""
     return f"€ {cents // 100:,}.{cents % 100:02d}"
