@@ -40,7 +40,7 @@ WITHOUT_TWIN = {
         for module, names in ONE_MODEL.items()
         for name in names.split()
     },
-    "network.batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
+    "network.batch_arrival.receive_batch": "makes system calls; sum_arrived, called for each piece, has a twin",
     "network.chunk_arrival.receive_chunks": "makes system calls; check_chunks, called for each piece, has a twin",
     "runtime.disk_ring.ask_for_signal": "signals another thread",
     "runtime.disk_ring.execute": "is a system call",

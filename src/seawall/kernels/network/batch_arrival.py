@@ -6,7 +6,7 @@ connections when there is no more.
 
 from __future__ import annotations
 
-from seawall.kernels.codec.frames import State, sum_ahead
+from seawall.kernels.codec.frames import State, sum_arrived
 from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel
 from seawall.kernels.runtime.memory import Bytes, address_of
 from seawall.kernels.runtime.system import receive_some
@@ -28,7 +28,7 @@ def receive_batch(fd: int, buffer: Bytes, at: int, end: int, state: State) -> in
         if count <= 0:
             break
         at += count
-        sum_ahead(buffer, 0, at, state)
+        sum_arrived(buffer, 0, at, state)
         if count < wanted:
             break
     return at
