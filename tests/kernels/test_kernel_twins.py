@@ -64,7 +64,7 @@ WITHOUT_TWIN = {
     "network.publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
     "runtime.rings.consume_pattern": "a stress loop against another process",
     "runtime.rings.produce_pattern": "a stress loop against another process",
-    "network.waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
+    "network.waiting_publisher.publish_pipelined": "makes system calls; count_acked, which counts answers, has a twin",
     "network.waiting_publisher.publish_waiting": "makes system calls; its parts are those of waiting_exchange",
     "codec.values.send_values": "makes system calls; what it sends (join_part) has a twin",
     "runtime.uring.serve_uring": "serves until a stop is requested",
