@@ -4,7 +4,7 @@ A payload may be exactly a run of records, each `[type u8][length u32][value]`, 
 payload keeps its bytes and its boundaries wherever its records are stored, so consecutive payloads of one topic are
 joined to one batch, up to a bound. Any other payload must stay a single unit: it becomes an opaque batch.
 
-`wire/format/batches.py` has the byte table of the header. The batches have the order of the topic, ask for a durable
+`wire/format/batches.py` has the byte table of the header. The batches have the order of the topic, request a durable
 ack, and have the given client id, of a client without a session.
 
 No byte outside a frame is read and none outside `out` is written, whatever the bytes say.

@@ -48,7 +48,7 @@ _POINTER = 8
 _HEADER = 5
 _RAW = 1
 #: Prefetch distances, in values: for the first line of an object, and for all its lines up to _PREFETCH_SIZE_MAX bytes.
-#: The objects are anywhere in memory, and the hardware prefetcher does not help: it starts anew with every value.
+#: The objects are anywhere in memory, and the hardware prefetcher does not help: it restarts with every value.
 _PREFETCH_FIRST_LINE = 8
 _PREFETCH_ALL_LINES = 2
 _PREFETCH_SIZE_MAX = 4_096

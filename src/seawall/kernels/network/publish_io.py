@@ -246,7 +246,7 @@ def accept_v1_frames(
         made = make_batches(
             buffer, frames, 0, topic_id, connection["client_id"], next_seq, size_max, out, free_rows, frame_counts
         )
-    taken = 0
+    frames_used = 0
     for number in range(made):
         batch = made_rows[number]
         if as_int64(batch["size"]) >= LARGE_SIZE:
@@ -257,16 +257,16 @@ def accept_v1_frames(
         row["size"] = batch["size"]
         row["is_strong"] = 1 if order == _CLIENT_ORDER else 0
         row["level"] = _LEVEL_DURABLE
-        row["frames_at"] = frames[taken]["at"]
+        row["frames_at"] = frames[frames_used]["at"]
         row["frames"] = frame_counts[number]
         row["is_staged"] = 0
         connection["end"] = row["at"] + row["size"]
         connection["highest"] += 1
         count += 1
-        taken += frame_counts[number]
-    if taken < frames.size:
+        frames_used += frame_counts[number]
+    if frames_used < frames.size:
         connection["state"] = RETURNED
-        connection["rest_at"] = frames[taken]["at"]
+        connection["rest_at"] = frames[frames_used]["at"]
     return count
 
 

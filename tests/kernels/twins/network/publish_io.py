@@ -111,7 +111,7 @@ def accept_v1_frames(
     has_ended = code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE
     order = int(orders[topic_id]) if topic_id < len(orders) else NO_TOPIC
     is_handled = order not in (0, NO_TOPIC) and len(frames) and frames[0]["topic_id"] == connection["wire_topic"]
-    made = taken = 0
+    made = frames_used = 0
     if is_handled:
         out = buffer[end:][: kernel.V1_RECEIVE_SIZE - LARGE_SIZE]
         numbers = (0, topic_id, int(connection["client_id"]), int(connection["highest"]) + 1, LARGE_SIZE - 97)
@@ -123,13 +123,13 @@ def accept_v1_frames(
         row = received[count]
         row["connection"], row["at"], row["size"] = index, end + int(batch["at"]), int(batch["size"])
         row["is_strong"], row["level"], row["is_staged"] = order == 5, 2, 0
-        row["frames_at"], row["frames"] = int(frames[taken]["at"]), frame_count
+        row["frames_at"], row["frames"] = int(frames[frames_used]["at"]), frame_count
         connection["highest"] += 1
         connection["end"] = int(row["at"]) + int(row["size"])
-        count, taken = count + 1, taken + frame_count
-    if taken < len(frames):
-        connection["rest_at"] = int(frames[taken]["at"])
-    if has_ended or taken < len(frames):
+        count, frames_used = count + 1, frames_used + frame_count
+    if frames_used < len(frames):
+        connection["rest_at"] = int(frames[frames_used]["at"])
+    if has_ended or frames_used < len(frames):
         connection["state"] = kernel.RETURNED
     return count
 
