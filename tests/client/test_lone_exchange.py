@@ -70,7 +70,7 @@ def test_an_ack_in_pieces_and_one_behind_a_ping(server: ScriptedServer, log: Rem
     server.script.on_ack = lambda _peer, entries: entries
     # What came behind the ack is in the way of the next one, and of that one alone.
     assert [log.publish("events", b"%d" % number).first_seq for number in (2, 3)] == [2, 3]
-    assert (exchanges[0], exchanges[-1]) == (kernels.OTHERWISE, kernels.STORED)
+    assert (exchanges[0], exchanges[-1]) == (kernels.UNRESOLVED, kernels.STORED)
     assert stored(server) == [1, 2, 3]
 
 
@@ -89,7 +89,7 @@ def test_a_lost_connection_is_made_again_and_nothing_is_stored_twice(
     delivery = log.publish("events", b"two")
     assert (delivery.first_seq, delivery.is_duplicate) == (2, False)
     assert log.publish("events", b"three").first_seq == 3
-    assert exchanges == [kernels.STORED, kernels.OTHERWISE, kernels.STORED]
+    assert exchanges == [kernels.STORED, kernels.UNRESOLVED, kernels.STORED]
     assert stored(server) == [1, 2, 3]
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_is_raised_and_its_number_is_used_again(
         log.publish("events", b"one")
     server.script.on_batch = lambda _peer, _header: True
     assert log.publish("events", b"two").first_seq == 1
-    assert kernels.OTHERWISE in exchanges
+    assert kernels.UNRESOLVED in exchanges
 
 
 def test_threads_share_the_session(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:

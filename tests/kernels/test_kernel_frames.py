@@ -166,7 +166,7 @@ def test_any_chunking_gives_the_same(data: bytes, cuts: list[int], space: int) -
     cuts = [cut for cut in cuts if cut < len(data)]
     assert feed(data, cuts, space) == whole
     for module in (frames, twin):
-        code, rows, state = feed(data, cuts, space, module.sum_ahead)
+        code, rows, state = feed(data, cuts, space, module.sum_arrived)
         assert (code, rows, state[:4]) == (whole[0], whole[1], whole[2][:4])
 
 
@@ -175,10 +175,10 @@ def test_what_is_summed_ahead_is_not_summed_again(kind: int) -> None:
     data = frame(bytes(52) + b"block" * 50, kind=kind)
     pieces = [list(range(97, len(data), 10)), [98], [len(data) - 1]]
     assert all(
-        feed(data, cuts, 1, frames.sum_ahead)[:2] == split_with(frames.split_frames, data)[:2] for cuts in pieces
+        feed(data, cuts, 1, frames.sum_arrived)[:2] == split_with(frames.split_frames, data)[:2] for cuts in pieces
     )
     state = np.zeros(frames.STATE_SIZE, np.int64)
-    frames.sum_ahead(np.frombuffer(data, np.uint8), 0, 200, state)
+    frames.sum_arrived(np.frombuffer(data, np.uint8), 0, 200, state)
     if kind != frames.KIND_BATCH:
         assert not state.any()
         return
@@ -325,10 +325,10 @@ def test_a_checksum_may_follow_nothing() -> None:
     block = bytes(200)
     assert split_both(with_sum_behind(b""))[2] == [2, 1, 144, 0, 0, 0]
     cuts = [97, 150, 96 + 200, 96 + 201, 96 + 247]
-    assert feed(with_sum_behind(block), cuts, 1, frames.sum_ahead)[:2] == split_both(with_sum_behind(block))[:2]
+    assert feed(with_sum_behind(block), cuts, 1, frames.sum_arrived)[:2] == split_both(with_sum_behind(block))[:2]
     states = [np.zeros(frames.STATE_SIZE, np.int64) for _ in range(2)]
     for module, state in zip((frames, twin), states, strict=True):
-        module.sum_ahead(np.frombuffer(with_sum_behind(block), np.uint8), 0, 96 + 247, state)
+        module.sum_arrived(np.frombuffer(with_sum_behind(block), np.uint8), 0, 96 + 247, state)
         assert state.tolist() == [0, 0, 0, 0, 296, wheel.crc32c(block)]
 
 

@@ -113,7 +113,7 @@ def _damaged(at: int) -> bytes:
 )
 def test_anything_else_is_left_to_the_connection(kernels: ModuleType, data: bytes) -> None:
     arguments = Desk()
-    assert arguments.read(kernels, data) == lone_exchange.OTHERWISE
+    assert arguments.read(kernels, data) == lone_exchange.UNRESOLVED
     assert arguments.found == [0] * 5
 
 
@@ -158,9 +158,9 @@ def test_other_bytes_are_there_for_the_connection(ends: tuple[socket.socket, ...
 def test_who_calls_and_time_that_is_up_end_the_wait(ends: tuple[socket.socket, ...]) -> None:
     ours, _, waker, waking = ends
     arguments = Desk()
-    assert exchange(arguments, ours, waker, timeout_ms=0) == (lone_exchange.OTHERWISE, [arguments.size, 0])
+    assert exchange(arguments, ours, waker, timeout_ms=0) == (lone_exchange.UNRESOLVED, [arguments.size, 0])
     waking.send(b"x")
-    assert exchange(arguments, ours, waker) == (lone_exchange.OTHERWISE, [arguments.size, 0])
+    assert exchange(arguments, ours, waker) == (lone_exchange.UNRESOLVED, [arguments.size, 0])
 
 
 def test_a_peer_that_is_gone_and_a_socket_that_is_full(ends: tuple[socket.socket, ...]) -> None:
@@ -170,6 +170,6 @@ def test_a_peer_that_is_gone_and_a_socket_that_is_full(ends: tuple[socket.socket
             ours.send(bytes(65_536))
         except BlockingIOError:
             break
-    assert exchange(Desk(), ours, waker) == (lone_exchange.OTHERWISE, [-errno.EAGAIN, 0])
+    assert exchange(Desk(), ours, waker) == (lone_exchange.UNRESOLVED, [-errno.EAGAIN, 0])
     theirs.close()
-    assert exchange(Desk(), ours, waker) == (lone_exchange.OTHERWISE, [-errno.EPIPE, 0])
+    assert exchange(Desk(), ours, waker) == (lone_exchange.UNRESOLVED, [-errno.EPIPE, 0])

@@ -29,8 +29,8 @@ def compiled(primitive: Callable[..., int], arguments: int) -> Callable[..., int
 
 
 PAIRS: dict[str, tuple[Callable[..., int], Callable[..., int]]] = {
-    "write_vector": (compiled(system.write_vector, 4), system._stand_in("pwritev")),
-    "read_vector": (compiled(system.read_vector, 4), system._stand_in("preadv")),
+    "write_vector": (compiled(system.write_vector, 4), system._vectored_stand_in("pwritev")),
+    "read_vector": (compiled(system.read_vector, 4), system._vectored_stand_in("preadv")),
     "write_flagged": (compiled(system.write_flagged, 5), system._write_flagged),
     "sync_data": (compiled(system.sync_data, 1), system._sync_data),
     "signal_event": (compiled(system.signal_event, 1), system._signal_event),

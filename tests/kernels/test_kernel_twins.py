@@ -1,4 +1,4 @@
-"""Every kernel has a twin that takes the same arguments, and nothing outside the package shapes the machine code."""
+"""Every kernel has a twin that takes the same arguments, and machine code depends on nothing outside the package."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from seawall.kernels.runtime.warm import kernel_modules, warm
 KERNELS = Path(seawall.kernels.__file__).parent
 TWINS = Path(twins.__file__).parent
 
-#: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
+#: Kernels of the sequencer's workers: one twin for all of them, a worker built from dicts.
 ONE_MODEL = {
     "ordering.holding": (
         "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client"
     ),
     "ordering.collecting": "slot_of_ref",
-    "runtime.prefetch": "ask_ahead",
+    "runtime.prefetch": "prefetch_rows",
     "ordering.deciding": "release_held drain_refs",
     "ordering.gaps": "expire_gaps",
     "ordering.order_entries": (
@@ -36,24 +36,24 @@ ONE_MODEL = {
 #: Kernels without a twin, each with the reason.
 WITHOUT_TWIN = {
     **{
-        f"{module}.{name}": "is held against a model, entry by entry, in tests/sequencer/test_order_worker_model.py"
+        f"{module}.{name}": "is compared with a model, entry by entry, in tests/sequencer/test_order_worker_model.py"
         for module, names in ONE_MODEL.items()
         for name in names.split()
     },
-    "network.batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
+    "network.batch_arrival.receive_batch": "makes system calls; sum_arrived, called for each piece, has a twin",
     "network.chunk_arrival.receive_chunks": "makes system calls; check_chunks, called for each piece, has a twin",
-    "runtime.disk_ring.ask_for_signal": "is for another thread to see",
+    "runtime.disk_ring.ask_for_signal": "signals another thread",
     "runtime.disk_ring.execute": "is a system call",
     "runtime.disk_ring.measure_chain": "measures time",
     "runtime.disk_ring.wake_server": "signals another thread",
     "runtime.disk_ring.wake_server_if_asked": "signals another thread",
     "runtime.disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
-    "runtime.disk_ring.serve_resident": "serves until it is told to stop",
+    "runtime.disk_ring.serve_resident": "serves until a stop is requested",
     "runtime.disk_ring.take_completion": "sleeps until another thread signals",
     "runtime.disk_ring.wake_submitter": "signals another thread",
     "network.waiting_exchange.exchange_one_batch": "makes system calls; its parts (seal and read) have twins",
     **{
-        f"runtime.locks.{name}": "is a call of the C library, which other threads wait for"
+        f"runtime.locks.{name}": "calls the C library, and other threads wait for it"
         for name in ("acquire_lock", "release_lock", "try_acquire_lock")
     },
     **{
@@ -64,13 +64,13 @@ WITHOUT_TWIN = {
     "network.publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
     "runtime.rings.consume_pattern": "a stress loop against another process",
     "runtime.rings.produce_pattern": "a stress loop against another process",
-    "network.waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
+    "network.waiting_publisher.publish_pipelined": "makes system calls; count_acked, which counts answers, has a twin",
     "network.waiting_publisher.publish_waiting": "makes system calls; its parts are those of waiting_exchange",
     "codec.values.send_values": "makes system calls; what it sends (join_part) has a twin",
-    "runtime.uring.serve_uring": "serves until it is told to stop",
+    "runtime.uring.serve_uring": "serves until a stop is requested",
 }
 
-#: Twins that work on an object in place of the kernel's arrays.
+#: Twins that work on an object instead of the kernel's arrays.
 ON_OBJECTS = {"table_find", "table_put", "table_remove", "heap_push", "heap_pop"}
 
 

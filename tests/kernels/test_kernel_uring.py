@@ -38,7 +38,7 @@ class Queue:
         return uring._take_operations(self.ring, self.sq, self.sqes, self.layout, self.pending)
 
     def chain_waits(self) -> int:
-        return uring._chain_waits(self.ring, self.layout)
+        return uring._chain_is_ready(self.ring, self.layout)
 
     def entry(self, index: int) -> Words:
         slot = int(self.sq[2 + index % 8])

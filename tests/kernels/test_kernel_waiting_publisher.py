@@ -16,7 +16,7 @@ from seawall.core.types import SessionEpoch
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.network import waiting_exchange as lone_exchange
 from seawall.kernels.network import waiting_publisher as kernels
-from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
+from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_pipelined, publish_waiting
 from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.format.batches import BatchSource, parse_batch_header, verify_block
 from seawall.wire.format.codes import AS_TOPIC
@@ -133,7 +133,7 @@ def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int
     arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000
     arrays = (np.zeros(4_096, np.uint8), np.zeros(AHEAD_SIZE, np.int64))
-    count = publish_ahead(frame, arguments, *arrays, version, ahead, until_ns)
+    count = publish_pipelined(frame, arguments, *arrays, version, ahead, until_ns)
     ours.close()
     thread.join()
     theirs.close()

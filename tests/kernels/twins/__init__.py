@@ -1,9 +1,9 @@
-"""The meaning of every kernel in plain Python: one module for each kernel module, the same names.
+"""The meaning of every kernel in plain Python: one module for each kernel module, with the same names.
 
-A twin is a specification that runs. It is written the obvious way (one bit at a time, a dict, a sorted list, `struct`),
-not the way the kernel goes about it, and property tests hold the two to the same return codes and the same bytes in
-every output array. Nothing but tests calls a twin: each takes a hundred or a thousand times as long as its kernel.
+A twin is an executable specification. It is written in the obvious way (one bit at a time, a dict, a sorted list,
+`struct`), not in the way of the kernel. Property tests require that both return the same codes and write the same bytes
+to every output array. Only tests call twins: each takes a hundred or a thousand times as long as its kernel.
 
-Twins take the same arrays as their kernels. Only the hash table and the heap are objects of their own here, since where
-an entry lies inside the kernel's arrays is no part of the meaning.
+Twins take the same arrays as their kernels. Only the hash table and the heap are separate objects here, because the
+position of an entry in the kernel's arrays is not part of the meaning.
 """

@@ -42,7 +42,7 @@ from seawall.io.network.sockets import parse_address
 from seawall.io.process.clocks import OsClock
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.network import waiting_exchange as lone_exchange
-from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
+from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_pipelined, publish_waiting
 from seawall.limits import KIB, SESSION_WINDOW_BATCHES
 from seawall.wire.format.codes import AS_TOPIC, VERSION_2, AckLevel, HelloFlags
 from seawall.wire.format.fields import JsonValue
@@ -139,7 +139,7 @@ class Ahead:
     def run(self, until_ns: int) -> None:
         """Publish until a moment of the monotonic clock."""
         arrays = (self._frame, self._arguments, self._answers, self._progress)
-        self._count = publish_ahead(*arrays, self._version, self._ahead, until_ns)
+        self._count = publish_pipelined(*arrays, self._version, self._ahead, until_ns)
 
     @property
     def published(self) -> int:

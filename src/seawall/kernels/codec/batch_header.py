@@ -1,6 +1,7 @@
-"""The header of a batch, as kernels see it: where each field lies, its checksum, and what a server writes into it.
+"""The batch header inside kernels: offsets of its fields, its checksum, and the fields that a server writes.
 
-`wire/format/batches.py` has the table with what the fields mean. Every other kernel names fields by what stands here.
+`wire/format/batches.py` has the table with the meaning of the fields. All other kernels use the constants of this
+module.
 
     0  magic u32    4 version u8   5 kind u8   6 command u16   8 crc u32 of everything else
     12 client_seq   20 timestamp   28 record_count u32   32 payload_length u32   36 block_crc u32   40 topic_id u32
@@ -36,20 +37,20 @@ ORDER_AT = 92
 LEVEL_AT = 93
 CODEC_AT = 94
 FLAGS_AT = 95
-#: Bytes of the header, and of that part of it which every frame has: `payload_length` counts from there.
+#: Size of the header, and of its first part, which every frame has: `payload_length` counts from the end of that part.
 HEADER_SIZE = 96
 FRAME_HEADER_SIZE = 44
 
 
 @kernel(int64(bytes_in, int64))
 def header_crc(buffer: Bytes, at: int) -> int:
-    """The checksum that a header should have."""
+    """Compute the checksum of a header."""
     return crc32c(buffer, at + CLIENT_SEQ_AT, at + HEADER_SIZE, crc32c(buffer, at, at + CRC_AT, 0))
 
 
 @kernel(void(bytes_out, int64))
 def seal_header(buffer: Bytes, at: int) -> None:
-    """Write the checksum of a header whose other fields are there."""
+    """Write the checksum of a header whose other fields are complete."""
     store_u32(buffer, at + CRC_AT, header_crc(buffer, at))
 
 
@@ -57,7 +58,7 @@ def seal_header(buffer: Bytes, at: int) -> None:
 def stamp_header(
     buffer: Bytes, at: int, position: int, base_seq: int, base_offset: int, timestamp_ns: int, term: int
 ) -> None:
-    """Write what a server knows of a batch, and the checksum of its header."""
+    """Write the fields that the server sets, and the checksum of the header."""
     store_u64(buffer, at + TIMESTAMP_AT, timestamp_ns)
     store_u64(buffer, at + POSITION_AT, position)
     store_u64(buffer, at + BASE_SEQ_AT, base_seq)

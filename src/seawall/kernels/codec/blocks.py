@@ -1,4 +1,4 @@
-"""The records of a batch as one stretch of bytes, the *block*: scan an untrusted one, build a new one.
+"""Scan and build *blocks*, the encoded records of a batch; a scan accepts untrusted bytes.
 
 A record is one of
 
@@ -6,14 +6,14 @@ A record is one of
     [0xFF][0 u32]                                     null: no value
     [0xFF][type u16 ≥ 1][length u32][value]           extended
 
-packed back to back, without padding. A block is valid if its records end exactly at its end. Version 1 knows no
-extended records: there 0xFF must be null. Three types are the server's, and version 2 clients may not send them: 0x00
-is what a deleted record leaves behind, 0x7E and 0x7F stand for something else when version 1 reads a stored block.
+packed back to back, without padding. A block is valid if its records end exactly at its end. Version 1 has no extended
+records: there 0xFF must be null. Three types are reserved for the server, and version 2 clients may not send them: 0x00
+marks a deleted record, 0x7E and 0x7F replace other records when version 1 reads a stored block.
 
-Types have one number space: 0x00–0xFF as they are, extended type n as EXTENDED_BASE + n.
+Types share one number space: 0x00–0xFF are themselves, extended type n is EXTENDED_BASE + n.
 
 INV-SCAN-BOUNDS: a kernel reads no byte outside its input and writes none outside its output, whatever the bytes say.
-Everything behind a scan (locating columns, gathering) trusts the offsets that the scan wrote and checks nothing again.
+The steps after a scan (locating columns, gathering) trust the offsets that the scan wrote and do not check them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from seawall.kernels.runtime.memory import (
 
 Offsets = npt.NDArray[np.int64]
 
-#: Whose records a scan accepts.
+#: Which records a scan accepts: those stored by the server, or those that a client of a version may send.
 RECORDS_STORED = 0
 RECORDS_VERSION_1 = 1
 RECORDS_VERSION_2 = 2
@@ -55,26 +55,26 @@ EXTENDED_BASE = 0x10000
 
 _HEADER = 5
 _EXTENDED_HEADER = 7
-#: Where a record begins is known from the one before it. Mostly they are of one size: so the one that begins so many
-#: records further on is asked for meanwhile, since large blocks are no longer near.
-_RECORDS_AHEAD = 16
+#: Prefetch distance in records. Large blocks may no longer be cached. A record's start depends on the record before it,
+#: but most records have the same size, so the distance times that size predicts the address.
+_PREFETCH_RECORDS = 16
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64_out))
 def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int, offsets: Offsets) -> int:
-    """Validate every record boundary of `block[start:end]` and count the records.
+    """Validate every record boundary of `block[start:end]`. Returns the number of records, or a negative SCAN code.
 
-    Where `offsets` has room for the count and one more, it receives the start of each record and the end of the last;
-    an empty `offsets` asks for the count alone. Returns the count or a negative SCAN code.
+    `offsets` receives the start of each record and the end of the last one, and limits the count to its size − 1. With
+    an empty `offsets` the scan only counts.
     """
-    wanted = offsets.size > 0
-    space = min(records_max, offsets.size - 1) if wanted else records_max
+    has_offsets = offsets.size > 0
+    count_max = min(records_max, offsets.size - 1) if has_offsets else records_max
     count = 0
     at = start
     while at < end:
         if end - at < _HEADER:
             return SCAN_TRUNCATED
-        if count >= space:
+        if count >= count_max:
             return SCAN_TOO_MANY
         record_type = as_int64(block[at])
         length = load_u32(block, at + 1)
@@ -94,12 +94,12 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
             return SCAN_TYPE_REFUSED
         if length > end - at - header:
             return SCAN_TRUNCATED
-        prefetch(block, at + _RECORDS_AHEAD * (header + length))
-        if wanted:
+        prefetch(block, at + _PREFETCH_RECORDS * (header + length))
+        if has_offsets:
             offsets[count] = at
         count += 1
         at += header + length
-    if wanted:
+    if has_offsets:
         offsets[count] = end
     return count
 
@@ -108,7 +108,7 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
 def check_block(
     block: Bytes, start: int, end: int, expected_crc: int, rules: int, records_max: int, offsets: Offsets
 ) -> int:
-    """Verify the block's CRC-32C, then scan it: what ingest and every read from disk do, in one call."""
+    """Verify the CRC-32C of a block, then scan it, in one call: for ingest and for every read from disk."""
     if crc32c(block, start, end, 0) != expected_crc:
         return SCAN_CHECKSUM
     return scan_block(block, start, end, rules, records_max, offsets)
@@ -116,7 +116,7 @@ def check_block(
 
 @kernel(int64(int64_in, int64, int64))
 def encoded_size(value_offsets: Offsets, count: int, record_type: int) -> int:
-    """Bytes that `encode_block` will write for the same arguments."""
+    """Number of bytes that `encode_block` writes for the same arguments."""
     header = _HEADER if record_type <= TYPE_EXTENDED else _EXTENDED_HEADER
     return count * header + as_int64(value_offsets[count] - value_offsets[0])
 
@@ -125,7 +125,7 @@ def encoded_size(value_offsets: Offsets, count: int, record_type: int) -> int:
 def encode_block(values: Bytes, value_offsets: Offsets, count: int, record_type: int, block: Bytes, start: int) -> int:
     """Write `count` records of one type at `start`; value i is `values[value_offsets[i]:value_offsets[i + 1]]`.
 
-    The caller has checked the room with `encoded_size`, and that no value is longer than its bound. Returns the end
+    The caller has checked the space with `encoded_size`, and that no value is longer than its bound. Returns the end
     of the last record.
     """
     at = start

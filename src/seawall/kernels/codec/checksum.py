@@ -1,17 +1,17 @@
-"""Checksums inside kernels: CRC-32C for everything stored and for version 2, CRC-32 (IEEE) for version 1 frames.
+"""Checksums inside kernels: CRC-32C for all stored data and version 2 frames, CRC-32 (IEEE) for version 1 frames.
 
-Ways to the same CRC-32C:
-    folding    64 bytes an instruction by carry-less multiplication (`folding`), for stretches of 256 bytes and more
-    hardware   the SSE4.2 instruction, three streams interleaved. One stream is bound by the latency of the instruction
-               (three cycles a word); three independent ones fill the pipe. Each stream starts from zero, and
-               the parts are joined by "append n zero bytes" tables, since a CRC is linear.
-    portable   eight tables, eight bytes a step. Chosen where the instruction is missing; used for CRC-32 always.
-    twin       one bit at a time; see `twins/checksum.py`.
+Implementations of CRC-32C:
+    folding    64 bytes per instruction by carry-less multiplication (`folding`), for ranges of 256 bytes and more
+    hardware   the SSE4.2 instruction in three interleaved streams. The latency of the instruction (three cycles a word)
+               limits one stream; three independent streams fill the pipeline. Each stream starts from zero, and
+               "append n zero bytes" tables combine the parts, since a CRC is linear.
+    portable   eight tables, eight bytes a step. Used where the instruction is missing, and always for CRC-32.
+    twin       one bit at a time; see `twins/codec/checksum.py`.
 
-`crc32c` is the hardware or the portable one, chosen when this module is imported. Values are as on the wire: the
-inversion before and after is inside, and a checksum continues another by passing it as `crc`.
+`crc32c` is the fastest implementation for this processor, chosen when this module is imported. Values are those of the
+wire format: the functions invert before and after, and passing a checksum as `crc` continues it.
 
-In Python, outside kernels, the `crc32c` wheel and `zlib.crc32` compute the same.
+Python code outside kernels computes the same with the `crc32c` wheel and `zlib.crc32`.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from seawall.kernels.runtime.memory import LINE_SIZE, Bytes, as_int64, load_u64,
 
 POLYNOMIAL_IEEE = 0xEDB88320
 
-#: Bytes each of the three streams covers before they are joined, powers of two. Long streams keep the hardware
-#: prefetchers in step on blocks that come from memory (8 KiB: 18 GB/s, 2 KiB: 12); shorter ones serve smaller blocks
+#: Bytes of each of the three streams before they are combined, powers of two. Long streams suit the hardware
+#: prefetchers for blocks that are not cached (8 KiB: 18 GB/s, 2 KiB: 12); the shorter ones are for smaller blocks
 #: (16 KiB: 14 GB/s with the medium ones, 11 without).
 LONG_STREAM = 8_192
 MEDIUM_STREAM = 1_024
 SHORT_STREAM = 128
 
-#: Bytes, at least, between what is read and what is asked for ahead of it. The hardware prefetchers do not follow three
-#: streams that begin anew every few KiB: blocks of 1 to 16 KiB from memory went at 5 GB/s, and go at 11.
-READ_AHEAD = 8_192
+#: Smallest distance in bytes between a read and the prefetch ahead of it. The hardware prefetchers do not follow three
+#: streams that restart every few KiB: uncached blocks of 1 to 16 KiB run at 5 GB/s without prefetch, at 11 with it.
+PREFETCH_DISTANCE = 8_192
 
 Table = npt.NDArray[np.uint64]
 
 
 def has_crc_instruction() -> bool:
-    """Whether this processor has the CRC-32C instruction that the hardware path uses."""
+    """True if this processor has the CRC-32C instruction of SSE4.2."""
     return bool(llvmlite.binding.get_host_cpu_features().get("sse4.2", False))
 
 
 def byte_tables(polynomial: int) -> Table:
-    """Tables for eight bytes a step: row k advances a byte by k further zero bytes."""
+    """Tables for eight bytes a step: row k advances a byte over k more zero bytes."""
     tables = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         value = byte
@@ -65,11 +65,11 @@ def byte_tables(polynomial: int) -> Table:
 
 
 def zeros_tables(length: int) -> Table:
-    """Tables that advance a CRC-32C register over `length` zero bytes, a power of two: a row for each register byte."""
-    single = byte_tables(POLYNOMIAL_CASTAGNOLI)[0]
+    """Tables that advance a CRC-32C register over `length` zero bytes (a power of two): one row per register byte."""
+    byte_table = byte_tables(POLYNOMIAL_CASTAGNOLI)[0]
     bits = np.uint64(1) << np.arange(32, dtype=np.uint64)
-    # The map is linear, so what it does to each bit says all; applied to itself it covers twice the length.
-    images = (bits >> np.uint64(8)) ^ single[bits & np.uint64(0xFF)]
+    # The map is linear, so the images of the single bits define it; composed with itself it covers twice the length.
+    images = (bits >> np.uint64(8)) ^ byte_table[bits & np.uint64(0xFF)]
     for _ in range(length.bit_length() - 1):
         images = _apply(images, images)
     registers = np.arange(256, dtype=np.uint64)
@@ -77,7 +77,7 @@ def zeros_tables(length: int) -> Table:
 
 
 def _apply(images: Table, registers: Table) -> Table:
-    """What a linear map, given by its image of each bit, makes of registers."""
+    """Apply a linear map, given by the images of the single bits, to registers."""
     result = np.zeros_like(registers)
     for bit in range(32):
         chosen = (registers >> np.uint64(bit)) & np.uint64(1)
@@ -154,17 +154,17 @@ def _three_streams(buffer: Bytes, at: int, length: int, register: np.uint64, zer
     third = np.uint64(0)
     first = register
     for line in range(0, length, LINE_SIZE):
-        # As many lines are asked for as are used meanwhile.
-        ahead = at + max(READ_AHEAD, 3 * length) + 3 * line
-        prefetch(buffer, ahead)
-        prefetch(buffer, ahead + LINE_SIZE)
-        prefetch(buffer, ahead + 2 * LINE_SIZE)
+        # Prefetch as many lines as this iteration consumes.
+        prefetch_at = at + max(PREFETCH_DISTANCE, 3 * length) + 3 * line
+        prefetch(buffer, prefetch_at)
+        prefetch(buffer, prefetch_at + LINE_SIZE)
+        prefetch(buffer, prefetch_at + 2 * LINE_SIZE)
         for word in range(line, line + LINE_SIZE, 8):
             first = _crc_word(first, load_u64(buffer, at + word))
             second = _crc_word(second, load_u64(buffer, at + length + word))
             third = _crc_word(third, load_u64(buffer, at + 2 * length + word))
-    joined = _append_zeros(zeros, first) ^ second
-    return np.uint64(_append_zeros(zeros, joined) ^ third)
+    combined = _append_zeros(zeros, first) ^ second
+    return np.uint64(_append_zeros(zeros, combined) ^ third)
 
 
 @kernel(int64(bytes_in, int64, int64, int64), available=_HAS_INSTRUCTION)
@@ -244,5 +244,5 @@ def _fastest() -> Callable[[Bytes, int, int, int], int]:
     return crc32c_hardware if _HAS_INSTRUCTION else crc32c_portable
 
 
-#: The fastest of them on this machine.
+#: The fastest implementation for this processor.
 crc32c = _fastest()

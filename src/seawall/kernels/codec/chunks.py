@@ -1,18 +1,18 @@
-"""Stored batches as a reader receives them, back to back: verify them, and their records, as they arrive.
+"""Verify stored batches, and their records, while a reader receives them back to back.
 
 A batch is 96 bytes of header and a block (`wire/format/batches.py` has the byte table and the rules). `check_chunks`
-holds each against both checksums and every rule that a stored batch keeps, and scans the records of a plain block; of
-compressed and opaque blocks it checks what needs no decompression. It stops before the first that is not as it should
-be: why is for the caller to find, who has words for it.
+checks both checksums and every rule for stored batches, and scans the records of a plain block; of compressed and
+opaque blocks it checks everything that needs no decompression. It stops before the first invalid batch. It does not say
+what is wrong: the caller finds that out, and produces the error message.
 
-It is called with all that there is, or again and again while more arrives, and goes on in the middle of a batch where
-it stopped: what has just come is in a cache, and summing it then costs a fraction of going through all of it later.
+It is called once with all bytes, or repeatedly while more arrive, and then continues in the middle of a batch where it
+stopped. Bytes that have just arrived are cached, so checking them immediately costs a fraction of a later pass.
 
-A row says where the block of a batch is and what a reader has to know of it; `deleted` counts the records that a delete
-has emptied (type 00, no value), in a block that was scanned.
+A row has the location of the block of a batch and its metadata for a reader; `deleted` counts the deleted records (type
+00, no value) of a scanned block.
 
-No byte outside the first `arrived` is read, whatever the bytes say. A batch is reported when all of it has arrived and
-was checked, each byte of it once.
+Only the first `arrived` bytes are read, whatever they say. A batch is reported when it has arrived in full and is
+verified; each of its bytes is checked once.
 """
 
 from __future__ import annotations
@@ -68,20 +68,21 @@ assert CHUNK_ROW.itemsize == 56
 Rows: TypeAlias = npt.NDArray[np.void]
 State: TypeAlias = npt.NDArray[np.int64]
 
-#: Why a check stopped: at the end; the row table is full, take the rows and call again; the next is no sound batch; the
-#: rest has not arrived.
+#: Why a check stopped: at the end; the row table is full, consume the rows and call again; the next batch is invalid;
+#: the rest has not arrived.
 CHUNKS_DONE = 0
 CHUNKS_FULL = 1
 CHUNKS_BAD = 2
 CHUNKS_MORE = 3
 
-#: Places in `state`. Rows that are in the table (the caller takes them, and sets it to 0), records of all batches that
-#: were reported, and the index of the first byte of the next batch.
+#: Indexes in `state`. Number of rows in the table (the caller consumes them and resets it to 0), number of records of
+#: all reported batches, and the index of the first byte of the next batch.
 STATE_ROWS = 0
 STATE_RECORDS = 1
 STATE_CONSUMED = 2
-#: Of the batch that is arriving, if its header was found sound: where it ends, else 0; how far its block is summed, and
-#: that sum; where its next record begins, how many are left, or NOT_SOUND, and how many were deleted.
+#: About the batch in progress: its end, or 0 if its header is not checked yet; the end of the summed part of its block,
+#: and the checksum of that part; the start of its next record, the number of records left, or MALFORMED, and the number
+#: of deleted records.
 STATE_END = 3
 STATE_SUMMED = 4
 STATE_SUM = 5
@@ -103,13 +104,13 @@ _KEYED = 4
 _RECORD_HEADER = 5
 _EXTENDED_HEADER = 7
 
-#: In place of a number of records: the block is not as its header says.
-NOT_SOUND = -1
+#: Instead of a number of records left: the block contradicts its header.
+MALFORMED = -1
 
 
 @kernel(int64(bytes_in, int64, int64))
-def _whole_size(buffer: Bytes, at: int, end: int) -> int:
-    """Size of the batch at `at` if its header is sound and it is whole, else 0."""
+def _batch_size(buffer: Bytes, at: int, end: int) -> int:
+    """Size of the batch at `at` if its header is valid and it ends within `end`, else 0."""
     if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
         return 0
     length = load_u32(buffer, at + LENGTH_AT)
@@ -125,15 +126,15 @@ def _whole_size(buffer: Bytes, at: int, end: int) -> int:
         or flags & ~(_OPAQUE | _KEYED)
     ):
         return 0
-    # The client id of a key has its top bit set, as no session has.
+    # The client id of an idempotency key has its top bit set, that of a session does not.
     if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
         return 0
     return FRAME_HEADER_SIZE + length if length <= end - at - FRAME_HEADER_SIZE else 0
 
 
 @kernel(int64(bytes_in, int64, int64))
-def _fits(buffer: Bytes, at: int, size: int) -> int:
-    """Whether count, lengths and codec of a batch go together; control batches have no count to keep."""
+def _is_consistent(buffer: Bytes, at: int, size: int) -> int:
+    """1 if count, lengths and codec of a batch are consistent, else 0; the count of a control batch is not checked."""
     raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
     codec = as_int64(buffer[at + CODEC_AT])
     if raw_length > RAW_SIZE_MAX or size - HEADER_SIZE > BLOCK_SIZE_MAX or codec >= _CODECS:
@@ -152,16 +153,16 @@ def _fits(buffer: Bytes, at: int, size: int) -> int:
 
 @kernel(int64(bytes_in, int64))
 def _is_plain(buffer: Bytes, at: int) -> int:
-    """Whether the block of a batch is records as they are: neither compressed nor opaque."""
+    """1 if the block of a batch is plain records, neither compressed nor opaque; else 0."""
     return as_int64(as_int64(buffer[at + CODEC_AT]) == 0 and as_int64(buffer[at + FLAGS_AT]) & _OPAQUE == 0)
 
 
 @kernel(int64(bytes_in, int64, int64_out))
 def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
-    """Take up the batch whose header has arrived; whether it is sound, and ends in time."""
+    """Begin the batch whose header has arrived. Returns 1, or 0 if it is invalid or does not end within `end`."""
     at = state[STATE_CONSUMED]
-    size = _whole_size(buffer, at, end)
-    if size == 0 or _fits(buffer, at, size) == 0:
+    size = _batch_size(buffer, at, end)
+    if size == 0 or _is_consistent(buffer, at, size) == 0:
         return 0
     is_plain = _is_plain(buffer, at)
     state[STATE_END] = at + size
@@ -175,9 +176,9 @@ def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
 
 @kernel(void(bytes_in, int64, int64_out))
 def _walk(buffer: Bytes, arrived: int, state: State) -> None:
-    """Go through the records of the batch whose headers have arrived.
+    """Walk the records of the batch whose headers have arrived.
 
-    The rules are those of `blocks.scan_block` for what is stored.
+    The rules are those of `blocks.scan_block` for stored records.
     """
     at = state[STATE_WALKED]
     left = state[STATE_LEFT]
@@ -185,7 +186,7 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
     deleted = state[STATE_DELETED]
     while left > 0:
         if end - at < _RECORD_HEADER:
-            left = NOT_SOUND
+            left = MALFORMED
             break
         if arrived - at < _RECORD_HEADER:
             break
@@ -194,7 +195,7 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
         header = _RECORD_HEADER
         if record_type == TYPE_EXTENDED and length != 0:
             if load_u16(buffer, at + 1) == 0 or end - at < _EXTENDED_HEADER:
-                left = NOT_SOUND
+                left = MALFORMED
                 break
             if arrived - at < _EXTENDED_HEADER:
                 break
@@ -203,7 +204,7 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
         elif record_type == TYPE_DELETED and length == 0:
             deleted += 1
         if length > end - at - header:
-            left = NOT_SOUND
+            left = MALFORMED
             break
         at += header + length
         left -= 1
@@ -214,7 +215,7 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
 
 @kernel(void(bytes_in, record_array(CHUNK_ROW), int64_out))
 def _report(buffer: Bytes, rows: Rows, state: State) -> None:
-    """The row of a batch that is sound; the next one begins behind it."""
+    """Write the row of a valid batch, and advance to the next one."""
     at = state[STATE_CONSUMED]
     row = rows[state[STATE_ROWS]]
     row["base_seq"] = load_u64(buffer, at + BASE_SEQ_AT)
@@ -234,9 +235,9 @@ def _report(buffer: Bytes, rows: Rows, state: State) -> None:
 
 @kernel(int64(bytes_in, int64, int64, record_array(CHUNK_ROW), int64_out))
 def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State) -> int:
-    """Report every sound batch of `buffer[:arrived]` from where `state` is, up to the first that is not; why it ended.
+    """Report the valid batches of `buffer[:arrived]` from the position in `state` on, up to the first invalid one.
 
-    `end` is where the last one has to end.
+    The last batch must end exactly at `end`. Returns a CHUNKS code.
     """
     while state[STATE_CONSUMED] < end:
         if state[STATE_ROWS] == rows.size:
@@ -247,14 +248,14 @@ def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State
                 return CHUNKS_MORE
             if _begin_batch(buffer, end, state) == 0:
                 return CHUNKS_BAD
-        here = min(arrived, state[STATE_END])
-        if here > state[STATE_SUMMED]:
-            state[STATE_SUM] = crc32c(buffer, state[STATE_SUMMED], here, state[STATE_SUM])
-            state[STATE_SUMMED] = here
-        _walk(buffer, here, state)
-        if here < state[STATE_END]:
+        available = min(arrived, state[STATE_END])
+        if available > state[STATE_SUMMED]:
+            state[STATE_SUM] = crc32c(buffer, state[STATE_SUMMED], available, state[STATE_SUM])
+            state[STATE_SUMMED] = available
+        _walk(buffer, available, state)
+        if available < state[STATE_END]:
             return CHUNKS_MORE
-        is_whole = state[STATE_LEFT] == 0 and state[STATE_WALKED] == here
+        is_whole = state[STATE_LEFT] == 0 and state[STATE_WALKED] == available
         if not is_whole or state[STATE_SUM] != load_u32(buffer, at + BLOCK_CRC_AT):
             return CHUNKS_BAD
         _report(buffer, rows, state)

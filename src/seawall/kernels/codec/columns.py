@@ -1,20 +1,20 @@
-"""From the records of a block to columns, and back: no Python object for any record.
+"""Convert the records of a block to columns, and back, without a Python object per record.
 
-Reading takes two steps. *Locate* walks records whose boundaries a scan has validated and writes, for each wanted field,
-where it starts and how long it is (length −1: absent). *Gather* copies such spans into the buffers of an Arrow binary
-array: offsets i32, data, validity bitmap. Spans make gathering one kernel for keys, values, tags and all others.
+Reading takes two steps. *Locate* walks records whose boundaries a scan has validated and writes the start and length of
+each requested field (length −1: absent). *Gather* copies such spans into the buffers of an Arrow binary array: offsets
+i32, data, validity bitmap. Since both use spans, one gather kernel serves keys, values, tags and all other fields.
 
-Writing is the other way round: `encode_envelopes` builds envelope records from columns.
+Writing goes the other way: `encode_envelopes` builds envelope records from columns.
 
-The envelope (extended type 0x0001) is: flags u16, then the fields its flags name, in the order of the bits, then data.
+The envelope (extended type 0x0001) is: flags u16, then the fields named by the flags, in the order of the bits, then
+data.
 
     0x01 timestamp   u64 nanoseconds           0x08 tag       u32 length, bytes
     0x02 key         u32 length, bytes         0x10 meta      u32 length, bytes
     0x04 node        u32 length, bytes         0x20 headers   u16 count × (u16 length, name, u32 length, value)
 
-A field never reaches beyond its record. The server stores what clients send without looking inside, so an envelope may
-break the format: it then reads as data alone, its whole value, and is counted. One bad record must not make a topic
-unreadable.
+A field never extends beyond its record. The server stores envelopes without parsing them, so one may be malformed: its
+whole value is then read as data, and it is counted. One bad record must not make a topic unreadable.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FLAG_META = 0x10
 FLAG_HEADERS = 0x20
 FLAGS_KNOWN = 0x3F
 
-#: Rows of a span table: one for each field that is bytes. `COLUMN_HEADERS` spans the whole header list, count included.
+#: Rows of a span table: one for each field of bytes. `COLUMN_HEADERS` spans the whole header list, including its count.
 COLUMN_DATA = 0
 COLUMN_KEY = 1
 COLUMN_NODE = 2
@@ -57,7 +57,7 @@ COLUMN_META = 4
 COLUMN_HEADERS = 5
 COLUMN_COUNT = 6
 
-#: Longest header list of an envelope that is read as such.
+#: Most headers of a well-formed envelope.
 HEADERS_MAX = 1_024
 
 _MALFORMED = -1
@@ -72,9 +72,9 @@ _spans_in = types.Array(types.int64, 2, "C", readonly=True)
 def locate_values(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, record_types: Spans
 ) -> int:
-    """Where the value of each record is, and of what type; an extended type is reported plus EXTENDED_BASE.
+    """Write the start, length and type of the value of each record; extended types have EXTENDED_BASE added.
 
-    A null has length −1. Returns the sum of the lengths.
+    A null has length −1. Returns the sum of the other lengths.
     """
     total = 0
     for index in range(count):
@@ -97,7 +97,7 @@ def locate_values(
 
 @kernel(int64(bytes_in, int64, int64))
 def _skip_headers(block: Bytes, at: int, end: int) -> int:
-    """End of a header list that starts at `at`, or _MALFORMED."""
+    """The end of the header list that starts at `at`, or _MALFORMED."""
     if end - at < 2 or load_u16(block, at) > HEADERS_MAX:
         return _MALFORMED
     remaining = load_u16(block, at)
@@ -164,10 +164,10 @@ def _locate_data(at: int, end: int, index: int, starts: Spans, lengths: Spans, t
 def locate_envelopes(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, timestamps: Spans
 ) -> int:
-    """Where every field of every record is; records that are no envelope have their value as data and nothing else.
+    """Write the spans of all fields of all records; a record that is not an envelope has only data, its value.
 
-    `starts` and `lengths` have COLUMN_COUNT rows; an absent field has length −1, an absent timestamp is −1. Returns how
-    many envelopes break the format and were read as data.
+    `starts` and `lengths` have COLUMN_COUNT rows; an absent field has length −1, an absent timestamp is −1. Returns the
+    number of malformed envelopes, which are read as data.
     """
     malformed = 0
     for index in range(count):
@@ -192,7 +192,7 @@ def locate_envelopes(
 
 @kernel(int64(int64_in, int64))
 def spans_size(lengths: Spans, count: int) -> int:
-    """Bytes of data that gathering these spans will write."""
+    """Number of data bytes that `gather_spans` writes for these spans."""
     total = 0
     for index in range(count):
         total += max(lengths[index], 0)
@@ -209,9 +209,9 @@ def gather_spans(
     data: Bytes,
     validity: Bytes,
 ) -> int:
-    """Copy spans into the buffers of one Arrow binary array; returns how many entries are null.
+    """Copy spans into the buffers of one Arrow binary array. Returns the number of nulls.
 
-    `arrow_offsets` has count + 1 places, `data` the bytes that `spans_size` says, `validity` one bit for each entry.
+    `arrow_offsets` has count + 1 elements, `data` the size that `spans_size` returns, `validity` one bit per element.
     """
     at = 0
     nulls = 0
@@ -232,7 +232,7 @@ def gather_spans(
 
 @kernel(int64(_spans_in, int64_in, int64))
 def envelopes_size(lengths: Spans, timestamps: Spans, count: int) -> int:
-    """Bytes that `encode_envelopes` will write for the same arguments."""
+    """Number of bytes that `encode_envelopes` writes for the same arguments."""
     total = count * (_EXTENDED_HEADER + 2)
     for index in range(count):
         if timestamps[index] >= 0:
@@ -249,10 +249,10 @@ def envelopes_size(lengths: Spans, timestamps: Spans, count: int) -> int:
 def encode_envelopes(
     fields: Bytes, starts: Spans, lengths: Spans, timestamps: Spans, count: int, block: Bytes, start: int
 ) -> int:
-    """Write one envelope record for each row of the span table, whose bytes all lie in `fields`.
+    """Write one envelope record for each row of the span table; `fields` holds the bytes of all spans.
 
-    The caller has checked the room with `envelopes_size` and that each header list is well formed. Returns the end of
-    the last record; with the spans of a located block it reproduces that block's envelopes byte for byte.
+    The caller has checked the space with `envelopes_size`, and that each header list is well formed. Returns the end of
+    the last record. Given the spans of a located block, it reproduces the envelopes of that block byte for byte.
     """
     at = start
     for index in range(count):

@@ -1,14 +1,14 @@
-"""CRC-32C of long stretches by carry-less multiplication: 64 bytes an instruction, where the processor has it.
+"""CRC-32C of long ranges by carry-less multiplication: 64 bytes per instruction, on processors that support it.
 
-A CRC is a remainder of polynomials over GF(2), so what is far from the end of a message may be multiplied by a power of
-x modulo the polynomial and added to what comes later, without changing the remainder. Four accumulators of 64 bytes
-each take in 256 bytes a step so; in the end they are folded into one another, then into 16 bytes, whose remainder the
-CRC instruction finds. That takes a quarter of the time of three interleaved streams of CRC instructions.
+A CRC is a remainder of polynomials over GF(2). So the front of a message may be multiplied by a power of x modulo the
+polynomial and added to a later part, without changing the remainder. Four accumulators of 64 bytes each consume 256
+bytes a step in this way. At the end they are folded into one another, then into 16 bytes, whose remainder the CRC
+instruction computes. This takes a quarter of the time of three interleaved streams of CRC instructions.
 
-Bits are reflected: bit 0 of byte 0 is the highest power. A product of two reflected words of 64 bits comes out one bit
-low, which the powers allow for.
+Bits are reflected: bit 0 of byte 0 is the highest power. The product of two reflected 64-bit words is one bit too low;
+the exponents of the powers compensate for it.
 
-This module must not know what is summed. `checksum` has the way for the rest of a message, and for other processors.
+This module must not know what the bytes mean. `checksum` handles the rest of a message, and other processors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from seawall.kernels.runtime.memory import Bytes, byte_pointer
 
 POLYNOMIAL_CASTAGNOLI = 0x82F63B78
 
-#: Bytes of one step.
+#: Size of one step in bytes.
 STEP_SIZE = 256
 
 _VECTOR_SIZE = 64
 _LANE_SIZE = 16
 _ACCUMULATORS = STEP_SIZE // _VECTOR_SIZE
-#: What turns a checksum into the register behind it.
+#: Converts a checksum to the register value, by exclusive or.
 _INVERTED = 0xFFFFFFFF
 
 _WORD = ir.IntType(64)
@@ -41,7 +41,7 @@ _VECTOR = ir.VectorType(_WORD, 8)
 
 
 def has_wide_multiplication() -> bool:
-    """Whether this processor multiplies 64 bytes at once without carries, and has the CRC instruction."""
+    """True if this processor has carry-less multiplication of 64 bytes and the CRC instruction."""
     features = llvmlite.binding.get_host_cpu_features()
     return all(features.get(name, False) for name in ("sse4.2", "pclmul", "avx512f", "vpclmulqdq"))
 
@@ -55,7 +55,7 @@ def power_of_x(exponent: int) -> int:
 
 
 def _shifts(size: int) -> tuple[int, int]:
-    """What the first and the second word of 16 bytes are multiplied by to move them over `size` bytes."""
+    """The factors that move the first and the second word of 16 bytes over `size` bytes."""
     return power_of_x(8 * size + 63), power_of_x(8 * size - 1)
 
 
@@ -70,7 +70,7 @@ def _fold_steps(array: Bytes, at: int, count: int, register: np.uint64) -> np.ui
 
 
 def _folded(builder: Any, value: Any, shifts: tuple[int, int]) -> Any:
-    """A vector, or a lane, moved over as many bytes as the shifts stand for."""
+    """A vector or lane, moved over the bytes that the shifts stand for."""
     lanes = value.type.count // 2
     name = f"llvm.x86.pclmulqdq{'.512' if lanes > 1 else ''}"
     function_type = ir.FunctionType(value.type, [value.type, value.type, ir.IntType(8)])
@@ -81,18 +81,18 @@ def _folded(builder: Any, value: Any, shifts: tuple[int, int]) -> Any:
 
 
 def _vector_at(builder: Any, pointer: Any, number: int) -> Any:
-    place = builder.gep(pointer, [ir.Constant(_WORD, number * _VECTOR_SIZE)])
-    return builder.load(builder.bitcast(place, _VECTOR.as_pointer()), align=1)
+    address = builder.gep(pointer, [ir.Constant(_WORD, number * _VECTOR_SIZE)])
+    return builder.load(builder.bitcast(address, _VECTOR.as_pointer()), align=1)
 
 
 def _remainder(builder: Any, vectors: list[Any]) -> Any:
-    """The register after what the accumulators hold."""
-    whole = vectors[0]
+    """The CRC register after the content of the accumulators."""
+    folded = vectors[0]
     for vector in vectors[1:]:
-        whole = builder.xor(_folded(builder, whole, _NEXT_VECTOR), vector)
+        folded = builder.xor(_folded(builder, folded, _NEXT_VECTOR), vector)
     index = ir.IntType(32)
     lanes = [
-        builder.shuffle_vector(whole, whole, ir.Constant(ir.VectorType(index, 2), [first, first + 1]))
+        builder.shuffle_vector(folded, folded, ir.Constant(ir.VectorType(index, 2), [first, first + 1]))
         for first in range(0, _VECTOR.count, 2)
     ]
     lane = lanes[0]
@@ -108,7 +108,7 @@ def _remainder(builder: Any, vectors: list[Any]) -> Any:
 
 @primitive(_fold_steps)
 def fold_steps(typing_context: Any, array: Any, at: Any, count: Any, register: Any) -> Any:
-    """The CRC register after `count` steps of 256 bytes, at least one, from byte `at` on."""
+    """The CRC register after `count` (at least one) steps of 256 bytes from byte `at` on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, at, count, register = arguments
@@ -116,28 +116,28 @@ def fold_steps(typing_context: Any, array: Any, at: Any, count: Any, register: A
         start = byte_pointer(context, builder, signature.args[0], array, at, length)
         end = builder.gep(start, [length])
         first = [_vector_at(builder, start, number) for number in range(_ACCUMULATORS)]
-        before = builder.insert_element(ir.Constant(_VECTOR, [0] * 8), register, ir.Constant(ir.IntType(32), 0))
-        first[0] = builder.xor(first[0], before)
+        initial = builder.insert_element(ir.Constant(_VECTOR, [0] * 8), register, ir.Constant(ir.IntType(32), 0))
+        first[0] = builder.xor(first[0], initial)
         entered = builder.block
         head, body, done = (builder.append_basic_block(name) for name in ("fold", "fold.step", "fold.done"))
         builder.branch(head)
         builder.position_at_end(head)
         pointer = builder.phi(start.type)
-        held = [builder.phi(_VECTOR) for _ in first]
-        following = builder.gep(pointer, [ir.Constant(_WORD, STEP_SIZE)])
-        builder.cbranch(builder.icmp_unsigned("<", following, end), body, done)
+        accumulators = [builder.phi(_VECTOR) for _ in first]
+        next_pointer = builder.gep(pointer, [ir.Constant(_WORD, STEP_SIZE)])
+        builder.cbranch(builder.icmp_unsigned("<", next_pointer, end), body, done)
         builder.position_at_end(body)
         folded = [
-            builder.xor(_folded(builder, value, _STEP), _vector_at(builder, following, number))
-            for number, value in enumerate(held)
+            builder.xor(_folded(builder, value, _STEP), _vector_at(builder, next_pointer, number))
+            for number, value in enumerate(accumulators)
         ]
         builder.branch(head)
         pointer.add_incoming(start, entered)
-        pointer.add_incoming(following, body)
-        for value, at_first, later in zip(held, first, folded, strict=True):
-            value.add_incoming(at_first, entered)
-            value.add_incoming(later, body)
+        pointer.add_incoming(next_pointer, body)
+        for value, start_value, next_value in zip(accumulators, first, folded, strict=True):
+            value.add_incoming(start_value, entered)
+            value.add_incoming(next_value, body)
         builder.position_at_end(done)
-        return _remainder(builder, held)
+        return _remainder(builder, accumulators)
 
     return types.uint64(array, types.int64, types.int64, types.uint64), generate

@@ -1,6 +1,6 @@
 """Split a receive buffer into protocol frames: all complete frames in one call, each checked before it is reported.
 
-Every frame has a 44-byte header (integers little-endian); version 2 batches go on with a 52-byte prologue:
+Every frame has a 44-byte header (integers little-endian); a version 2 batch continues with a 52-byte prologue:
 
     0  magic u32 "LANC"     6  command u16 (v2)      20 timestamp u64        36 payload_crc u32
     4  version u8           8  header_crc u32        28 record_count u32     40 topic_id u32
@@ -8,20 +8,20 @@ Every frame has a 44-byte header (integers little-endian); version 2 batches go 
 
     version 1   header_crc = CRC-32 (IEEE) of bytes 0–7; payload_crc = CRC-32 of the payload
     version 2   header_crc = CRC-32C of bytes 0–7 and 12–43 (12–95 for a batch); payload_crc = CRC-32C of the payload,
-                of what follows the prologue for a batch, or 0 for FETCH_DATA and DATA, whose batches carry their own
+                of the bytes after the prologue for a batch, or 0 for FETCH_DATA and DATA, whose batches have their own
 
-A batch may have its checksum behind it, so that whoever sends it goes through its bytes once: its flags (byte 95) say
-so, payload_crc is 0, and a SUM frame follows, of the same id, whose payload is the checksum. Only both together are
-whole. Then the checksum is written into the header of the batch, as if it had been there: what is reported is a batch
-like any other. The SUM frame is none that anybody is told of, so bytes that are split once more give the same rows.
+The checksum of a batch may follow the batch, so its sender passes over the bytes only once: the flags (byte 95) say so,
+payload_crc is 0, and a SUM frame with the same id follows, whose payload is the checksum. The batch is complete only
+together with its SUM frame. The split then writes the checksum into the header of the batch and clears the flag, so it
+reports a batch like any other. It does not report the SUM frame, so splitting the same bytes again gives the same rows.
 
-Checks run in one order: magic, version, header checksum, kind, length, payload checksum. The first that fails stops
-the split at that frame with a SPLIT code; complete frames before it stand. A wrong magic or version is found on the
-first bytes that show it, so a stranger who sends five bytes of another protocol is not waited for.
+Checks run in a fixed order: magic, version, header checksum, kind, length, payload checksum. The first failure stops
+the split at that frame with a SPLIT code; the complete frames before it are still reported. A wrong magic or version is
+detected at the first wrong byte, so five bytes of another protocol fail without waiting for a whole header.
 
 INV-SPLIT-ONCE: the same bytes in any chunks give the same frames and the same error.
 
-A frame's length is compared with its bound before anything waits for, or makes room for, its payload.
+The length of a frame is compared with its bound before anything waits for its payload or reserves memory for it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ SPLIT_SHORT_BATCH = 7
 SPLIT_PAYLOAD_CRC = 8
 SPLIT_NO_SUM = 9
 
-#: Places in `state`. In: version the connection has agreed on, 0 before its first frame. Out: the next three. Between
-#: calls: how many bytes of a batch that is not whole were summed, counted from its first byte, and their checksum.
+#: Indexes in `state`. In: the version of the connection, 0 before its first frame. Out: the next three. Between calls:
+#: how many bytes of an incomplete batch are summed, counted from its first byte, and their checksum.
 STATE_VERSION = 0
 STATE_FRAMES = 1
 STATE_CONSUMED = 2
@@ -87,7 +87,7 @@ KIND_CONTROL = 0x40
 COMMAND_FETCH_DATA = 0x51
 COMMAND_DATA = 0x54
 COMMAND_SUM = 0x6D
-#: In the flags of a batch: a SUM frame follows, which takes so many bytes.
+#: Flag of a batch that a SUM frame follows, and the size of that frame.
 FLAG_SUM_BEHIND = 0x08
 SUM_FRAME_SIZE = 48
 
@@ -100,8 +100,8 @@ _SUM_START = MAGIC | 2 << 32 | KIND_CONTROL << 40 | COMMAND_SUM << 48
 
 
 @kernel(int64(bytes_in, int64, int64, int64))
-def _look_ahead(buffer: Bytes, at: int, end: int, version: int) -> int:
-    """Refuse magic and version on however many of their bytes are there."""
+def _check_start(buffer: Bytes, at: int, end: int, version: int) -> int:
+    """Check the bytes of magic and version that have arrived."""
     for index in range(min(4, end - at)):
         if as_int64(buffer[at + index]) != (MAGIC >> (8 * index)) & 0xFF:
             return SPLIT_MAGIC
@@ -114,13 +114,13 @@ def _look_ahead(buffer: Bytes, at: int, end: int, version: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64))
 def _header_crc(buffer: Bytes, at: int, covered: int) -> int:
-    """The checksum of a version 2 header of so many bytes."""
+    """The checksum of a version 2 header whose size is `covered`."""
     return crc32c(buffer, at + 12, at + covered, crc32c(buffer, at, at + 8, 0))
 
 
 @kernel(int64(bytes_in, int64, int64, int64))
 def _check_header(buffer: Bytes, at: int, end: int, payload_max: int) -> int:
-    """Judge a whole 44-byte header (96 for a batch, else SPLIT_MORE); -1 if it is good."""
+    """Check a complete 44-byte header (96 for a batch, else SPLIT_MORE). Returns a SPLIT code, or -1 if valid."""
     kind = as_int64(buffer[at + 5])
     length = load_u32(buffer, at + 32)
     stored_crc = load_u32(buffer, at + 8)
@@ -149,7 +149,7 @@ def _check_header(buffer: Bytes, at: int, end: int, payload_max: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64, int64, int64))
 def _payload_matches(buffer: Bytes, at: int, length: int, summed: int, crc: int) -> int:
-    """Whether the checksum of a payload is right, of which the first bytes, if any, have been summed."""
+    """1 if the checksum of a payload matches, else 0. The first `summed` bytes of a batch have the checksum `crc`."""
     stored_crc = load_u32(buffer, at + 36)
     first = at + _HEADER
     if as_int64(buffer[at + 4]) == 1:
@@ -159,14 +159,14 @@ def _payload_matches(buffer: Bytes, at: int, length: int, summed: int, crc: int)
     if kind == KIND_CONTROL and (command == COMMAND_FETCH_DATA or command == COMMAND_DATA) and stored_crc == 0:
         return 1
     if kind == KIND_BATCH:
-        left = at + max(_BATCH_HEADER, summed)
-        return as_int64(crc32c(buffer, left, first + length, crc) == stored_crc)
+        unsummed = at + max(_BATCH_HEADER, summed)
+        return as_int64(crc32c(buffer, unsummed, first + length, crc) == stored_crc)
     return as_int64(crc32c(buffer, first, first + length, 0) == stored_crc)
 
 
 @kernel(void(bytes_out, int64, int64, int64))
 def write_sum(target: Bytes, at: int, frame_id: int, crc: int) -> None:
-    """Write the SUM frame of a batch."""
+    """Write the SUM frame of a batch to `target` at `at`."""
     store_u64(target, at, _SUM_START)
     store_u64(target, at + 12, frame_id)
     store_u64(target, at + 20, 0)
@@ -179,24 +179,24 @@ def write_sum(target: Bytes, at: int, frame_id: int, crc: int) -> None:
 
 
 @kernel(int64(bytes_in, int64))
-def _size_behind(buffer: Bytes, at: int) -> int:
-    """Bytes of the SUM frame that belongs to a frame, whose header is whole and good."""
+def _sum_frame_size(buffer: Bytes, at: int) -> int:
+    """Size of the SUM frame that follows a frame with a valid header; 0 if none follows."""
     is_batch = as_int64(buffer[at + 4]) == 2 and as_int64(buffer[at + 5]) == KIND_BATCH
     return SUM_FRAME_SIZE if is_batch and as_int64(buffer[at + _FLAGS_AT]) & FLAG_SUM_BEHIND else 0
 
 
 @kernel(int64(bytes_out, int64, int64, int64, int64))
-def _settle_sum(buffer: Bytes, at: int, size: int, summed: int, crc: int) -> int:
-    """Give a batch of so many bytes the checksum that follows it: SPLIT_MORE, or why it is not valid."""
-    behind = at + size
-    is_sum = load_i64(buffer, behind) == _SUM_START and load_i64(buffer, behind + 12) == load_i64(buffer, at + 12)
-    is_sum &= load_u32(buffer, behind + 32) == SUM_FRAME_SIZE - _HEADER and load_u32(buffer, at + 36) == 0
-    is_sum &= load_u32(buffer, behind + 8) == _header_crc(buffer, behind, _HEADER)
-    is_sum &= load_u32(buffer, behind + 36) == crc32c(buffer, behind + _HEADER, behind + SUM_FRAME_SIZE, 0)
+def _apply_sum(buffer: Bytes, at: int, size: int, summed: int, crc: int) -> int:
+    """Verify the SUM frame after a batch, and copy its checksum to the batch. Returns SPLIT_MORE, or an error."""
+    sum_at = at + size
+    is_sum = load_i64(buffer, sum_at) == _SUM_START and load_i64(buffer, sum_at + 12) == load_i64(buffer, at + 12)
+    is_sum &= load_u32(buffer, sum_at + 32) == SUM_FRAME_SIZE - _HEADER and load_u32(buffer, at + 36) == 0
+    is_sum &= load_u32(buffer, sum_at + 8) == _header_crc(buffer, sum_at, _HEADER)
+    is_sum &= load_u32(buffer, sum_at + 36) == crc32c(buffer, sum_at + _HEADER, sum_at + SUM_FRAME_SIZE, 0)
     if not is_sum:
         return SPLIT_NO_SUM
-    found = crc32c(buffer, at + max(_BATCH_HEADER, summed), behind, crc)
-    if found != load_u32(buffer, behind + _HEADER):
+    found = crc32c(buffer, at + max(_BATCH_HEADER, summed), sum_at, crc)
+    if found != load_u32(buffer, sum_at + _HEADER):
         return SPLIT_PAYLOAD_CRC
     buffer[at + _FLAGS_AT] ^= FLAG_SUM_BEHIND
     store_u32(buffer, at + 36, found)
@@ -205,12 +205,11 @@ def _settle_sum(buffer: Bytes, at: int, size: int, summed: int, crc: int) -> int
 
 
 @kernel(void(bytes_in, int64, int64, int64_out))
-def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
-    """Sum what has come of a frame that is not whole, while it is near, so that `split_frames` need not.
+def sum_arrived(buffer: Bytes, start: int, end: int, state: State) -> None:
+    """Add the arrived bytes of an incomplete batch to its checksum while they are cached, for `split_frames` to use.
 
-    The frame begins at `start`, where the last split stopped with SPLIT_MORE, and only its own bytes lie up to `end`,
-    or those of its SUM frame. Where it is moved to before it is whole does not matter. Other frames than batches are
-    left as they are.
+    The frame begins at `start`, where the last split stopped with SPLIT_MORE; up to `end` there are only its own bytes
+    and those of its SUM frame. The frame may be moved before it is complete. Frames that are not batches are ignored.
     """
     if end - start <= _BATCH_HEADER or as_int64(buffer[start + 4]) != 2 or as_int64(buffer[start + 5]) != KIND_BATCH:
         return
@@ -222,11 +221,11 @@ def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
 
 @kernel(int64(bytes_out, int64, int64, int64, record_array(FRAME_ROW), int64_out))
 def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Rows, state: State) -> int:
-    """Report every complete frame of `buffer[start:end]` in `rows`; return why it stopped.
+    """Report every complete frame of `buffer[start:end]` in `rows`. Returns the reason for stopping, a SPLIT code.
 
-    Afterwards `state` holds the version of the connection, the number of rows, the index of the first byte not
-    consumed, and how many bytes from there the next frame needs in all as far as that is known. What `sum_ahead` has
-    summed is of the frame at `start`, and counts for nothing once that is whole.
+    Sets `state` to the version of the connection, the number of rows, the index of the first unconsumed byte, and the
+    total size of the frame that starts there, as far as it is known. The bytes summed by `sum_arrived` belong to the
+    frame at `start`; the sum is reset once that frame is complete.
     """
     version = state[STATE_VERSION]
     summed = as_int64(state[STATE_SUMMED])
@@ -236,7 +235,7 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
     code = SPLIT_MORE
     needed = 0
     while at < end:
-        code = _look_ahead(buffer, at, end, version)
+        code = _check_start(buffer, at, end, version)
         needed = _HEADER
         if code != SPLIT_MORE or end - at < _HEADER:
             break
@@ -248,7 +247,7 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
         version = as_int64(buffer[at + 4])
         length = load_u32(buffer, at + 32)
         size = _HEADER + length
-        needed = size + _size_behind(buffer, at)
+        needed = size + _sum_frame_size(buffer, at)
         if end - at < needed:
             break
         is_sum = load_i64(buffer, at) == _SUM_START
@@ -256,7 +255,7 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
             code = SPLIT_FULL
             break
         if needed > size:
-            code = _settle_sum(buffer, at, size, summed, crc)
+            code = _apply_sum(buffer, at, size, summed, crc)
         elif _payload_matches(buffer, at, length, summed, crc) == 0:
             code = SPLIT_PAYLOAD_CRC
         summed = crc = 0

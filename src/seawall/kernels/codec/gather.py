@@ -1,14 +1,15 @@
-"""From stored batches straight to the columns of plain records: one pass, one copy of each value.
+"""Convert stored batches of plain records directly to columns: one pass, one copy of each value.
 
-Most topics hold records without an envelope. Their batches, read and verified, go through here into one run of Arrow
-buffers: offsets and data of the values, the seq and the type of each record. No batch is joined to another first and no
-table of spans is made, so the bytes are still in the cache when they are copied.
+Most topics hold records without an envelope. Verified batches of such records go through this kernel into one set of
+Arrow buffers: offsets and data of the values, the seq and the type of each record. It joins no batches and builds no
+span table, so the bytes are still cached when they are copied.
 
-What is not plain stops the run, and the caller takes the general way (`columns.py`): compressed or opaque batches,
-envelopes, nulls. Seqs outside the live runs are left out, and so is what a delete has emptied (type 00, no value).
+A run ends at anything that is not plain (compressed or opaque batches, envelopes, nulls), and the caller falls back to
+the general path (`columns.py`). Seqs outside the live ranges are skipped, and so are deleted records (type 00, no
+value).
 
-No byte outside a batch is read and none outside the buffers is written, whatever a block says. That each batch is as
-its entry says and lies inside `buffer` was found by `segments.verify_entries`.
+No byte outside a batch is read and none outside the buffers is written, whatever a block says.
+`segments.verify_entries` has checked that each batch matches its entry and is inside `buffer`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from seawall.kernels.runtime.memory import (
 
 Integers = npt.NDArray[np.int64]
 
-#: What became of a run: all of it is in the columns; a batch or record that is not plain; a block that is not as many
-#: records as its batch says.
+#: Results: all records are in the columns; a batch or record is not plain; a block contradicts the record count of its
+#: batch.
 GATHER_DONE = 0
 GATHER_NOT_PLAIN = 1
 GATHER_MALFORMED = 2
 
-#: Places in `state`, in and out: rows written, bytes of data written, which live run the last seq was held against.
+#: Indexes in `state`, in and out: rows written, bytes of data written, the live range last compared with a seq.
 GATHER_ROWS = 0
 GATHER_SIZE = 1
 GATHER_RUN = 2
@@ -76,15 +77,15 @@ def gather_values(
     seqs: npt.NDArray[np.uint64],
     record_types: npt.NDArray[np.uint32],
 ) -> int:
-    """Add the live records of verified batches to the columns; returns a GATHER code.
+    """Append the live records of verified batches to the columns. Returns a GATHER code.
 
-    `shift` is the file position of the buffer's first byte. The live runs ascend. The columns have room for every
-    record that the entries count, `arrow_offsets` for one more: it holds the ends of the rows written so far, and its
-    first place the 0 before them. After any other code than GATHER_DONE the columns hold no whole run.
+    `shift` is the file position of the buffer's first byte. The live ranges ascend. The columns have space for every
+    record that the entries count, `arrow_offsets` for one more: it starts with 0, then has the end of each row written
+    so far. After any code but GATHER_DONE the columns are incomplete.
     """
     rows = state[GATHER_ROWS]
     size = state[GATHER_SIZE]
-    run = state[GATHER_RUN]
+    live_range = state[GATHER_RUN]
     for index in range(entries.size):
         entry = entries[index]
         start = as_int64(entry["at"]) - shift
@@ -111,9 +112,9 @@ def gather_values(
                 at += _EXTENDED_HEADER - _RECORD_HEADER
             if length > end - at:
                 return GATHER_MALFORMED
-            while run < live_lasts.size and live_lasts[run] < seq:
-                run += 1
-            is_live = run < live_lasts.size and live_firsts[run] <= seq
+            while live_range < live_lasts.size and live_lasts[live_range] < seq:
+                live_range += 1
+            is_live = live_range < live_lasts.size and live_firsts[live_range] <= seq
             if is_live and (length > 0 or record_type != TYPE_DELETED):
                 if length > data.size - size or rows >= seqs.size:
                     return GATHER_MALFORMED
@@ -129,5 +130,5 @@ def gather_values(
             return GATHER_MALFORMED
     state[GATHER_ROWS] = rows
     state[GATHER_SIZE] = size
-    state[GATHER_RUN] = run
+    state[GATHER_RUN] = live_range
     return GATHER_DONE

@@ -1,10 +1,9 @@
-"""Header lists of envelopes as nested columns, and back.
+"""Convert header lists of envelopes to nested Arrow columns, and back.
 
 A header list is: count u16, then for each header: length u16, name, length u32, value. In Arrow it is a list of
-structs: offsets that say which headers belong to which row, and one binary column each for names and values.
+structs: offsets that assign headers to rows, and one binary column each for names and values.
 
-`count_headers` and `locate_headers` walk lists whose boundaries `columns.locate_envelopes` has validated, and trust
-them.
+`count_headers` and `locate_headers` trust the boundaries of the lists, which `columns.locate_envelopes` has validated.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Integers = npt.NDArray[np.int64]
 
 @kernel(int64(bytes_in, int64_in, int64_in, int64))
 def count_headers(block: Bytes, starts: Integers, lengths: Integers, count: int) -> int:
-    """Headers of all rows together; a length of −1 is a row without a list."""
+    """Number of headers of all rows; a length of −1 marks a row without a list."""
     total = 0
     for row in range(count):
         if lengths[row] >= 0:
@@ -40,9 +39,9 @@ def locate_headers(
     value_starts: Integers,
     value_lengths: Integers,
 ) -> int:
-    """Where every name and value is, and at which header each row begins; returns the number of headers.
+    """Write the start and length of every name and value, and the first header of each row. Returns the header count.
 
-    `list_offsets` has count + 1 places, the others as many as `count_headers` says.
+    `list_offsets` has count + 1 elements, each of the others as many as `count_headers` returns.
     """
     header = 0
     for row in range(count):
@@ -79,10 +78,10 @@ def encode_headers(
     starts: Integers,
     lengths: Integers,
 ) -> int:
-    """Write the header list of every row one after the other; returns the bytes written.
+    """Write the header lists of all rows back to back. Returns the number of bytes written.
 
-    A row whose length is −1 on entry has no list and gets none. The caller has made room for two bytes a row and six a
-    header beside names and values, and has checked that no row has too many headers and no name is too long.
+    A row whose length is −1 on entry has no list. The caller has sized `out` for two bytes a row and six a header in
+    addition to names and values, and has checked that no row has too many headers and no name is too long.
     """
     at = 0
     for row in range(count):

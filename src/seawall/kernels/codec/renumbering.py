@@ -1,7 +1,7 @@
-"""Batches of one publisher that are alike but for their client seq: numbered where they lie, many in one call.
+"""Renumber equal batches of one publisher in place, many in one call.
 
-A batch is a 96-byte header (`wire.format.batches` has its table) and a block; batches are of one size, back to back.
-Client seq and the header's checksum are written, nothing else: never the block.
+A batch is a 96-byte header (`wire.format.batches` has its byte table) and a block; the batches have one size and are
+back to back. Only the client seq and the checksum of the header are written, never the block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seawall.kernels.runtime.memory import Bytes, store_u64
 
 @kernel(void(bytes_out, int64, int64, int64))
 def renumber_batches(buffer: Bytes, size: int, count: int, first_seq: int) -> None:
-    """Give the first `count` batches of `size` bytes the client seqs from `first_seq` on."""
+    """Number the first `count` batches of `size` bytes from client seq `first_seq` on."""
     for index in range(count):
         at = index * size
         store_u64(buffer, at + CLIENT_SEQ_AT, first_seq + index)

@@ -1,11 +1,11 @@
-"""Payloads of version 1 frames become batches: header, block and both checksums, as if a publisher had sent them.
+"""Convert payloads of version 1 frames to batches: header, block and both checksums, as if a publisher had sent them.
 
-A payload that is exactly a run of records, `[type u8][length u32][value]` each and a type FF of length 0 only, keeps
-its bytes and its boundaries wherever its records are stored; so such payloads of one topic, one behind the other, are
-one batch, up to a bound. What is no run of records has to stay a unit of its own: it becomes an opaque batch.
+A payload may be exactly a run of records, each `[type u8][length u32][value]`, where type FF has length 0. Such a
+payload keeps its bytes and its boundaries wherever its records are stored, so consecutive payloads of one topic are
+joined to one batch, up to a bound. Any other payload must stay a single unit: it becomes an opaque batch.
 
-`wire/format/batches.py` has the table of the header. Order is the topic's, the ack waits for durability, the client is
-one without a session.
+`wire/format/batches.py` has the byte table of the header. The batches have the order of the topic, request a durable
+ack, and have the given client id, of a client without a session.
 
 No byte outside a frame is read and none outside `out` is written, whatever the bytes say.
 """
@@ -42,7 +42,7 @@ from seawall.kernels.runtime.memory import Bytes, as_int64, copy_bytes, load_u32
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-#: Records of several payloads in one batch at the most; the same as `limits.BATCH_RECORDS_MAX`.
+#: Most records of joined payloads in one batch; the same as `limits.BATCH_RECORDS_MAX`.
 JOINED_RECORDS_MAX = 65_536
 
 _PROLOGUE = 52
@@ -56,7 +56,7 @@ _FLAG_OPAQUE = 2
 
 @kernel(int64(bytes_in, int64, int64))
 def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
-    """Records of the payload `buffer[start:end]` if it is exactly a run of them, else 0: then it is one opaque unit."""
+    """Number of records in the payload `buffer[start:end]` if it is exactly a run of them, else 0 (one opaque unit)."""
     count = 0
     at = start
     while end - at >= _RECORD_HEADER:
@@ -72,7 +72,7 @@ def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
 def _write_header(
     out: Bytes, at: int, length: int, records: int, flags: int, topic_id: int, client_id: int, client_seq: int
 ) -> None:
-    """The header of a batch whose block of `length` bytes stands behind it."""
+    """Write the header of a batch whose block of `length` bytes is already in `out`."""
     store_u32(out, at, MAGIC)
     store_u32(out, at + VERSION_AT, _VERSION_AND_KIND)
     store_u64(out, at + CLIENT_SEQ_AT, client_seq)
@@ -117,16 +117,16 @@ def make_batches(
     out_rows: Rows,
     frame_counts: Integers,
 ) -> int:
-    """Make batches of a run of ingest frames from `first` on, back to back in `out`; returns how many.
+    """Make batches from a run of ingest frames from `first` on, back to back in `out`. Returns the number of batches.
 
-    The run ends before a frame of another topic, with other flags or an empty payload, and where there is no room for
-    what it brings. Batches are numbered from `client_seq` on; payloads are joined to blocks of at most
-    `joined_size_max` bytes. Each batch has a row, and in `frame_counts` the number of frames it was made of.
+    The run ends before a frame of another topic, with other flags or an empty payload, or whose payload does not fit
+    in `out`. Batches are numbered from `client_seq` on; payloads are joined to blocks of at most `joined_size_max`
+    bytes. Each batch gets a row, and `frame_counts` the number of its frames.
     """
     wire_topic = as_int64(rows[first]["topic_id"])
     made = 0
     at = 0
-    # Of the batch that more payloads may join: none while there are no records in it.
+    # The batch that more payloads may join: none while it has no records.
     length = 0
     records = 0
     index = first

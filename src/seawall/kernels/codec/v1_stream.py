@@ -1,17 +1,18 @@
-"""Stored batches as the byte stream that version 1 reads: live units from an offset on, as far as there is room.
+"""Convert stored batches to the byte stream of version 1: live units from an offset on, as many as fit.
 
-A *unit* is a record, or the whole block of an opaque batch. It has the same bytes in the stream as in its block, but
-for an extended record, whose header version 1 sees as that of a record of type 7E, of the same size:
+A *unit* is a record, or the whole block of an opaque batch. It has the same bytes in the stream as in its block, except
+for an extended record: version 1 sees it as a record of type 7E of the same size:
 
     stored    [FF][type u16][length u32][value]
     shown     [7E][length + 2 u32][type u16][value]
 
-Units that are not live are left out, and so is what lies before the wanted offset; one that the offset lies inside of
-is shown from that byte. The first unit comes whole however little is asked for, as far as the memory for it goes; every
-other one only if it ends within what is asked for. Compressed batches stop a run: the caller shows their plain block.
+Units that are not live are skipped, and so are bytes before the requested offset; a unit that contains the offset is
+shown from that byte on. The first unit is always shown in full, even beyond the requested size, as far as `out` allows;
+every other unit only if it ends within the requested size. A compressed batch ends the run: the caller decompresses it
+and shows its plain block.
 
-No byte outside a block is read and none outside `out` is written, whatever the bytes say. That each batch is as its
-entry says and lies inside `buffer` was found by `segments.verify_entries`.
+No byte outside a block is read and none outside `out` is written, whatever the bytes say. `segments.verify_entries` has
+checked that each batch matches its entry and is inside `buffer`.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from seawall.kernels.runtime.memory import Bytes, as_int64, copy_bytes, load_u16
 
 Integers = npt.NDArray[np.int64]
 
-#: What became of a run: all of it was looked at; the next unit has no room; the next batch is compressed; a block is
-#: not as many records as its batch says.
+#: Results: all entries are processed; the next unit does not fit; the next batch is compressed; a block contradicts the
+#: record count of its batch.
 SHOW_DONE = 0
 SHOW_FULL = 1
 SHOW_COMPRESSED = 2
 SHOW_MALFORMED = 3
 
-#: Places in `state`. In: the first offset that is wanted, and bytes that are asked for. In and out: bytes shown, units
-#: begun in them, the offset behind the last one, the offset that no unit may end beyond (-1 before the first), which
-#: live run the last seq was held against, which entry comes next.
+#: Indexes in `state`. In: the first requested offset, and the requested number of bytes. In and out: bytes shown, units
+#: begun in them, the offset after the last one, the offset that no unit may end beyond (-1 before the first unit), the
+#: live range last compared with a seq, and the next entry.
 SHOW_FROM = 0
 SHOW_ROOM = 1
 SHOW_SIZE = 2
@@ -59,7 +60,7 @@ _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
 
 @kernel(int64(bytes_in, int64, int64))
 def _shown_header_byte(block: Bytes, at: int, index: int) -> int:
-    """One byte of the header that version 1 sees of the extended record at `at`."""
+    """One byte of the header that version 1 sees for the extended record at `at`."""
     if index == 0:
         return TYPE_SHOWN_EXTENDED
     if index < _RECORD_HEADER:
@@ -69,7 +70,7 @@ def _shown_header_byte(block: Bytes, at: int, index: int) -> int:
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64_out, bytes_out))
 def _show_unit(block: Bytes, at: int, size: int, offset: int, extended: int, state: Integers, out: Bytes) -> int:
-    """Show a live unit, or what is wanted of it; whether that was the last one there is room for."""
+    """Show the requested part of a live unit. Returns SHOW_DONE, or SHOW_FULL if it or the next unit does not fit."""
     begin = max(offset, as_int64(state[SHOW_FROM]))
     end = offset + size
     if end <= begin:
@@ -94,11 +95,11 @@ def _show_unit(block: Bytes, at: int, size: int, offset: int, extended: int, sta
 
 @kernel(int64(int64, int64_in, int64_in, int64_out))
 def _is_live(seq: int, live_firsts: Integers, live_lasts: Integers, state: Integers) -> int:
-    run = as_int64(state[SHOW_RUN])
-    while run < live_lasts.size and live_lasts[run] < seq:
-        run += 1
-    state[SHOW_RUN] = run
-    return as_int64(run < live_lasts.size and live_firsts[run] <= seq)
+    live_range = as_int64(state[SHOW_RUN])
+    while live_range < live_lasts.size and live_lasts[live_range] < seq:
+        live_range += 1
+    state[SHOW_RUN] = live_range
+    return as_int64(live_range < live_lasts.size and live_firsts[live_range] <= seq)
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64, int64, int64_in, int64_in, int64_out, bytes_out))
@@ -115,7 +116,7 @@ def show_block(
     state: Integers,
     out: Bytes,
 ) -> int:
-    """Show what is live and wanted of the plain block `block[start:end]`; returns a SHOW code."""
+    """Show the live, requested units of the plain block `block[start:end]`. Returns a SHOW code."""
     if is_opaque != 0:
         if _is_live(base_seq, live_firsts, live_lasts, state) == 0:
             return SHOW_DONE
@@ -155,9 +156,9 @@ def show_batches(
     state: Integers,
     out: Bytes,
 ) -> int:
-    """Show what is live and wanted of verified batches, from the entry that `state` names on; returns a SHOW code.
+    """Show the live, requested units of verified batches, from entry `state[SHOW_ENTRY]` on. Returns a SHOW code.
 
-    `shift` is the file position of the buffer's first byte. The live runs ascend.
+    `shift` is the file position of the buffer's first byte. The live ranges ascend.
     """
     for index in range(state[SHOW_ENTRY], entries.size):
         entry = entries[index]

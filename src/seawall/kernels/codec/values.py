@@ -1,19 +1,19 @@
-"""Values that Python has as a list of `bytes`, taken from where they lie: into one block, or into a socket.
+"""Encode a Python list of `bytes` as records, directly from the objects: into one block, or into a socket.
 
-    measure_values    what they take in all, or that one of them is something else
-    join_values       each as a record of plain bytes, back to back, and the CRC-32C of all
-    send_values       the same bytes into a socket, a part at a time, and their CRC-32C behind them: each value is gone
-                      through once, and no more of them than a cache holds lies anywhere
+    measure_values    the total size of the values, or −1 if one has another type
+    join_values       writes each value as a record of plain bytes, back to back; returns the CRC-32C of all
+    send_values       sends the same bytes to a socket, a part at a time, followed by their CRC-32C. It passes over each
+                      value once, and buffers no more than one part, which fits in the cache
 
-No Python runs for a value. The kernels go along the list and into its objects by their addresses, as the interpreter
-itself does: `HAS_KNOWN_LAYOUT` says whether it is one whose objects look like this (words of 8 bytes).
+No Python code runs per value. The kernels follow the pointers of the list and its objects, as the interpreter itself
+does. `HAS_KNOWN_LAYOUT` says whether the interpreter's objects have this layout (words of 8 bytes):
 
     list     3 pointer to the items      bytes    1 type    2 length    4 … the bytes
 
-Whoever calls has the list to himself, and holds it until the call returns: it must not change meanwhile, since kernels
-do not hold the GIL. The objects in it cannot change, and live as long as it does.
+The caller owns the list, and holds it until the call returns: it must not change in the meantime, since kernels do not
+hold the GIL. The objects in the list are immutable, and live as long as it does.
 
-This module must not know what becomes of a block.
+This module must not know what the block is used for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from seawall.kernels.runtime.memory import LINE_SIZE, Bytes, address_of, as_int6
 from seawall.kernels.runtime.system import send_some
 from seawall.kernels.runtime.tables import Values
 
-#: Whether lists and bytes of this interpreter look as they do here: a GIL, no word between or before these.
+#: True if lists and bytes of this interpreter have the layout above: with a GIL, and no additional words.
 HAS_KNOWN_LAYOUT: Final = sys.implementation.name == "cpython" and (
     (object.__basicsize__, list.__basicsize__, bytes.__basicsize__) == (16, 40, 33)
 )
@@ -44,25 +44,25 @@ _LENGTH_AT = 16
 _CONTENT_AT = 32
 _POINTER = 8
 
-#: A record of plain bytes: its type, u8, and length, u32, before the value.
+#: Header of a record of plain bytes: type u8, length u32.
 _HEADER = 5
 _RAW = 1
-#: So many values ahead the object is asked for, which lies anywhere; and so many ahead all that follows its beginning,
-#: of a value of up to so many bytes: a processor follows what lies in a row, but every value is a new one.
-_AHEAD = 8
-_ASKED = 2
-_ASKED_SIZE = 4_096
-#: So many bytes are summed at once, soon after they were written.
-_SUMMED = 8_192
+#: Prefetch distances, in values: for the first line of an object, and for all its lines up to _PREFETCH_SIZE_MAX bytes.
+#: The objects are anywhere in memory, and the hardware prefetcher does not help: it restarts with every value.
+_PREFETCH_FIRST_LINE = 8
+_PREFETCH_ALL_LINES = 2
+_PREFETCH_SIZE_MAX = 4_096
+#: Bytes per step of the checksum, computed soon after they were written, while they are cached.
+_SUM_STEP = 8_192
 
 _BYTE = ir.IntType(8)
 
-#: The words of a cursor: the next value, bytes of its record that were joined, and the CRC-32C of all that were.
+#: Words of a cursor: the next value, the bytes of its record already written, and the CRC-32C of all bytes written.
 NEXT = 0
 DONE = 1
 CRC = 2
-#: For who sends: the id of the frame, bytes that somebody put at the beginning of the first part, what of a part is
-#: filled and sent, and whether the last part is filled.
+#: Only for `send_values`: the id of the frame, the bytes that the caller put at the beginning of the first part, how
+#: much of the part is filled and sent, and whether the last part is filled.
 FRAME_ID = 3
 HEAD = 4
 FILLED = 5
@@ -79,13 +79,13 @@ def _copy_in(target: Bytes, at: int, address: int, length: int) -> None:
     target[at : at + length] = memoryview(ctypes.string_at(int(address), int(length)))
 
 
-def _expect(address: int) -> None:
-    """Nothing but speed depends on it."""
+def _no_prefetch(address: int) -> None:
+    """Does nothing: a prefetch only affects speed."""
 
 
 @primitive(_read_word)
 def _word_at(typing_context: Any, address: Any) -> Any:
-    """The word at an address."""
+    """Load the word at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=8)
@@ -106,15 +106,15 @@ def _copy_from(typing_context: Any, target: Any, at: Any, address: Any, length: 
     return types.void(target, types.int64, types.int64, types.int64), generate
 
 
-@primitive(_expect)
-def _ask_for(typing_context: Any, address: Any) -> Any:
-    """Ask for the line at an address: nothing is read."""
+@primitive(_no_prefetch)
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Prefetch the cache line at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, number = builder.inttoptr(arguments[0], _BYTE.as_pointer()), ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-        ask = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
-        builder.call(ask, [pointer, *(ir.Constant(number, each) for each in (0, 3, 1))])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        builder.call(function, [pointer, *(ir.Constant(number, each) for each in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
@@ -122,12 +122,12 @@ def _ask_for(typing_context: Any, address: Any) -> Any:
 
 @kernel(int64(int64, int64, int64), available=HAS_KNOWN_LAYOUT)
 def measure_values(values: int, count: int, wanted_type: int) -> int:
-    """Bytes of all values of a list together, given by its address; −1 if one is not of exactly this type."""
+    """Total size of the values of the list at an address; −1 if one is not exactly of this type."""
     items = _word_at(values + _ITEMS_AT)
     total = 0
     for index in range(count):
-        if index + _AHEAD < count:
-            _ask_for(_word_at(items + (index + _AHEAD) * _POINTER))
+        if index + _PREFETCH_FIRST_LINE < count:
+            _prefetch(_word_at(items + (index + _PREFETCH_FIRST_LINE) * _POINTER))
         item = _word_at(items + index * _POINTER)
         if _word_at(item + _TYPE_AT) != wanted_type:
             return -1
@@ -137,16 +137,16 @@ def measure_values(values: int, count: int, wanted_type: int) -> int:
 
 @kernel(int64(int64, int64, int64_out, bytes_out, int64, int64), available=HAS_KNOWN_LAYOUT)
 def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
-    """Write the records that follow into `target[at:end]`, as far as they go; where they end."""
+    """Write the next records into `target[at:end]`, as far as they fit. Returns the end of the written bytes."""
     items = _word_at(values + _ITEMS_AT)
     index, done = cursor[NEXT], cursor[DONE]
     while index < count and at < end:
         item = _word_at(items + index * _POINTER)
         length = _word_at(item + _LENGTH_AT)
-        if index + _ASKED < count:
-            ahead = _word_at(items + (index + _ASKED) * _POINTER)
-            for line in range(0, min(length, _ASKED_SIZE) + _CONTENT_AT, LINE_SIZE):
-                _ask_for(ahead + line)
+        if index + _PREFETCH_ALL_LINES < count:
+            upcoming = _word_at(items + (index + _PREFETCH_ALL_LINES) * _POINTER)
+            for line in range(0, min(length, _PREFETCH_SIZE_MAX) + _CONTENT_AT, LINE_SIZE):
+                _prefetch(upcoming + line)
         if done == 0 and end - at >= _HEADER:
             target[at] = _RAW
             store_u32(target, at + 1, length)
@@ -171,17 +171,17 @@ def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, e
 
 @kernel(int64(int64, int64, int64_out, bytes_out, int64, int64), available=HAS_KNOWN_LAYOUT)
 def join_summed(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
-    """The same, and sum it while it is near."""
+    """`join_part`, and update the checksum while the bytes are cached."""
     while at < end and cursor[NEXT] < count:
         start = at
-        at = join_part(values, count, cursor, target, at, min(at + _SUMMED, end))
+        at = join_part(values, count, cursor, target, at, min(at + _SUM_STEP, end))
         cursor[CRC] = crc32c(target, start, at, cursor[CRC])
     return at
 
 
 @kernel(int64(int64, int64, bytes_out), available=HAS_KNOWN_LAYOUT)
 def join_values(values: int, count: int, target: Bytes) -> int:
-    """Write a record for each value into `target`, which has room for just these; the CRC-32C of it."""
+    """Write a record for each value into `target`, which has exactly their size. Returns its CRC-32C."""
     cursor = np.zeros(CURSOR_SIZE, np.int64)
     join_summed(values, count, cursor, target, 0, target.size)
     return as_int64(cursor[CRC])
@@ -189,10 +189,10 @@ def join_values(values: int, count: int, target: Bytes) -> int:
 
 @kernel(int64(int64, int64, int64, int64_out, bytes_out), available=HAS_KNOWN_LAYOUT)
 def send_values(fd: int, values: int, count: int, cursor: Values, part: Bytes) -> int:
-    """Send what `join_values` would write, and a SUM frame, as far as a socket takes it now: bytes, or minus errno.
+    """Send the bytes that `join_values` would write, and a SUM frame, as far as the socket accepts them now.
 
-    What is in `part` and was not sent goes first; it has room for a SUM frame and what was put there at least. All is
-    sent when what is sent is all of the last part.
+    Unsent bytes of `part` go first. `part` is at least as large as a SUM frame and the bytes that the caller put there.
+    Everything is sent when the last part is sent in full. Returns the bytes sent, or minus errno.
     """
     total = 0
     while True:

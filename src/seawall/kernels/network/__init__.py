@@ -1,1 +1,1 @@
-"""Kernels that receive from sockets and answer: large frames, small batches of many connections."""
+"""Kernels that receive from sockets and send acks: large frames, small batches of many connections."""

@@ -1,9 +1,9 @@
-"""The rest of a frame of data from a socket: each piece is verified as soon as it is there, while it is in a cache.
+"""Receive the rest of a data frame from a socket, and verify each piece while it is cached.
 
-The pieces are small enough to stay in one. A reader's thread makes one call for a whole frame, and holds no GIL.
+The pieces are small enough to stay in the cache. A reader thread makes one call for a whole frame, without the GIL.
 
-A call ends within a moment of the first piece that does not come whole, and in any case soon, so that whoever calls can
-look at the clock and at signals.
+A call ends soon after the first piece that arrives incomplete, and in any case after a short time, so the caller can
+check the clock and pending signals.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, rec
 from seawall.kernels.runtime.memory import Bytes, address_of
 from seawall.kernels.runtime.system import monotonic_ns, receive_whole
 
-#: Places in `state` behind those of `check_chunks`: bytes that have arrived, and why the last check of them stopped.
+#: Indexes in `state` after those of `check_chunks`: bytes that have arrived, and the result of their last check.
 ARRIVED = STATE_SIZE
 CODE = STATE_SIZE + 1
 ARRIVAL_SIZE = STATE_SIZE + 2
 
-#: Bytes that are received and verified at a time.
+#: Bytes received and verified at a time.
 PIECE_SIZE = 256 * 1024
 
-#: The longest that a call begins with another piece.
+#: After this time a call starts no further piece.
 CALL_NS = 100_000_000
 
 
 @kernel(int64(int64, bytes_out, record_array(CHUNK_ROW), int64_out))
 def receive_chunks(fd: int, buffer: Bytes, rows: Rows, state: State) -> int:
-    """Receive into the buffer until it is full, and verify what comes; the last result of the socket.
+    """Receive until the buffer is full, and verify the bytes. Returns the last result of the socket.
 
-    It stops when a piece does not come whole, when the rows are full, and when it has gone on for long. Once something
-    is not sound the rest is only received.
+    It stops early after an incomplete piece or after CALL_NS. Once the rows are full or a batch is invalid, it only
+    receives the rest.
     """
-    began = monotonic_ns()
+    started = monotonic_ns()
     result = 0
     while state[ARRIVED] < buffer.size:
         wanted = min(PIECE_SIZE, buffer.size - state[ARRIVED])
@@ -42,6 +42,6 @@ def receive_chunks(fd: int, buffer: Bytes, rows: Rows, state: State) -> int:
         state[ARRIVED] += result
         if state[CODE] == CHUNKS_MORE:
             state[CODE] = check_chunks(buffer, state[ARRIVED], buffer.size, rows, state)
-        if result < wanted or monotonic_ns() - began > CALL_NS:
+        if result < wanted or monotonic_ns() - started > CALL_NS:
             break
     return result

@@ -1,25 +1,26 @@
-"""Receive, commit and answer, again and again, in one call: what the publish thread runs while it is the commit leader.
+"""Run complete commit cycles in one call: receive, commit, answer. The publish thread runs it as the commit leader.
 
     receive ──▶ survey, stage ──▶ write and sync ──▶ settle ──▶ answer ──▶ receive …
     publish_io  commit_cycle      disk_ring          commit_cycle publish_io
 
-The call returns to Python when there is something that only Python does, with the reason:
+The call returns to Python for work that only Python does, with the reason:
 
-    CYCLES_DONE    nothing came for a moment, somebody else wants to lead, or a connection has to be returned
-    LACKS_GRANTS   what was received needs reservations that are not granted
-    LACKS_ROWS     there is no space for the rows of what was received: those that are pending have to be applied
-    NOT_ELIGIBLE   what was received, or what is in the rings of brokers, has to be committed another way
-    CYCLES_FAILED  the write failed; `error` says how
+    CYCLES_DONE    no publisher sent anything for a moment, another thread wants to lead the commits, a connection has
+                   to be returned, or a flush or checkpoint is due
+    LACKS_GRANTS   the received batches need reservations that are not granted
+    LACKS_ROWS     there is no space for the rows of the received batches: pending rows have to be applied first
+    NOT_ELIGIBLE   the received batches, or those in the rings of brokers, need the general commit path
+    CYCLES_FAILED  the write failed; `error` has minus errno
 
-    run_cycles       all of it
-    stage_received   the steps before the write, and
-    settle_received  those behind it: for who writes otherwise, as a simulated disk does
+    run_cycles       all steps
+    stage_received   the steps before the write
+    settle_received  the steps after it: both for callers that write in another way, such as a simulated disk
 
-Somebody who waits for what was stored is notified by an event, without Python. Behind LACKS_… the same batches are
-tried again by the next call. The memory that a commit shares with readers is changed under `lock`; it is not held while
-the disk or a socket is waited for.
+An event notifies threads that wait for stored batches, without Python. After LACKS_… the next call retries the same
+batches. The kernel changes the memory that a commit shares with readers under `lock`, and does not hold that lock while
+it waits for the disk or a socket.
 
-No batch is answered before its epoch is written, and synced if its topic asks for that.
+No batch is answered before its epoch is written, and synced if its topic requires it.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ from seawall.kernels.runtime.locks import LISTENING, SIGNALS, WANTED
 from seawall.kernels.runtime.memory import Array, Bytes, address_of, as_int64, pointer_at
 from seawall.kernels.runtime.system import lock_mutex, signal_event, unlock_mutex, wall_ns
 
-#: Arrays by the names of their fields in `PUBLISHERS`: each has an address there, and a length.
+#: Names of the arrays in `PUBLISHERS`, which has an address and a length for each.
 PUBLISHER_ARRAYS = (
     *("events", "by_descriptor", "connections", "tails", "owners", "orders", "levels", "frames"),
     *("made", "frame_counts", "state", "progress", "acks", "operation", "iovec"),
 )
-#: What does not change: the descriptors to wait on, the event for who waits for news, and the addresses of the lock and
-#: of signals.
+#: Constants: the descriptors to wait on, the event for threads that wait for stored batches, and the addresses of the
+#: lock and of the signals.
 CONSTANTS = ("epoll", "waker", "news", "lock_at", "signals_at")
-#: Arguments: the log's descriptor, whether a durable write is one call there, and the address of the log from which on
-#: something is due.
+#: Arguments: the descriptor of the log, whether a durable write is one call there, and the log address from which on
+#: a flush or checkpoint is due.
 ARGUMENTS = ("fd", "direct_sync", "due_at")
-#: Results: how many cycles there ever were, and batches in them; and minus errno of a write that failed.
+#: Results: the total number of cycles, and of batches in them; and minus errno of a failed write.
 RESULTS = ("cycles", "batches", "error")
 PUBLISHERS = np.dtype(
     [
@@ -74,7 +75,7 @@ PUBLISHERS = np.dtype(
     ]
 )
 
-#: Beside the reasons of `stage_arrived`.
+#: Reasons in addition to those of `stage_arrived`.
 CYCLES_DONE = 0
 CYCLES_FAILED = 4
 
@@ -82,8 +83,8 @@ CYCLES_FAILED = 4
 OPERATION_WORDS = 7
 IOVEC_WORDS = 2
 
-#: How long publishers may be silent before others may lead: longer than it takes one to send its next batch.
-_SILENT_MS = 1
+#: How long to wait for publishers before giving up leadership: longer than a publisher takes to send its next batch.
+_IDLE_MS = 1
 
 _publishers = record_array(PUBLISHERS)
 _publisher = _publishers.dtype
@@ -92,8 +93,8 @@ _cycle = _cycles.dtype
 
 
 @kernel(int64(_cycle))
-def _has_arrivals(cycle: np.void) -> int:
-    """Whether a ring has a batch that nobody has collected."""
+def _has_uncollected(cycle: np.void) -> int:
+    """1 if a broker ring has an uncollected batch, else 0."""
     tails = carray(pointer_at(cycle["tails_at"]), cycle["tails_count"], np.int64)
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
     for broker in range(cycle["ends_count"]):
@@ -104,7 +105,7 @@ def _has_arrivals(cycle: np.void) -> int:
 
 @kernel(int64(_publisher, _cycle, bytes_out, int64))
 def _write_epoch(publisher: np.void, cycle: np.void, memory: Bytes, size: int) -> int:
-    """Write the first bytes of a memory behind the log, durably if the cycle has to be: 0, or minus errno."""
+    """Append `memory[:size]` to the log, durably if the cycle requires it. Returns 0, or minus errno."""
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
     operation = carray(pointer_at(publisher["operation_at"]), publisher["operation_count"], np.int64)
     iovec = carray(pointer_at(publisher["iovec_at"]), publisher["iovec_count"], np.int64)
@@ -132,9 +133,9 @@ def _write_epoch(publisher: np.void, cycle: np.void, memory: Bytes, size: int) -
 
 @kernel(int64(_publishers, _cycles, bytes_out))
 def stage_received(publishers: Array, cycles: Array, memory: Bytes) -> int:
-    """Make an epoch of what the receive buffer has, at the beginning of a memory: its size, or minus a reason."""
+    """Build an epoch from the received batches at the beginning of `memory`. Returns its size, or minus a reason."""
     publisher, cycle = publishers[0], cycles[0]
-    if _has_arrivals(cycle) != 0:
+    if _has_uncollected(cycle) != 0:
         return -NOT_ELIGIBLE
     lock_mutex(publisher["lock_at"])
     size = stage_arrived(cycles, memory)
@@ -144,7 +145,7 @@ def stage_received(publishers: Array, cycles: Array, memory: Bytes) -> int:
 
 @kernel(void(_publishers, _cycles, int64))
 def settle_received(publishers: Array, cycles: Array, size: int) -> None:
-    """The epoch of so many bytes is written: publish its batches."""
+    """Publish the batches of the epoch of `size` bytes, which is written."""
     publisher, cycle = publishers[0], cycles[0]
     lock_mutex(publisher["lock_at"])
     settle_cycle(cycles, cycle["first_row"], cycle["count"])
@@ -156,9 +157,9 @@ def settle_received(publishers: Array, cycles: Array, size: int) -> None:
 
 @kernel(int64(_publishers, _cycles, bytes_out))
 def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
-    """Commit and answer what was received, as `received` of the cycle says, then what comes: until a reason to return.
+    """Commit and answer the `received` batches of the cycle, then keep receiving, until there is a reason to return.
 
-    `received` is 0 then, or the batches in the receive buffer are not answered.
+    On return `received` is 0, or the batches in the receive buffer are not answered yet.
     """
     publisher, cycle = publishers[0], cycles[0]
     events = carray(pointer_at(publisher["events_at"]), publisher["events_count"], np.uint8)
@@ -180,9 +181,9 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
     while True:
         if cycle["received"] == 0:
-            # An error is found again by who waits without leading.
+            # On an error, give up leadership: the next wait, outside this kernel, finds the error again.
             count = receive_batches(
-                *(publisher["epoll"], publisher["waker"], _SILENT_MS, events, by_descriptor, connections, buffer),
+                *(publisher["epoll"], publisher["waker"], _IDLE_MS, events, by_descriptor, connections, buffer),
                 *(tails, owners, received, orders, levels, frames, made, frame_counts, state, progress),
             )
             cycle["received"] = max(0, count)

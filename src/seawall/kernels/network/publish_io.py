@@ -1,24 +1,24 @@
-"""Receive the small batches of many connections in one call, and answer them in another.
+"""Receive the small batches of many connections in one call, and send their acks in another.
 
-    receive_batches   wait until connections are readable, receive, split and judge: whole batches of all of them, as
-                      rows for a commit cycle (`commit_cycle.RECEIVED_ROW`), where they lie in the receive buffer
-    accept_batches    the part of it that is about one connection, without system calls
-    accept_v1_frames  the same for a connection of version 1, whose frames become batches first
-    send_acks         one ACK frame for each connection whose batches are stored, sent at once
-    write_ack         the part of it that makes the frame
+    receive_batches   wait until connections are readable, receive, split and check: the complete batches of all of
+                      them, as rows for a commit cycle (`cycle_records.RECEIVED_ROW`) that point into the receive buffer
+    accept_batches    its part for one connection, without system calls
+    accept_v1_frames  the same for a version 1 connection, whose frames are converted to batches first
+    send_acks         one ACK frame for each connection with stored batches, sent immediately
+    write_ack         its part that builds the frame
     write_v1_acks     the same for version 1: an ack for each frame
 
-Only what is simple is handled here: plain batches below LARGE_SIZE, of the connection's own session, each with the next
-client seq, for topics with an order; of version 1, plain ingest frames for the topic that the connection was attached
-with. Anything else, an error and the end of a stream included, makes the connection RETURNED, with the bytes from there
-on, for the event loop to handle; what came before it is still part of the cycle.
+Only the simple case is handled here: plain batches below LARGE_SIZE, of the connection's own session, each with the
+next client seq, for topics with an order; for version 1, plain ingest frames for the topic that the connection was
+attached with. Anything else, including errors and the end of the stream, makes the connection RETURNED: the event loop
+handles its bytes from there on. Batches before that point are still part of the cycle.
 
-The beginning of a batch that is still arriving is kept in one of a few tail buffers; without a free one the connection
-is returned, too.
+The beginning of a batch that is still arriving is kept in one of a few tail buffers. If none is free, the connection is
+RETURNED, too.
 
 INV-PUBLISH-IO-WHOLE: every whole batch that the publish thread receives is committed, in its order, or returned with
-its connection. It is a row, or among the bytes of a RETURNED connection. Rows of one connection are in one stretch, and
-rise by one from its highest client seq.
+its connection. It is a row, or among the bytes of a RETURNED connection. The rows of one connection are consecutive,
+and their client seqs rise by one from the connection's highest.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ from seawall.kernels.runtime.memory import (
 from seawall.kernels.runtime.system import epoll_ready, monotonic_ns, receive_some, send_some, take_event
 from seawall.kernels.runtime.tables import Values
 
-#: A connection: its socket, version and session, and what its acks say; of version 1, its topic, as its frames name it
-#: and as the log does; the highest client seq it has sent and when it sent last; its tail buffer, or -1, with the bytes
-#: there and since when; and of the present cycle, the end of its bytes in the receive buffer, those that it is returned
-#: with, if it is, and those of its ack that could not be sent.
+#: A connection: its socket, version and session; for version 1, its topic as numbered in frames and in the log; the
+#: content of its acks; its state, highest client seq and last receive time; its tail buffer, or -1, the size of its
+#: content and its age. For the current cycle: the end of its bytes in the receive buffer, the range of unhandled bytes
+#: if it is RETURNED, and the range of unsent bytes of its ack.
 CONNECTION_ROW = np.dtype(
     [
         *((name, np.int64) for name in ("fd", "version", "client_id", "session_epoch", "payload_max")),
@@ -93,7 +93,7 @@ FREE = 0
 ATTACHED = 1
 RETURNED = 2
 
-#: Places in `progress`: rows, bytes of the receive buffer, connections that are RETURNED, whether the waker was
+#: Indexes in `progress`: rows, used bytes of the receive buffer, number of RETURNED connections, whether the waker was
 #: signalled, and bytes of acks.
 ROWS = 0
 BYTES = 1
@@ -102,16 +102,16 @@ WOKEN = 3
 ACK_BYTES = 4
 PROGRESS_SIZE = 5
 
-#: The smallest batch: how many rows one receive may fill. And the smallest frame of version 1.
+#: The smallest batch, and the most rows and version 1 frames of one receive.
 BATCH_SIZE_MIN = 97
 ROWS_PER_RECEIVE = LARGE_SIZE // BATCH_SIZE_MIN + 1
 FRAMES_PER_RECEIVE = LARGE_SIZE // (FRAME_HEADER_SIZE + 1) + 1
 
-#: Bytes of the receive buffer that one receive may take: frames of version 1 become batches behind themselves.
+#: Bytes of the receive buffer that one receive needs: version 1 batches are built after the received frames.
 RECEIVE_SIZE = LARGE_SIZE
 V1_RECEIVE_SIZE = 3 * LARGE_SIZE
 
-#: An event of epoll, which is packed on one kind of machine only, and where its descriptor is.
+#: Size of an epoll event, which is packed on x86-64 only, and the offset of its descriptor.
 EVENT_SIZE, EVENT_FD_AT = (12, 4) if platform.machine() == "x86_64" else (16, 8)
 
 ACK_PREFIX = 44 + 16
@@ -122,7 +122,7 @@ _LEVEL_MAX = 2
 _NO_ORDER = 0
 _CLIENT_ORDER = 5
 _VERSION = 2
-_NOTHING_YET = -errno.EAGAIN
+_WOULD_BLOCK = -errno.EAGAIN
 _INTERRUPTED = -errno.EINTR
 _ACK_START = MAGIC | _VERSION << 32 | KIND_ACK << 40
 _V1_ACK_START = MAGIC | 1 << 32 | KIND_ACK << 40
@@ -135,16 +135,16 @@ _frames = record_array(FRAME_ROW)
 
 
 @kernel(int64(_connection, bytes_out, int64, int64, bytes_in, int64_out))
-def _judge(connection: np.void, buffer: Bytes, at: int, size: int, orders: Bytes, state: Values) -> int:
-    """The order of a batch that can be handled here, or -1."""
+def _order_if_handled(connection: np.void, buffer: Bytes, at: int, size: int, orders: Bytes, state: Values) -> int:
+    """The order of a batch that is handled here, else -1."""
     if size >= LARGE_SIZE or as_int64(buffer[at + KIND_AT]) != KIND_BATCH:
         return -1
     if load_i64(buffer, at + CLIENT_SEQ_AT) != connection["highest"] + 1:
         return -1
-    # An array without elements: nobody asks where the records lie. Compressed ones are for others to look at.
-    nowhere = state[:0]
+    # Empty: the offsets of the records are not needed. Compressed batches are not handled here.
+    no_offsets = state[:0]
     epoch = connection["session_epoch"] & 0xFFFF_FFFF
-    if judge_batch(buffer, at, size, connection["client_id"], epoch, 0, orders, nowhere) != TAKEN:
+    if judge_batch(buffer, at, size, connection["client_id"], epoch, 0, orders, no_offsets) != TAKEN:
         return -1
     order = as_int64(orders[load_u32(buffer, at + TOPIC_AT)])
     return order if order != _NO_ORDER else -1
@@ -152,7 +152,7 @@ def _judge(connection: np.void, buffer: Bytes, at: int, size: int, orders: Bytes
 
 @kernel(void(_connection, bytes_out, int64, int64, _frames, int64_out))
 def _split(connection: np.void, buffer: Bytes, at: int, end: int, rows: Rows, state: Values) -> None:
-    """Split a stretch into frames. The rest is a frame that is still arriving, or the connection is RETURNED."""
+    """Split `buffer[at:end]` into frames. The rest is a frame that is still arriving, or the connection is RETURNED."""
     state[STATE_VERSION] = connection["version"]
     state[STATE_SUMMED] = 0
     state[STATE_CRC] = 0
@@ -178,16 +178,16 @@ def accept_batches(
     rows: Rows,
     state: Values,
 ) -> int:
-    """Make rows, behind `count` others, of the batches that lie in a stretch of the buffer: how many there are then.
+    """Append a row to `received[:count]` for each batch in `buffer[at:end]`. Returns the new number of rows.
 
-    The connection is RETURNED with what is not handled here, or its `rest_at` is where a batch begins that is still
-    arriving.
+    Afterwards `rest_at` of the connection is the start of a batch that is still arriving; or the connection is RETURNED
+    with the bytes that are not handled here.
     """
     connection = connections[index]
     _split(connection, buffer, at, end, rows, state)
     for number in range(state[STATE_FRAMES]):
         frame_at, size = as_int64(rows[number]["at"]), as_int64(rows[number]["size"])
-        order = _judge(connection, buffer, frame_at, size, orders, state)
+        order = _order_if_handled(connection, buffer, frame_at, size, orders, state)
         if order < 0:
             connection["state"] = RETURNED
             connection["rest_at"] = frame_at
@@ -229,7 +229,7 @@ def accept_v1_frames(
     frame_counts: Values,
     state: Values,
 ) -> int:
-    """`accept_batches` for version 1: batches are made of frames, behind the end of the stretch."""
+    """`accept_batches` for version 1: converts frames to batches, which it writes to the buffer from `end` on."""
     connection = connections[index]
     _split(connection, buffer, at, end, rows, state)
     topic_id = as_int64(connection["topic_id"])
@@ -240,13 +240,13 @@ def accept_v1_frames(
     made = 0
     if order != _NO_ORDER and order != NO_TOPIC and as_int64(frames[0]["topic_id"]) == connection["wire_topic"]:
         out = buffer[end : end + V1_RECEIVE_SIZE - LARGE_SIZE]
-        names = made_rows[: max(0, min(made_rows.size, received.size - count))]
+        free_rows = made_rows[: max(0, min(made_rows.size, received.size - count))]
         next_seq = connection["highest"] + 1
         size_max = LARGE_SIZE - HEADER_SIZE - 1
         made = make_batches(
-            buffer, frames, 0, topic_id, connection["client_id"], next_seq, size_max, out, names, frame_counts
+            buffer, frames, 0, topic_id, connection["client_id"], next_seq, size_max, out, free_rows, frame_counts
         )
-    taken = 0
+    frames_used = 0
     for number in range(made):
         batch = made_rows[number]
         if as_int64(batch["size"]) >= LARGE_SIZE:
@@ -257,22 +257,22 @@ def accept_v1_frames(
         row["size"] = batch["size"]
         row["is_strong"] = 1 if order == _CLIENT_ORDER else 0
         row["level"] = _LEVEL_DURABLE
-        row["frames_at"] = frames[taken]["at"]
+        row["frames_at"] = frames[frames_used]["at"]
         row["frames"] = frame_counts[number]
         row["is_staged"] = 0
         connection["end"] = row["at"] + row["size"]
         connection["highest"] += 1
         count += 1
-        taken += frame_counts[number]
-    if taken < frames.size:
+        frames_used += frame_counts[number]
+    if frames_used < frames.size:
         connection["state"] = RETURNED
-        connection["rest_at"] = frames[taken]["at"]
+        connection["rest_at"] = frames[frames_used]["at"]
     return count
 
 
 @kernel(int64(_connection, bytes_in, bytes_out, int64_out))
 def _keep_tail(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values) -> int:
-    """Keep the bytes of a batch that is still arriving, if there are any: 1, or 0 without a tail buffer for them."""
+    """Copy the bytes of a batch that is still arriving to a tail buffer. Returns 1, or 0 if no tail buffer is free."""
     size = as_int64(connection["rest_end"] - connection["rest_at"])
     tail = as_int64(connection["tail"])
     if size > 0 and tail < 0:
@@ -295,7 +295,7 @@ def _keep_tail(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values)
 
 @kernel(int64(_connection, bytes_in, bytes_out, int64_out))
 def _keep_or_return(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values) -> int:
-    """What was received of a connection is looked at: 1 if it is RETURNED, which then has no tail buffer; else 0."""
+    """Finish a receive: keep the tail. Returns 1 if the connection is RETURNED, which frees its tail buffer; else 0."""
     if connection["state"] == ATTACHED and _keep_tail(connection, buffer, tails, owners) == 0:
         connection["state"] = RETURNED
     if connection["state"] != RETURNED:
@@ -331,10 +331,10 @@ def receive_batches(
     state: Values,
     progress: Values,
 ) -> int:
-    """Wait for `timeout_ms` at the most, and receive from all connections that are readable: how many rows there are.
+    """Wait up to `timeout_ms`, and receive from all readable connections. Returns the number of rows, or minus errno.
 
-    `by_descriptor` has one more than the index of each connection. What finds no space in the buffer or among the rows
-    stays in its socket. Minus errno if waiting failed.
+    `by_descriptor` has 1 + the index of each connection. Bytes stay in their socket if the buffer or the rows have no
+    space for them.
     """
     progress[:] = 0
     found = epoll_ready(epoll, address_of(events, 0), events.size // EVENT_SIZE, timeout_ms)
@@ -357,7 +357,7 @@ def receive_batches(
             break
         kept = as_int64(connection["tail_size"])
         size = receive_some(descriptor, address_of(buffer, used + kept), LARGE_SIZE - kept)
-        if size == _NOTHING_YET:
+        if size == _WOULD_BLOCK:
             continue
         if kept > 0:
             copy_bytes(buffer, used, tails, as_int64(connection["tail"]) * LARGE_SIZE, kept)
@@ -365,15 +365,15 @@ def receive_batches(
         connection["end"] = end
         if size > 0:
             connection["received_ns"] = now
-            stretch = (buffer, used, end, received, count, orders)
+            arguments = (buffer, used, end, received, count, orders)
             if connection["version"] == _VERSION:
-                count = accept_batches(connections, index, *stretch, levels, rows, state)
+                count = accept_batches(connections, index, *arguments, levels, rows, state)
             else:
-                count = accept_v1_frames(connections, index, *stretch, rows, made_rows, frame_counts, state)
+                count = accept_v1_frames(connections, index, *arguments, rows, made_rows, frame_counts, state)
             if kept == 0 or connection["rest_at"] != used:
                 connection["tail_ns"] = now
         else:
-            # The end of the stream, or an error, which the event loop finds again.
+            # The end of the stream or an error: the event loop will find it again.
             connection["state"] = RETURNED
             connection["rest_at"] = used
             connection["rest_end"] = end
@@ -388,10 +388,10 @@ def receive_batches(
 def write_ack(
     connections: Array, index: int, buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int
 ) -> int:
-    """Write the ACK frame of the rows from `first` to `end`, which are stored, at `at`: where it ends.
+    """Write the ACK frame of the stored rows from `first` to `end` at `at`. Returns its end.
 
-    None is written where no batch asks for one. Batches of one topic and level share an entry where the peer
-    understands that.
+    Writes nothing if no batch requests an ack. Consecutive batches of one topic and level share an entry if the peer
+    supports that.
     """
     connection = connections[index]
     entries = 0
@@ -441,7 +441,7 @@ def write_ack(
 
 @kernel(int64(bytes_in, _received, int64, int64, bytes_out, int64))
 def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int) -> int:
-    """Write an ack for each frame of the rows from `first` to `end`, which are stored, at `at`: where they end."""
+    """Write an ack for each frame of the stored rows from `first` to `end` at `at`. Returns the end of the acks."""
     for number in range(first, end):
         frame_at = as_int64(received[number]["frames_at"])
         for _ in range(received[number]["frames"]):
@@ -457,9 +457,9 @@ def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: By
 
 @kernel(int64(_connections, bytes_in, _received, int64, bytes_out, int64_out))
 def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, acks: Bytes, progress: Values) -> int:
-    """Answer the rows that are staged, whose epoch is written: how many.
+    """Send the acks of the staged rows, whose epoch is written. Returns the number of these rows.
 
-    A connection with a row that is not, or whose ack could not be sent whole, is RETURNED.
+    A connection with an unstaged row, or whose ack could not be sent in full, becomes RETURNED.
     """
     first = 0
     answered = 0
@@ -485,7 +485,7 @@ def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, ac
         answered += end - first
         at = after
         if end < count and as_int64(received[end]["connection"]) == index:
-            # The first that is not staged: everything from there on is for the event loop.
+            # The first unstaged row: the event loop handles everything from there on.
             connection["rest_at"] = received[end]["frames_at"]
             connection["state"] = RETURNED
             connection["highest"] = load_i64(buffer, as_int64(received[end]["at"]) + CLIENT_SEQ_AT) - 1

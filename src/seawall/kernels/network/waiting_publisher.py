@@ -1,10 +1,10 @@
-"""A publisher that waits for each batch, or keeps some under way, in one call: what servers are measured with.
+"""A publisher in one call, without the GIL, for benchmarks of servers.
 
-    publish_waiting   one batch after the other (`bench.figures.waiting`)
-    publish_ahead     up to so many at once, in either version of the protocol
+    publish_waiting     one batch at a time, each after the ack of the one before (`bench.figures.waiting`)
+    publish_pipelined   several batches in flight, in either version of the protocol
 
-Nothing of the client is in it but the bytes: a frame is made, sent, and its ack awaited, asleep, before the next. So
-what is measured is the server, and as many of these as there are connections cost next to nothing themselves.
+It has nothing of the client but the bytes: it makes a frame, sends it, and blocks until the ack. So a benchmark
+measures the server, and many of these publishers, one per connection, cost almost nothing themselves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from seawall.kernels.runtime.memory import Bytes, address_of, as_int64, load_i64
 from seawall.kernels.runtime.system import monotonic_ns, poll_readable, receive_some, send_some
 from seawall.kernels.runtime.tables import Values
 
-#: Places in the progress of who publishes ahead: batches that are acked, the number of the first, and bytes of answers
-#: that are no whole frame yet.
+#: Indexes in the progress of `publish_pipelined`: acked batches, the number of the first batch, and the bytes of an
+#: incomplete answer.
 AHEAD_ACKED = 0
 AHEAD_FIRST = 1
 AHEAD_RECEIVED = 2
@@ -41,20 +41,20 @@ def publish_waiting(
     answer: Bytes,
     rows: Rows,
     state: Values,
-    waited: Values,
+    latencies_ns: Values,
     until_ns: int,
     answer_size: int,
 ) -> int:
-    """Publish the block in the frame until a moment, and at least once, under numbers that rise: how often.
+    """Publish the block in the frame until `until_ns`, at least once, with rising client seqs. Returns how many times.
 
-    Each answer has to be an ack that says STORED or, where `answer_size` is not 0, so many bytes. Minus one if one is
-    not. `waited` gets how long each took, in ns, the first ones as far as there is room.
+    Each answer must be an ack that says STORED or, if `answer_size` is not 0, have that size; else the result is -1.
+    `latencies_ns` receives the latency of each batch, as far as it has space.
     """
     size = BLOCK_AT + arguments[BLOCK_SIZE]
     count = 0
     now = monotonic_ns()
     while count == 0 or now < until_ns:
-        began = now
+        started = now
         seal_one_frame(frame, arguments)
         if send_some(arguments[FD], address_of(frame, 0), size) != size:
             return -1
@@ -67,8 +67,8 @@ def publish_waiting(
         elif read_one_answer(arguments, answer, received, rows, state) != STORED:
             return -1
         now = monotonic_ns()
-        if count < waited.size:
-            waited[count] = now - began
+        if count < latencies_ns.size:
+            latencies_ns[count] = now - started
         arguments[CLIENT_SEQ] += 1
         count += 1
     return count
@@ -76,10 +76,10 @@ def publish_waiting(
 
 @kernel(int64(int64_out, bytes_out, int64))
 def count_acked(progress: Values, answers: Bytes, version: int) -> int:
-    """Count the batches that whole ACK frames at the beginning of `answers` call stored: 1, or 0 if one does not.
+    """Count the batches acked by the complete frames in `answers`. Returns 1, or 0 if a frame is not an ACK.
 
-    What is no whole frame moves to the front. A frame of version 1 is about one; one of version 2 about all up to its
-    number.
+    Moves an incomplete frame at the end to the front. A version 1 ack is for one batch, a version 2 ack for all batches
+    up to its number.
     """
     at = 0
     end = progress[AHEAD_RECEIVED]
@@ -98,36 +98,36 @@ def count_acked(progress: Values, answers: Bytes, version: int) -> int:
 
 
 @kernel(int64(bytes_out, int64_out, bytes_out, int64_out, int64, int64, int64))
-def publish_ahead(
-    frame: Bytes, arguments: Values, answers: Bytes, progress: Values, version: int, ahead: int, until_ns: int
+def publish_pipelined(
+    frame: Bytes, arguments: Values, answers: Bytes, progress: Values, version: int, in_flight_max: int, until_ns: int
 ) -> int:
-    """Publish the same until a moment, with up to `ahead` messages that are not acked: how many were, or minus one.
+    """Publish the same frame until `until_ns`, with up to `in_flight_max` unacked. Returns the number acked, or -1.
 
-    A frame of version 1 is sent as it is, again and again; one of version 2 has the block, under numbers that rise.
+    A version 1 frame is sent unchanged each time; a version 2 frame gets rising client seqs.
     """
     size = frame.size
     progress[:] = 0
     progress[AHEAD_FIRST] = arguments[CLIENT_SEQ]
     now = monotonic_ns()
     sent = 0
-    # Bytes of the frame that is being sent which the socket has taken.
-    taken = 0
-    while now < until_ns or sent == 0 or progress[AHEAD_ACKED] < sent or taken > 0:
-        while taken > 0 or (sent - progress[AHEAD_ACKED] < ahead and (now < until_ns or sent == 0)):
-            if taken == 0 and version == 2:
+    # Bytes of the current frame that the socket has accepted.
+    accepted = 0
+    while now < until_ns or sent == 0 or progress[AHEAD_ACKED] < sent or accepted > 0:
+        while accepted > 0 or (sent - progress[AHEAD_ACKED] < in_flight_max and (now < until_ns or sent == 0)):
+            if accepted == 0 and version == 2:
                 seal_one_frame(frame, arguments)
-            done = send_some(arguments[FD], address_of(frame, taken), size - taken)
+            done = send_some(arguments[FD], address_of(frame, accepted), size - accepted)
             if done <= 0:
                 break
-            taken += done
-            if taken == size:
-                taken = 0
+            accepted += done
+            if accepted == size:
+                accepted = 0
                 sent += 1
                 arguments[CLIENT_SEQ] += 1
         if poll_readable(arguments[FD], arguments[TIMEOUT_MS]) != 1:
             return -1
-        left = progress[AHEAD_RECEIVED]
-        received = receive_some(arguments[FD], address_of(answers, left), answers.size - left)
+        kept = progress[AHEAD_RECEIVED]
+        received = receive_some(arguments[FD], address_of(answers, kept), answers.size - kept)
         if received <= 0:
             return -1
         progress[AHEAD_RECEIVED] += received

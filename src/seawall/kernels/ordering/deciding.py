@@ -77,7 +77,7 @@ from seawall.kernels.ordering.holding import (
 from seawall.kernels.runtime.atomics import load_acquire, store_release
 from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, record_array, uint32_out, void
 from seawall.kernels.runtime.memory import INDEX_BITS, as_int64
-from seawall.kernels.runtime.prefetch import ask_ahead
+from seawall.kernels.runtime.prefetch import prefetch_rows
 from seawall.kernels.runtime.rings import CONSUMED, PRODUCED, Words
 from seawall.kernels.runtime.tables import ABSENT
 
@@ -325,7 +325,7 @@ def drain_refs(
             chunk_end = min(end, index + AHEAD_MAX)
             chunk_start = index
             last_client = -1
-            has_rows = ask_ahead(
+            has_rows = prefetch_rows(
                 queue, index, chunk_end, slots, pbr_entries, table, clients, sides, memories, results, state
             )
         ref = as_int64(queue[index & (queue.size - 1) & INDEX_BITS])

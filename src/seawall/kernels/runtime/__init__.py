@@ -1,1 +1,1 @@
-"""What kernels are built from: the compiler and its cache, memory, atomics, locks, rings, system calls."""
+"""The base of all kernels: the compiler and its cache, memory, atomics, locks, rings, system calls."""

@@ -1,22 +1,22 @@
-"""Atomic access to shared memory: what one process writes, another may read at the same moment.
+"""Atomic operations on memory that several threads or processes read and write at the same time.
 
-Primitives (for use inside kernels) on one-dimensional arrays of 32- or 64-bit integers over any memory, mapped files
-included; the index counts elements, so alignment is the array's own. Beside them kernels of the same meaning for
-Python callers and tests.
+Primitives, for use inside kernels, work on one-dimensional arrays of 32- or 64-bit integers over any memory, including
+mapped files. The index counts elements, so an element is aligned if the array is. The kernels at the end do the same
+for Python callers and tests.
 
-    load_acquire      nothing after it is read before it            pairs with store_release
-    store_release     everything before it is visible before it
-    fetch_add         adds and returns the value before; sequentially consistent
-    compare_exchange  stores `desired` if the value is `expected`; returns the value before
-    fence             full fence: orders a store before a later load (the one order release/acquire does not give)
+    load_acquire      no later read happens before it               pairs with store_release
+    store_release     every earlier write is visible before it
+    fetch_add         adds and returns the previous value; sequentially consistent
+    compare_exchange  stores `desired` if the value is `expected`; returns the previous value
+    fence             full fence: orders a store before a later load, which release/acquire does not
     flush_line        writes one cache line back to memory, for devices outside the coherence domain
-    spin_hint         tells the core it is waiting in a loop
+    spin_hint         tells the core that it waits in a loop
 
 INV-ATOMIC-ALIGNED: an atomic element never straddles a cache line. Arrays start aligned and elements are naturally
-sized. Mappings and numpy's own memory are aligned; whoever makes an array out of a stretch of bytes sees to it. numba
-does not look; the checked mode does, and raises ValueError.
+sized. Mappings and numpy's own memory are aligned; code that makes an array from a range of bytes must align it. numba
+does not check this; the checked mode does, and raises ValueError.
 
-Under Python stand-ins each call is one bytecode step under the GIL, which is as atomic as it needs to be there.
+The Python stand-ins run each call as one step under the GIL, which makes it atomic for Python threads.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, in
 
 @primitive(_load)
 def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
-    """Read an element; nothing that follows is read before it."""
+    """Load an element; no later read happens before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, size = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -94,7 +94,7 @@ def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
 
 @primitive(_store)
 def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Write an element; everything that precedes is visible before it."""
+    """Store an element; every earlier write is visible before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, size = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -106,7 +106,7 @@ def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> An
 
 @primitive(_add)
 def fetch_add(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Add to an element; return what it held before."""
+    """Add to an element; returns its previous value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, _ = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -117,7 +117,7 @@ def fetch_add(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
 
 @primitive(_exchange)
 def compare_exchange(typing_context: Any, array: Any, index: Any, expected: Any, desired: Any) -> Any:
-    """Store `desired` if the element holds `expected`; return what it held before."""
+    """Store `desired` if the element is `expected`; returns its previous value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, _ = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -133,7 +133,7 @@ def _nothing() -> None:
 
 @primitive(_nothing)
 def fence(typing_context: Any) -> Any:
-    """Full fence: every access before it is done before any access after it."""
+    """Full fence: every earlier access completes before any later access."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -144,7 +144,7 @@ def fence(typing_context: Any) -> Any:
 
 @primitive(_nothing)
 def spin_hint(typing_context: Any) -> Any:
-    """Give way to the sibling thread of the core while waiting in a loop."""
+    """Let the sibling hyperthread run while this one waits in a loop."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if _IS_X86:
@@ -162,7 +162,7 @@ def _flush(array: Integers | npt.NDArray[np.uint8], at: int) -> None:
 
 @primitive(_flush)
 def flush_line(typing_context: Any, array: Any, at: Any) -> Any:
-    """Write the cache line that holds byte `at` back to memory; elsewhere than on x86 a full fence stands in."""
+    """Write the cache line of byte `at` back to memory; on other processors than x86, a full fence instead."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         one = ir.Constant(ir.IntType(64), 1)
@@ -231,7 +231,7 @@ def compare_exchange_u32(array: npt.NDArray[np.uint32], index: int, expected: in
 
 @kernel(void(bytes_in, int64, int64))
 def flush_lines(array: npt.NDArray[np.uint8], start: int, end: int) -> None:
-    """Write every cache line that holds a byte of `start` … `end` back to memory, then fence."""
+    """Write every cache line of the bytes `start` … `end` back to memory, then fence."""
     at = start
     while at < end:
         flush_line(array, at)
@@ -243,7 +243,7 @@ def flush_lines(array: npt.NDArray[np.uint8], start: int, end: int) -> None:
 
 @kernel(int64(uint64_out, int64, int64))
 def add_many(array: npt.NDArray[np.uint64], index: int, times: int) -> int:
-    """Add one `times` times, atomically each time: the work of a contention test and of a bench."""
+    """Add one `times` times, each time atomically: the load of a contention test and of a benchmark."""
     one = 1
     for _ in range(times):
         fetch_add(array, index, one)

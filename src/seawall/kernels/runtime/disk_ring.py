@@ -1,23 +1,25 @@
-"""Disk work as two slot rings: operations in, results out, served without the GIL.
+"""Disk I/O over two slot rings: a submission ring and a completion ring, served without the GIL.
 
-A submitter (a Python thread or a kernel) pushes operations and takes completions; a server executes them. Servers are
-the resident kernel below on a thread of its own, `serve_pending` called by the waiting thread itself, the io_uring
-loop of `uring.py`, or a simulated disk. All share one array of 64-bit words:
+A submitter (a Python thread or a kernel) pushes operations and pops completions; a server executes the operations. The
+server is the resident kernel below on its own thread, `serve_pending` on the waiting thread itself, the io_uring loop
+of `uring.py`, or a simulated disk. They share one array of 64-bit words:
 
-    control              one cache line each: server sleeps, submitter waits, stop asked, poison, chain broken;
-                         beside the last, whether a durable write is one call (RWF_DSYNC) or a write and a sync
-    scratch              content of one slot for each side, since kernels allocate nothing
+    control              one cache line each: server sleeps, submitter waits, stop requested, poison, chain broken;
+                         beside the last: a durable write is one call (RWF_DSYNC), or a write and a sync
+    scratch              content of one slot for each side, because kernels allocate nothing
     counters             of the submission ring, of the completion ring
     submission slots     tag, operation with LINK, UNCACHED, fd, address of an iovec array, its count, position, bytes
     completion slots     tag, bytes done or minus errno
 
 INV-DISK-LINK: a disk operation of a chain starts only after the one before it has succeeded in full. After a failed or
-short one the rest of its chain completes with −ECANCELED, untouched. Order between operations holds only along a chain.
+short operation the rest of its chain completes with −ECANCELED, unexecuted. Operations are ordered only within a chain.
 
-After a failed sync the ring is poisoned: no later write or sync reaches the disk, all fail with −EIO. The kernel may
-have dropped the dirty pages, so a later sync would lie. A submitter has no more operations under way than the
-completion ring has slots, so a server never waits for room. Who goes to sleep sets its flag, fences, and looks once
-more; who publishes fences, then reads the flag. One of the two sees the other.
+A failed sync poisons the ring: no later write or sync reaches the disk, all fail with −EIO. The operating system may
+have dropped the dirty pages, so a later sync could succeed without having written them. A submitter has at most as many
+operations in flight as the completion ring has slots, so a server never waits for a free slot.
+
+Before it sleeps, either side sets its flag, fences, and checks the ring once more. The other side publishes, fences,
+then reads the flag. So at least one of the two sees the other, and no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ WRITE_SYNC = 3
 READ = 4
 OPERATION_MASK = 0xFF
 LINK = 0x100
-#: Of a write: nobody is expected to read it soon, so it need not stay in memory once it is on the disk.
+#: Flag of a write whose bytes are not read soon: they need not stay in the page cache.
 UNCACHED = 0x200
 
 SUBMIT_TAG = 0
@@ -83,12 +85,12 @@ _SUBMIT_COUNTERS = 64
 _COMPLETE_COUNTERS = _SUBMIT_COUNTERS + COUNTER_WORDS
 _SLOTS = _COMPLETE_COUNTERS + COUNTER_WORDS
 
-#: Looks at an empty ring before going to sleep: a few microseconds, less than a sleep and a wake-up cost.
+#: Checks of an empty ring before sleeping: a few microseconds, less than a sleep and a wake-up take.
 SERVER_SPINS = 500
 
-#: A pause that is not worth a sleep, when the one before it was not longer.
+#: If the last pause was shorter than this, the server spins for up to this long before it sleeps.
 SHORT_PAUSE_NS = 300_000
-_SPINS_BETWEEN_LOOKS = 16
+_SPINS_PER_CHECK = 16
 
 _CANCELED = -errno.ECANCELED
 _IO_ERROR = -errno.EIO
@@ -101,7 +103,7 @@ _words = int64_out
 
 
 def ring_words(entries: int) -> int:
-    """Length of the array of a ring with this many entries."""
+    """Number of words of a ring with this many entries."""
     return _SLOTS + 2 * entries * SLOT_WORDS
 
 
@@ -131,19 +133,19 @@ def complete_slots(ring: Words) -> Words:
 
 @kernel(int64(bytes_in))
 def buffer_address(buffer: Bytes) -> int:
-    """Where a buffer lies in memory, for an iovec."""
+    """The memory address of a buffer, for an iovec."""
     return address_of(buffer, 0)
 
 
 @kernel(int64(_words, int64_in))
 def submit(ring: Words, operation: Words) -> int:
-    """Publish one operation of seven words: 1, or 0 if the ring is full. The server may begin at once."""
+    """Publish one operation of seven words. Returns 1, or 0 if the ring is full. The server may start at once."""
     return ring_push(submit_slots(ring), submit_counters(ring), operation)
 
 
 @kernel(void(_words, int64))
 def wake_server(ring: Words, doorbell: int) -> None:
-    """Wake the server if it sleeps."""
+    """Signal the doorbell if the server sleeps."""
     fence()
     if ring[CONTROL_SLEEPING] != 0:
         signal_event(doorbell)
@@ -151,19 +153,19 @@ def wake_server(ring: Words, doorbell: int) -> None:
 
 @kernel(int64(_words, _words))
 def next_operation(ring: Words, operation: Words) -> int:
-    """Take the next operation, for a server: 1, or 0 if none waits."""
+    """Pop the next operation, for the server. Returns 1, or 0 if none is queued."""
     return ring_pop(submit_slots(ring), submit_counters(ring), operation)
 
 
 @kernel(int64(_words))
 def has_operation(ring: Words) -> int:
-    """Whether an operation waits for the server, who asks."""
+    """1 if an operation is queued, else 0; for the server only."""
     return ring_is_ready(submit_slots(ring), submit_counters(ring))
 
 
 @kernel(int64(_words))
 def sleep_is_due(ring: Words) -> int:
-    """Spin for a moment, then announce that the server sleeps: 1 if it may, 0 if there is something to do."""
+    """Spin briefly, then announce that the server sleeps. Returns 1 if it may sleep, 0 if there is work or a stop."""
     for _ in range(SERVER_SPINS):
         if has_operation(ring) != 0:
             return 0
@@ -177,16 +179,16 @@ def sleep_is_due(ring: Words) -> int:
 
 
 @kernel(int64(_words, int64, int64))
-def _pause(ring: Words, doorbell: int, last_ns: int) -> int:
-    """Wait for an operation, asleep or not; for how long it lasted.
+def _pause(ring: Words, doorbell: int, last_pause_ns: int) -> int:
+    """Wait for an operation, spinning or sleeping. Returns the duration in nanoseconds.
 
-    Waking a sleeping thread takes who submits as long as a small write takes the disk. So while pauses are short the
-    server does not sleep in them, and a ring that is hardly used costs nothing.
+    Waking a sleeping server costs the submitter as much time as a small write costs the disk. So the server spins while
+    pauses are short, and sleeps when the ring is mostly idle, which then costs no CPU time.
     """
     started = monotonic_ns()
-    if last_ns < SHORT_PAUSE_NS:
+    if last_pause_ns < SHORT_PAUSE_NS:
         while has_operation(ring) == 0 and monotonic_ns() - started < SHORT_PAUSE_NS:
-            for _ in range(_SPINS_BETWEEN_LOOKS):
+            for _ in range(_SPINS_PER_CHECK):
                 spin_hint()
     if sleep_is_due(ring) != 0:
         take_event(doorbell)
@@ -196,7 +198,7 @@ def _pause(ring: Words, doorbell: int, last_ns: int) -> int:
 
 @kernel(int64(int64_in, int64))
 def _write(operation: Words, direct_sync: int) -> int:
-    """Carry out one write: bytes done, or minus errno. What the file system does not know is done without it."""
+    """Execute one write, without flags that the file system does not support. Returns bytes done, or minus errno."""
     fd = operation[SUBMIT_FD]
     iovec = operation[SUBMIT_IOVEC]
     count = operation[SUBMIT_COUNT]
@@ -212,7 +214,7 @@ def _write(operation: Words, direct_sync: int) -> int:
         flags = 0
         result = write_vector(fd, iovec, count, at)
     if is_durable and flags == 0 and result >= 0:
-        # A write and a sync of the file keep the same promise.
+        # A write followed by a sync gives the same guarantee.
         synced = sync_data(fd)
         result = synced if synced < 0 else result
     return result
@@ -220,7 +222,7 @@ def _write(operation: Words, direct_sync: int) -> int:
 
 @kernel(int64(int64_in, int64))
 def execute(operation: Words, direct_sync: int) -> int:
-    """Carry out one operation: bytes done, or minus errno."""
+    """Execute one operation. Returns bytes done, or minus errno."""
     kind = operation[SUBMIT_OPERATION] & OPERATION_MASK
     fd = operation[SUBMIT_FD]
     iovec = operation[SUBMIT_IOVEC]
@@ -239,7 +241,7 @@ def execute(operation: Words, direct_sync: int) -> int:
 
 @kernel(int64(_words, int64_in))
 def refusal(ring: Words, operation: Words) -> int:
-    """Why an operation may not start: −ECANCELED in a broken chain, −EIO on a poisoned ring; 0 if it may."""
+    """The error of an operation that may not start: −ECANCELED in a broken chain, −EIO on a poisoned ring; else 0."""
     if ring[CONTROL_CHAIN_BROKEN] != 0:
         return _CANCELED
     if ring[CONTROL_POISON] != 0 and operation[SUBMIT_OPERATION] & OPERATION_MASK != READ:
@@ -251,7 +253,8 @@ def refusal(ring: Words, operation: Words) -> int:
 def publish(ring: Words, tag: int, operation: int, result: int) -> None:
     """Publish the result of an operation; a failed sync poisons the ring.
 
-    What was in flight beside that sync and succeeded after it is reported as failed: it proves nothing any more.
+    Operations that were in flight at that moment and succeed later are reported as failed: after the failed sync their
+    success proves nothing.
     """
     kind = operation & OPERATION_MASK
     if ring[CONTROL_POISON] != 0:
@@ -267,7 +270,7 @@ def publish(ring: Words, tag: int, operation: int, result: int) -> None:
 
 @kernel(void(_words, int64_in, int64))
 def settle(ring: Words, operation: Words, result: int) -> None:
-    """Publish the result of an operation executed in order, and note whether it breaks its chain."""
+    """Publish the result of an operation executed in order, and record whether it breaks its chain."""
     kind = operation[SUBMIT_OPERATION] & OPERATION_MASK
     linked = operation[SUBMIT_OPERATION] & LINK != 0
     succeeded = result >= 0 and (kind == SYNC or result == operation[SUBMIT_BYTES])
@@ -277,7 +280,7 @@ def settle(ring: Words, operation: Words, result: int) -> None:
 
 @kernel(void(_words, int64))
 def wake_submitter(ring: Words, completed: int) -> None:
-    """Wake the submitter if it waits."""
+    """Signal `completed` if the submitter waits."""
     fence()
     if ring[CONTROL_WAITING] != 0:
         signal_event(completed)
@@ -285,7 +288,7 @@ def wake_submitter(ring: Words, completed: int) -> None:
 
 @kernel(int64(_words))
 def serve_pending(ring: Words) -> int:
-    """Execute every operation that waits, in order, on the calling thread; return how many."""
+    """Execute all queued operations, in order, on the calling thread. Returns how many."""
     operation = ring[_SERVER_SCRATCH : _SERVER_SCRATCH + CONTENT_WORDS]
     served = 0
     while next_operation(ring, operation) != 0:
@@ -299,7 +302,7 @@ def serve_pending(ring: Words) -> int:
 
 @kernel(int64(_words, int64, int64))
 def serve_resident(ring: Words, doorbell: int, completed: int) -> int:
-    """Serve until asked to stop, sleeping on the doorbell when there is nothing to do; return how many were served."""
+    """Serve until a stop is requested, sleeping on the doorbell while idle. Returns the number of operations served."""
     served = 0
     pause_ns = SHORT_PAUSE_NS
     while True:
@@ -315,13 +318,13 @@ def serve_resident(ring: Words, doorbell: int, completed: int) -> int:
 
 @kernel(int64(_words, int64, _words, int64))
 def take_completion(ring: Words, completed: int, content: Words, wait_ms: int) -> int:
-    """Take one completion into `content`, sleeping up to `wait_ms` for it: 1, or 0 if none came."""
+    """Pop one completion into `content`, waiting up to `wait_ms` for it. Returns 1, or 0 after the timeout."""
     slots = complete_slots(ring)
     counters = complete_counters(ring)
     deadline = monotonic_ns() + wait_ms * 1_000_000
     while ring_pop(slots, counters, content) == 0:
-        left_ms = (deadline - monotonic_ns() + 999_999) // 1_000_000
-        if wait_ms <= 0 or left_ms <= 0:
+        remaining_ms = (deadline - monotonic_ns() + 999_999) // 1_000_000
+        if wait_ms <= 0 or remaining_ms <= 0:
             return 0
         spins = 0
         while spins < SERVER_SPINS and ring_is_ready(slots, counters) == 0:
@@ -330,7 +333,7 @@ def take_completion(ring: Words, completed: int, content: Words, wait_ms: int) -
         if spins == SERVER_SPINS:
             store_release(ring, CONTROL_WAITING, 1)
             fence()
-            if ring_is_ready(slots, counters) == 0 and poll_readable(completed, left_ms) > 0:
+            if ring_is_ready(slots, counters) == 0 and poll_readable(completed, remaining_ms) > 0:
                 take_event(completed)
             store_release(ring, CONTROL_WAITING, 0)
     return 1
@@ -338,7 +341,7 @@ def take_completion(ring: Words, completed: int, content: Words, wait_ms: int) -
 
 @kernel(int64(_words))
 def ask_for_signal(ring: Words) -> int:
-    """Have the next completion signalled, for a submitter that sleeps elsewhere; 1 if there is one to take already."""
+    """Request a signal at the next completion, for a submitter that waits elsewhere. Returns 1 if one is ready."""
     store_release(ring, CONTROL_WAITING, 1)
     fence()
     return ring_is_ready(complete_slots(ring), complete_counters(ring))
@@ -346,17 +349,17 @@ def ask_for_signal(ring: Words) -> int:
 
 @kernel(int64(_words, int64))
 def wake_server_if_asked(ring: Words, doorbell: int) -> int:
-    """`wake_server` and `ask_for_signal` at once."""
+    """`wake_server`, then `ask_for_signal`, in one call."""
     wake_server(ring, doorbell)
     return ask_for_signal(ring)
 
 
 @kernel(int64(_words, int64, int64, int64_in, _words))
 def measure_chain(ring: Words, doorbell: int, completed: int, operations: Words, latencies_ns: Words) -> int:
-    """Submit one chain of operations again and again, one at a time, and note how long each took.
+    """Submit the same chain of operations repeatedly, one chain at a time, and record the latency of each.
 
-    `operations` holds seven words for each operation. The submitter is a kernel too, as on the path of an ack: what is
-    measured is the ring, not how soon a Python thread gets the GIL. Returns 0, or the first error.
+    `operations` holds seven words for each operation. The submitter is a kernel too, as on the path of an ack, so this
+    measures the ring, and not how long a Python thread waits for the GIL. Returns 0, or the first error.
     """
     content = ring[_SUBMITTER_SCRATCH : _SUBMITTER_SCRATCH + CONTENT_WORDS]
     chain = operations.size // CONTENT_WORDS

@@ -1,23 +1,23 @@
-"""The one way a kernel is made: `@kernel(signature)`, and where its machine code is cached.
+"""Compile kernels with `@kernel(signature)`, and choose the directory that caches their machine code.
 
-Rules every kernel keeps
+Rules for every kernel
 - It never raises: callers validate before, results are integer codes. Only the checked mode raises (IndexError).
-- It has one explicit signature and is compiled when its module is imported. No type is ever inferred from a caller,
-  so nothing is compiled at run time; read-only parameters take writable arrays too.
-- It holds no GIL, allocates nothing, and works in int64 inside: mixing u64 with a loop index would silently become
+- It has one explicit signature and is compiled when its module is imported. No type is inferred from a caller,
+  so nothing is compiled at run time. Read-only parameters also accept writable arrays.
+- It does not hold the GIL, allocates nothing, and computes in int64: mixing u64 with a loop index would silently become
   float64 (a test rejects every kernel whose inferred types contain a float).
 - It lives in this package and has a pure-Python twin of the same name in `tests/kernels/twins`, with identical results.
 
 Three modes, chosen by numba's own environment variables when the process starts:
     compiled   the default
-    checked    NUMBA_BOUNDSCHECK=1: array accesses, also those inside primitives, check their index
+    checked    NUMBA_BOUNDSCHECK=1: array accesses, including those inside primitives, check their index
     python     NUMBA_DISABLE_JIT=1: the same functions run as plain Python, primitives through their stand-ins
 
-The cache. numba keeps the old machine code of a caller when a kernel it calls in *another* module changes. So the
-folder is named by a hash over all sources of this package, the library versions and the mode: a change anywhere starts
-an empty folder. First writable of: `SEAWALL_KERNELS_CACHE_DIR`, this package's `__pycache__`, the user's cache folder,
-a private temporary folder; if none is, kernels are compiled in every process. Cached code is loaded by `pickle`, so a
-folder that another user could write to is never used.
+The cache. numba keeps the old machine code of a caller when a kernel that it calls in *another* module changes. So the
+directory name contains a hash of all sources of this package, the library versions and the mode: any change starts an
+empty directory. The first writable one is used: `SEAWALL_KERNELS_CACHE_DIR`, this package's `__pycache__`, the user's
+cache directory, a private temporary directory. If none is writable, every process compiles the kernels. numba loads
+cached code with `pickle`, so a directory that another user could write to is never used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from typing import Any, ParamSpec, TypeVar
 import llvmlite
 import numba
 import numpy as np
-import numpy.ma  # numba asks for it when a kernel is first called: on some thread, maybe while another one forks
+import numpy.ma  # numba imports it at the first kernel call, on any thread, maybe while another thread forks
 from numba.core import types
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The folder of `seawall.kernels`: its sub-packages hold every kernel.
+#: The directory of `seawall.kernels`, whose sub-packages hold every kernel.
 _PACKAGE = Path(__file__).parents[1]
 
 #: Kernels run as plain Python; primitives are replaced by their stand-ins.
@@ -53,7 +53,7 @@ PYTHON_MODE = bool(numba.config.DISABLE_JIT)
 #: Primitives check their own index, as numba does for plain array accesses.
 CHECKED_MODE = bool(numba.config.BOUNDSCHECK)
 
-#: Cache folders kept beside the one in use: a few modes and versions, not every edit of a working copy.
+#: Cache directories kept besides the current one: enough for a few modes and versions, not for every edit.
 CACHE_GENERATIONS_MAX = 8
 
 int64 = types.int64
@@ -81,7 +81,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
-    """Where machine code is kept: no directory means it is compiled in every process."""
+    """The cache directory of machine code; without one, every process compiles the kernels."""
 
     directory: str | None
     writable: bool
@@ -101,11 +101,11 @@ def kernel(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a function for one signature, without the GIL, through the cache.
 
-    A kernel that this processor cannot run is not `available`: it stays a plain function that nothing calls.
+    Pass `available=False` for a kernel that this processor cannot run: it stays a plain function that nothing calls.
 
-    Two options make kernels cheap to call from kernels. One that is `inline` becomes a part of each kernel that calls
-    it. One that is not `counted` leaves the references to its arrays alone, which otherwise takes an atomic operation
-    for each array of each call; it must not make an array, be it a slice, nor take one from a kernel that it calls.
+    Two options make kernels cheap to call from kernels. An `inline` kernel is compiled into each of its callers.
+    `counted=False` turns off reference counting, which costs an atomic operation per array and call; such a kernel must
+    not create an array, not even a slice, nor receive one from a kernel that it calls.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -120,13 +120,13 @@ def kernel(
 
 
 def primitive(stand_in: Callable[P, R]) -> Callable[[Callable[..., Any]], Callable[P, R]]:
-    """Make an LLVM-level building block that kernels call; `stand_in` is what it means, in Python."""
+    """Define an LLVM-level operation for use in kernels; `stand_in` is its Python equivalent."""
 
     def decorate(build: Callable[..., Any]) -> Callable[P, R]:
         if PYTHON_MODE:
             return stand_in
-        made: Callable[P, R] = intrinsic(build)
-        return made
+        operation: Callable[P, R] = intrinsic(build)
+        return operation
 
     return decorate
 
@@ -137,7 +137,7 @@ def record_array(dtype: np.dtype[np.void]) -> Any:
 
 
 def cache_status() -> CacheStatus:
-    """Where the cache is and how many compiled files it holds."""
+    """The cache directory and its number of compiled files."""
     directory = cache_directory()
     if directory is None:
         return CacheStatus(None, False, 0)
@@ -147,7 +147,7 @@ def cache_status() -> CacheStatus:
 
 @cache
 def cache_directory() -> Path | None:
-    """The folder of this generation of kernels, or None where nothing is writable."""
+    """The cache directory of the current kernel sources, or None if no candidate is writable."""
     for root in _cache_roots():
         directory = root / f"seawall-kernels-{_generation()}"
         if _is_usable(directory):
@@ -166,8 +166,8 @@ def _compile(function: Callable[P, R], signature: Any, *, inline: bool = False, 
     }
     directory = cache_directory()
     if directory is not None:
-        # A disk that fills up while the cache is written costs the cache, not the command.
-        with suppress(OSError), _cache_folder(directory):
+        # If the disk is full, the command continues without a cache.
+        with suppress(OSError), _numba_cache_directory(directory):
             cached: Callable[P, R] = numba.njit([signature], cache=True, **options)(function)
             return cached
     uncached: Callable[P, R] = numba.njit([signature], **options)(function)
@@ -175,8 +175,8 @@ def _compile(function: Callable[P, R], signature: Any, *, inline: bool = False, 
 
 
 @contextmanager
-def _cache_folder(directory: Path) -> Iterator[None]:
-    """Point numba at our folder for one decoration only: the setting is global and other packages use numba too."""
+def _numba_cache_directory(directory: Path) -> Iterator[None]:
+    """Set numba's cache directory for one decoration only: the setting is global and other packages use numba too."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(directory)
     try:
@@ -200,26 +200,26 @@ def _cache_roots() -> Iterator[Path]:
     if chosen:
         yield Path(chosen)
     yield _PACKAGE / "__pycache__"
-    with suppress(RuntimeError):  # no home folder is known for this user
+    with suppress(RuntimeError):  # this user has no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seawall"
-    with suppress(OSError):  # no temporary folder is writable
+    with suppress(OSError):  # no temporary directory is writable
         yield Path(tempfile.gettempdir()) / f"seawall-{os.getuid()}"
 
 
 def _is_usable(directory: Path) -> bool:
-    """Whether the folder can be made and written, and neither it nor its name can be replaced by another user."""
+    """True if the directory can be created and written, and no other user can write to it or replace it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
-        inside, around = directory.lstat(), directory.parent.stat()
-        # Whoever owns this file could change the kernels themselves, and root could do anything.
+        own, parent = directory.lstat(), directory.parent.stat()
+        # The owner of this file could change the kernels themselves, and root could change anything.
         trusted = (os.getuid(), 0, Path(__file__).stat().st_uid)
     except OSError:
         return False
-    private = stat.S_ISDIR(inside.st_mode) and not inside.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    # In a folder open to all (/tmp) the sticky bit keeps a name with its owner.
-    lasting = not around.st_mode & stat.S_IWOTH or bool(around.st_mode & stat.S_ISVTX)
-    return private and lasting and inside.st_uid in trusted and around.st_uid in trusted
+    private = stat.S_ISDIR(own.st_mode) and not own.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    # In a world-writable directory (/tmp) the sticky bit prevents others from renaming or deleting an entry.
+    irreplaceable = not parent.st_mode & stat.S_IWOTH or bool(parent.st_mode & stat.S_ISVTX)
+    return private and irreplaceable and own.st_uid in trusted and parent.st_uid in trusted
 
 
 def _drop_old_generations(root: Path, *, keep: Path) -> None:

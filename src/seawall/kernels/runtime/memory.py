@@ -1,8 +1,8 @@
-"""Primitives on byte arrays: unaligned little-endian loads and stores, raw copy, addresses.
+"""Primitives on byte arrays: unaligned little-endian loads and stores, `memcpy`, prefetch, addresses.
 
-Each is one or two machine instructions inside a kernel. numba's own slice assignment copies at a fraction of the
-speed of `memcpy`, and has no unaligned load at all; hence these. In checked mode they verify the first and last byte
-they touch, since numba's bounds check does not see inside a primitive.
+Each is one or two machine instructions inside a kernel. numba's own slice assignment copies at a fraction of the speed
+of `memcpy`, and numba has no unaligned load. In checked mode the primitives check the first and last byte that they
+touch, because numba's bounds check does not see inside a primitive.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from seawall.kernels.runtime.jit import CHECKED_MODE, bytes_in, bytes_out, int64
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
-#: Conversion to the integer that kernels compute with.
+#: Conversion to int64, which kernels compute in.
 as_int64 = cast("Callable[[Any], int]", np.int64)
 
 #: Bytes that `stream_line` copies: a cache line.
 LINE_SIZE = 64
 
-#: So many bytes are worth the way past the caches: with 1 KiB it writes 1.6 times as fast as a plain copy.
+#: From this length on, `copy_out` bypasses the caches: at 1 KiB that is 1.6 times as fast as a plain copy.
 _STREAMED_LENGTH = 512
-#: And so far ahead the source is asked for meanwhile, which may no longer be near.
-_READ_AHEAD = 2_048
+#: Distance at which such a copy prefetches its source, which may no longer be cached.
+_PREFETCH_DISTANCE = 2_048
 
-#: Bits of an index. One that was anded with it is known to the compiler not to be negative, so that what is read at it,
-#: and behind it, needs no look at whether to count from the end of the array.
+#: Mask for an index. The compiler then knows that the index is not negative, and omits the check for negative indexes,
+#: which count from the end of the array.
 INDEX_BITS = (1 << 48) - 1
 
 _BYTE = ir.IntType(8)
@@ -77,7 +77,7 @@ def _address(array: Array, at: int) -> int:
 
 
 def byte_pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, length: Any) -> Any:
-    """Pointer to byte `at` of an array; in checked mode the bytes up to `at + length` must be inside it."""
+    """Pointer to byte `at` of an array; the checked mode requires the bytes up to `at + length` to be inside it."""
     made = context.make_array(array_type)(context, builder, array)
     if CHECKED_MODE:
         size = builder.mul(made.nitems, made.itemsize)
@@ -119,10 +119,10 @@ def _build_store(bits: int) -> Callable[..., Any]:
     return build
 
 
-#: Little-endian loads from any byte; 16 and 32 bits arrive as int64, so arithmetic stays in int64.
+#: Little-endian loads from any byte; 16 and 32 bits become int64, so arithmetic stays in int64.
 load_u16 = primitive(_load(2))(_build_load(16, signed=False))
 load_u32 = primitive(_load(4))(_build_load(32, signed=False))
-#: A u64 as such, to be compared or stored; never to be added to a loop index.
+#: An unconverted u64, to compare or store; never add it to a loop index.
 load_u64 = primitive(_load(8))(_build_load(64, signed=False))
 #: A u64 known to be below 2^63, ready for arithmetic.
 load_i64 = primitive(_load(8, signed=True))(_build_load(64, signed=True))
@@ -149,10 +149,10 @@ def copy_bytes(typing_context: Any, target: Any, target_at: Any, source: Any, so
 
 @primitive(_stream)
 def stream_line(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any) -> Any:
-    """Copy 64 bytes to an address that is a multiple of 64, past the caches.
+    """Copy 64 bytes to an address that is a multiple of 64, bypassing the caches (a non-temporal store).
 
-    A plain copy first reads the line it is about to overwrite. This one does not, which is the faster way to write what
-    is not read again soon. Other threads see it behind any lock or atomic operation of the writer.
+    A plain copy first reads the line that it overwrites. This one does not, so it is faster for data that is not read
+    again soon. Other threads see the copy after any later lock or atomic operation of the writer.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -162,33 +162,33 @@ def stream_line(typing_context: Any, target: Any, target_at: Any, source: Any, s
         to = byte_pointer(context, builder, signature.args[0], target, target_at, line)
         origin = byte_pointer(context, builder, signature.args[2], source, source_at, line)
         half = ir.VectorType(word, LINE_SIZE // 16)
-        once = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        nontemporal = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         for at in (0, LINE_SIZE // 2):
-            place = ir.Constant(word, at)
-            loaded = builder.load(builder.bitcast(builder.gep(origin, [place]), half.as_pointer()), align=1)
-            stored = builder.store(loaded, builder.bitcast(builder.gep(to, [place]), half.as_pointer()), align=32)
-            stored.set_metadata("nontemporal", once)
+            offset = ir.Constant(word, at)
+            loaded = builder.load(builder.bitcast(builder.gep(origin, [offset]), half.as_pointer()), align=1)
+            stored = builder.store(loaded, builder.bitcast(builder.gep(to, [offset]), half.as_pointer()), align=32)
+            stored.set_metadata("nontemporal", nontemporal)
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64), generate
 
 
-def _expect(array: Array, at: int) -> None:
-    """Nothing but speed depends on it."""
+def _no_prefetch(array: Array, at: int) -> None:
+    """Does nothing: a prefetch only affects speed."""
 
 
-@primitive(_expect)
+@primitive(_no_prefetch)
 def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
-    """Ask for the line of byte `at`, which may lie outside the array: nothing is read, and no fault comes of it."""
+    """Prefetch the cache line of byte `at`. It may be outside the array: a prefetch never faults."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         zero = ir.Constant(ir.IntType(64), 0)
         pointer = byte_pointer(context, builder, signature.args[0], arguments[0], arguments[1], zero)
         number = ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-        ask = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
-        # To read, kept as near as possible, data.
-        builder.call(ask, [pointer, *(ir.Constant(number, each) for each in (0, 3, 1))])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        # For reading, with the highest locality, into the data cache.
+        builder.call(function, [pointer, *(ir.Constant(number, each) for each in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
@@ -196,7 +196,7 @@ def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
 
 @primitive(_address)
 def address_of(typing_context: Any, array: Any, at: Any) -> Any:
-    """Memory address of byte `at`, for system calls made from kernels."""
+    """Memory address of byte `at`, for system calls from kernels."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         zero = ir.Constant(ir.IntType(64), 0)
@@ -228,19 +228,19 @@ def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, len
 
 @kernel(void(bytes_out, int64, bytes_in, int64, int64))
 def copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
-    """Copy bytes; the whole lines of many past the caches, since nobody reads them before they have left those."""
+    """Copy bytes that are not read soon: from _STREAMED_LENGTH on, whole lines bypass the caches."""
     done = 0
     if length >= _STREAMED_LENGTH:
         done = -address_of(target, target_at) & (LINE_SIZE - 1)
         copy_bytes(target, target_at, source, source_at, done)
         while length - done >= LINE_SIZE:
-            prefetch(source, source_at + done + _READ_AHEAD)
+            prefetch(source, source_at + done + _PREFETCH_DISTANCE)
             stream_line(target, target_at + done, source, source_at + done)
             done += LINE_SIZE
     copy_bytes(target, target_at + done, source, source_at + done, length - done)
 
 
 def set_addresses(records: Array, names: tuple[str, ...], arrays: tuple[Array, ...]) -> None:
-    """Give a record of kernel arguments the addresses and lengths of arrays, which its owner keeps alive."""
+    """Store the addresses and lengths of arrays in a record of kernel arguments. The caller keeps the arrays alive."""
     for name, array in zip(names, arrays, strict=True):
         records[f"{name}_at"], records[f"{name}_count"] = array.ctypes.data, len(array)

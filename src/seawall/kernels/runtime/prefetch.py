@@ -1,13 +1,15 @@
-"""Asking ahead: while one batch is decided on, the memory that those behind it will touch is on its way.
+"""Prefetch the memory that deciding the next batches will touch, for many batches at once.
 
-A worker of many clients touches some five lines for each batch, none of which is near: one of the table of clients, the
-client's row and its side, its memory and one result. Each is known only when the one before it has come. So a drain
-looks at some refs at a time, link by link for all of them: what would be one wait after the other is one wait for all.
+A worker of many clients touches about five cache lines per batch, and usually none of them is cached: one line of the
+client index, the client's row and its side row, its memory, and one result. Each address depends on the line before. So
+a drain prefetches for several refs at a time, one step for all of them before the next: they share one memory latency
+per step instead of waiting for each line in turn.
 
-Where a client has no memory it gets one that the hand comes by; which that will be is found by going ahead of it.
+A client without a memory will get the next one that the clock hand does not spare. To predict which, the prefetch runs
+ahead of the hand.
 
-Nothing that is found here decides anything; a wrong hint costs time. A row is taken for a client's only where it has
-that client's id.
+Prefetching decides nothing; a wrong prediction only costs time. A row counts as the client's only if it has that
+client's id.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from seawall.kernels.runtime.memory import INDEX_BITS, LINE_SIZE, as_int64, pref
 from seawall.kernels.runtime.rings import Words
 from seawall.kernels.runtime.tables import ABSENT, home_slot
 
-#: Runs of clients among the refs that are looked at: with fewer, what they need is near already.
-FEW_CLIENTS = 3
+#: Prefetch only if the refs contain at least this many runs of clients: with fewer, their lines are cached anyway.
+CLIENT_RUNS_MIN = 3
 
-#: Bytes of a result.
+#: Size of a result in bytes.
 RESULT_SIZE = WINDOW_RESULT.itemsize
 
 _clients = types.Array(types.uint64, 2, "C")
@@ -48,7 +50,7 @@ _results = record_array(WINDOW_RESULT)
 
 @kernel(int64(_clients, int64), inline=True, counted=False)
 def _next_unspared(memories: ClientWords, memory: int) -> int:
-    """The first from a memory on that the hand would not spare; that one itself after a whole round."""
+    """The first memory, from the given one on, that the hand would not spare; the given one after a full round."""
     for _ in range(as_int64(memories[memories.shape[0] - 1, SLOT_COUNT])):
         if keeper_of(memories, memory) & KEEPER_SPARED == 0:
             break
@@ -63,40 +65,40 @@ def _next_unspared(memories: ClientWords, memory: int) -> int:
     ),
     counted=False,
 )
-def ask_ahead(
+def prefetch_rows(
     queue: Words,
     index: int,
     end: int,
     slots: Words,
     pbr_entries: int,
-    places: IndexTable,
+    index_table: IndexTable,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,
     results: Rows,
     state: Words,
 ) -> int:
-    """Ask for the memory that the next refs will need, for all of them at once, if they are of many clients.
+    """Prefetch the lines that the refs from `index` to `end` will need, if they belong to many clients.
 
-    1 if so: then `state` has the row that each is likely to need, −1 where there is none.
+    Returns 1 if it prefetched: then `state` has the probable client row of each ref, −1 if it has none. Else 0.
     """
-    changes = 0
+    client_runs = 0
     last_client = -1
     for at in range(index, end):
         base = slot_of_ref(as_int64(queue[at & (queue.size - 1) & INDEX_BITS]) & ~STUCK, pbr_entries)
         state[AHEAD_SLOTS + at - index] = base
         client_id = as_int64(slots[base + PBR_CLIENT])
         if client_id != last_client and client_id >= 0:
-            home = home_slot(np.uint64(client_id), places.size)
-            prefetch(places, home * 4)
-            changes += 1
+            home = home_slot(np.uint64(client_id), index_table.size)
+            prefetch(index_table, home * 4)
+            client_runs += 1
             last_client = client_id
-    if changes < FEW_CLIENTS:
+    if client_runs < CLIENT_RUNS_MIN:
         return 0
     count = end - index
     for at in range(count):
         client_id = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_CLIENT])
-        row = guess_row(places, np.uint64(client_id)) if client_id >= 0 else ABSENT
+        row = guess_row(index_table, np.uint64(client_id)) if client_id >= 0 else ABSENT
         if row != ABSENT:
             prefetch(sides, row * LINE_SIZE)
             prefetch(clients, row * LINE_SIZE)
@@ -109,9 +111,11 @@ def ask_ahead(
             if memory == ABSENT:
                 memory = _next_unspared(memories, hand)
                 hand = next_memory(memories, memory)
-                place = memory * WINDOW + first_result(memory)
+                result_index = memory * WINDOW + first_result(memory)
             else:
-                place = result_place(memories, memory, as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ]))
+                result_index = result_place(
+                    memories, memory, as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ])
+                )
             prefetch(memories, memory * LINE_SIZE)
-            prefetch(results, place * RESULT_SIZE)
+            prefetch(results, result_index * RESULT_SIZE)
     return 1

@@ -1,12 +1,13 @@
-"""A ring of 64-byte slots between one producer and one consumer, in any memory two threads or processes share.
+"""A ring of 64-byte slots between one producer and one consumer, in memory that two threads or processes share.
 
     slot        eight 64-bit words: seven of content, then the token
     counters    word 0: slots produced (written by the producer), word 8: slots consumed (written by the consumer); each
-                on a cache line of its own
+                on its own cache line
 
-A slot is ready only if its token is its absolute index + 1. A flag would still be set from the lap before; zeroed
-memory is never ready. Content first, token last (store-release); token first (load-acquire), content after. The
-producer writes a slot only when the consumer has counted past it.
+A slot is ready only if its token is its absolute index + 1. A flag would still be set from the previous lap, while the
+token of that lap is smaller; zeroed memory is never ready. The producer stores the content first, then the token
+(store-release); the consumer loads the token first (load-acquire), then the content. The producer writes a slot only
+after the consumer has counted the slot's previous content as consumed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ PRODUCED = 0
 CONSUMED = 8
 COUNTER_WORDS = 16
 
-#: Rounds of waiting in a loop before the core is given away: about as long as a wake-up would take.
+#: Iterations of a spin loop before it yields the core: about as long as a wake-up takes.
 SPINS = 2_000
 
 
 @kernel(int64(int64_out, int64_out, int64_in))
 def ring_push(slots: Words, counters: Words, content: Words) -> int:
-    """Publish one slot: 1, or 0 if the ring is full."""
+    """Publish one slot. Returns 1, or 0 if the ring is full."""
     capacity = slots.size // SLOT_WORDS
     index = counters[PRODUCED]
     if index - load_acquire(counters, CONSUMED) >= capacity:
@@ -49,7 +50,7 @@ def ring_push(slots: Words, counters: Words, content: Words) -> int:
 
 @kernel(int64(int64_out, int64_in))
 def ring_is_ready(slots: Words, counters: Words) -> int:
-    """Whether a slot waits for the consumer, who asks."""
+    """1 if a slot is ready, else 0; for the consumer only."""
     index = counters[CONSUMED]
     base = (index % (slots.size // SLOT_WORDS)) * SLOT_WORDS
     return as_int64(load_acquire(slots, base + TOKEN_WORD) == index + 1)
@@ -57,7 +58,7 @@ def ring_is_ready(slots: Words, counters: Words) -> int:
 
 @kernel(int64(int64_out, int64_out, int64_out))
 def ring_pop(slots: Words, counters: Words, content: Words) -> int:
-    """Take one slot into `content`: 1, or 0 if none is ready."""
+    """Copy the next slot to `content` and consume it. Returns 1, or 0 if none is ready."""
     if ring_is_ready(slots, counters) == 0:
         return 0
     index = counters[CONSUMED]
@@ -70,7 +71,7 @@ def ring_pop(slots: Words, counters: Words, content: Words) -> int:
 
 @kernel(int64(int64_out, int64_out, int64, int64, int64_out))
 def produce_pattern(slots: Words, counters: Words, first: int, count: int, content: Words) -> int:
-    """Push `count` slots whose words follow from their number, waiting while the ring is full."""
+    """Push `count` slots whose words are computed from their number, waiting while the ring is full."""
     for number in range(first, first + count):
         for word in range(CONTENT_WORDS):
             content[word] = number * CONTENT_WORDS + word
@@ -86,7 +87,7 @@ def produce_pattern(slots: Words, counters: Words, first: int, count: int, conte
 
 @kernel(int64(int64_out, int64_out, int64, int64, int64_out))
 def consume_pattern(slots: Words, counters: Words, first: int, count: int, content: Words) -> int:
-    """Pop `count` slots and check each word: `count`, or −1 − the number of the first torn, lost or repeated slot."""
+    """Pop `count` slots and check each word. Returns `count`, or −1 − the number of the first wrong slot."""
     for number in range(first, first + count):
         spins = 0
         while ring_pop(slots, counters, content) == 0:

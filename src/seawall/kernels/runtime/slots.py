@@ -1,15 +1,16 @@
-"""Slots of the fabric: entries of eight words, one of them the token, at absolute indexes of a ring.
+"""Publish and read slots of a ring by absolute index: eight words each, one of them the token.
 
-Unlike in `kernels.runtime.rings` the counts of a ring lie elsewhere, with whoever owns them, and the token may be any
-word: the last of a pending batch and of a result, the first of an entry of the global order index.
+Two things differ from `kernels.runtime.rings`. The owner of the ring keeps its counters elsewhere. And the token may be
+any word: the last one of a pending batch and of a result, the first one of an entry of the global order index.
 
 INV-RING-TOKEN: a slot is ready only if its token is its absolute index + 1, and the token is written after the content.
-The token of the lap before is smaller, zeroed memory has none. Content first, token last (store-release); token first
-(load-acquire), content after.
+The token of the previous lap is smaller, and zeroed memory has none. The writer stores the content first, then the
+token (store-release); the reader loads the token first (load-acquire), then the content.
 
-Nobody publishes to a slot that somebody may still read. The owner of the ring sees to it; here nothing is counted.
+This module does not count slots. The owner of the ring makes sure that no slot is overwritten while it may still be
+read.
 
-Those that only read take read-only memory as well, so that a fabric can be looked at by somebody who must not write.
+Kernels that only read also accept read-only memory, so a process without write access can inspect a fabric.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def slot_base(capacity: int, index: int) -> int:
 
 @kernel(void(int64_out, int64, int64, int64_in))
 def publish_slot(slots: Words, token_word: int, index: int, content: Words) -> None:
-    """Write the slot of an absolute index, its token last; the token word of `content` is not used."""
+    """Write the slot of an absolute index, its token last; the token word of `content` is ignored."""
     base = slot_base(slots.size // SLOT_WORDS, index)
     for word in range(SLOT_WORDS):
         if word != token_word:
@@ -37,7 +38,7 @@ def publish_slot(slots: Words, token_word: int, index: int, content: Words) -> N
 
 @kernel(int64(int64_in, int64, int64, int64_out))
 def read_slot(slots: Words, token_word: int, index: int, content: Words) -> int:
-    """Copy all eight words of the slot of an absolute index: 1, or 0 if it is not ready."""
+    """Copy all eight words of the slot of an absolute index. Returns 1, or 0 if the slot is not ready."""
     base = slot_base(slots.size // SLOT_WORDS, index)
     if load_acquire(slots, base + token_word) != index + 1:
         return 0
@@ -48,7 +49,7 @@ def read_slot(slots: Words, token_word: int, index: int, content: Words) -> int:
 
 @kernel(int64(int64_in, int64, int64, int64))
 def ready_slots(slots: Words, token_word: int, first: int, limit: int) -> int:
-    """How many slots in a row are ready from index `first` on, `limit` at most and never more than the ring has."""
+    """Number of consecutive ready slots from index `first` on: at most `limit`, and never more than the ring has."""
     capacity = slots.size // SLOT_WORDS
     count = 0
     while count < min(limit, capacity):
@@ -61,6 +62,6 @@ def ready_slots(slots: Words, token_word: int, first: int, limit: int) -> int:
 
 @kernel(void(int64_in, int64, int64_out))
 def load_words(words: Words, first: int, target: Words) -> None:
-    """Fill `target` with words from index `first` on, each read atomically and in order."""
+    """Fill `target` with the words from index `first` on, each loaded atomically and in order."""
     for word in range(target.size):
         target[word] = load_acquire(words, first + word)

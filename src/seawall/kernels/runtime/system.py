@@ -1,9 +1,9 @@
-"""System calls from inside kernels, so that a resident kernel can write, sync, sleep and wake without the GIL.
+"""System calls from inside kernels, so a resident kernel can write, sync, sleep and wake without the GIL.
 
-Each primitive calls the C library by symbol (nothing of an address is baked into cached code) and returns the result,
-or minus errno. They are as raw as the calls themselves: addresses must stay valid until the call returns.
+Each primitive calls the C library by symbol (cached code contains no addresses) and returns the result of the call, or
+minus errno. They are as low-level as the calls themselves: memory addresses must stay valid until the call returns.
 
-On macOS `sync_data` asks for F_FULLFSYNC, since plain `fsync` there does not reach the platter, and no write has flags.
+On macOS `sync_data` uses F_FULLFSYNC, because plain `fsync` does not reach the disk there, and writes take no flags.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from seawall.kernels.runtime.jit import primitive
 IS_LINUX = sys.platform.startswith("linux")
 IS_MACOS = sys.platform == "darwin"
 
-#: Of a write: it returns when its bytes are durable; they go to the disk at once and need not stay in memory then.
+#: Flags of a write. RWF_DSYNC: return when the bytes are durable. RWF_DONTCACHE: write the bytes to disk immediately,
+#: then drop them from the page cache.
 RWF_DSYNC = 0x2
 RWF_DONTCACHE = 0x80
 _UNSUPPORTED = -errno.EOPNOTSUPP
@@ -44,15 +45,15 @@ _int64 = ir.IntType(64)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-#: Functions whose result is a `long` or `ssize_t`. All others return an `int`, whose −1 read as a long is no −1.
+#: Functions that return a `long` or `ssize_t`. All others return an `int`, whose −1 is not −1 when read as a long.
 _RETURN_LONG = ("pwritev", "pwritev2", "preadv", "recv", "send", "syscall")
 
-#: What a socket must neither do: wait, nor end the process because its peer is gone.
+#: A send must not block, and must not raise SIGPIPE when the peer is gone.
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 def libc_call(name: str, *arguments: int) -> int:
-    """Call a C library function with integer arguments; return its result or minus errno."""
+    """Call a C library function with integer arguments; returns its result, or minus errno."""
     function = getattr(_libc, name)
     function.restype = ctypes.c_long if name in _RETURN_LONG else ctypes.c_int
     result = function(*(ctypes.c_long(argument) for argument in arguments))
@@ -60,7 +61,7 @@ def libc_call(name: str, *arguments: int) -> int:
 
 
 def _result(builder: Any, value: Any) -> Any:
-    """The value as i64, or minus errno where it is −1."""
+    """The value as i64, or minus errno if it is −1."""
     wide = value if value.type == _int64 else builder.sext(value, _int64)
     out = cgutils.alloca_once_value(builder, wide)
     failed = builder.icmp_signed("==", wide, ir.Constant(_int64, -1))
@@ -79,7 +80,7 @@ def _call(builder: Any, name: str, returns: Any, *arguments: Any, fixed: int | N
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
 
 
-def _vectored(name: str) -> Callable[..., Any]:
+def _build_vectored(name: str) -> Callable[..., Any]:
     def build(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             fd, iovec, count, at = arguments
@@ -91,7 +92,7 @@ def _vectored(name: str) -> Callable[..., Any]:
     return build
 
 
-def _stand_in(name: str) -> Callable[[int, int, int, int], int]:
+def _vectored_stand_in(name: str) -> Callable[[int, int, int, int], int]:
     def call(fd: int, iovec: int, count: int, at: int) -> int:
         return libc_call(name, fd, iovec, count, at)
 
@@ -99,8 +100,8 @@ def _stand_in(name: str) -> Callable[[int, int, int, int], int]:
 
 
 #: `pwritev(fd, iovec, count, at)` and `preadv(fd, iovec, count, at)`.
-write_vector = primitive(_stand_in("pwritev"))(_vectored("pwritev"))
-read_vector = primitive(_stand_in("preadv"))(_vectored("preadv"))
+write_vector = primitive(_vectored_stand_in("pwritev"))(_build_vectored("pwritev"))
+read_vector = primitive(_vectored_stand_in("preadv"))(_build_vectored("preadv"))
 
 
 def _sync_data(fd: int) -> int:
@@ -127,7 +128,7 @@ def _write_flagged(fd: int, iovec: int, count: int, at: int, flags: int) -> int:
 
 @primitive(_write_flagged)
 def write_flagged(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any, flags: Any) -> Any:
-    """Write with flags (RWF_DSYNC, RWF_DONTCACHE); −EOPNOTSUPP, and nothing is written, where one is unknown."""
+    """Write with flags (RWF_DSYNC, RWF_DONTCACHE). If one is not supported, write nothing and return −EOPNOTSUPP."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         fd, iovec, count, at, flags = arguments
@@ -148,7 +149,7 @@ def _signal_event(fd: int) -> int:
 
 @primitive(_signal_event)
 def signal_event(typing_context: Any, fd: Any) -> Any:
-    """Add one to an eventfd (or write a byte count of eight to a pipe), waking who waits on it."""
+    """Add one to an eventfd (or write eight bytes to a pipe), which wakes its waiters."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = cgutils.alloca_once_value(builder, ir.Constant(_int64, 1))
@@ -167,7 +168,7 @@ def _take_event(fd: int) -> int:
 
 @primitive(_take_event)
 def take_event(typing_context: Any, fd: Any) -> Any:
-    """Sleep until an eventfd is signalled and take the signal; returns 8 or minus errno."""
+    """Block until an eventfd is signalled, and reset it. Returns 8, or minus errno."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = cgutils.alloca_once(builder, _int64)
@@ -185,15 +186,15 @@ def _poll_readable(fd: int, timeout_ms: int) -> int:
 
 @primitive(_poll_readable)
 def poll_readable(typing_context: Any, fd: Any, timeout_ms: Any) -> Any:
-    """Sleep until a descriptor is readable: 1, or 0 after `timeout_ms`, or minus errno."""
+    """Block until a descriptor is readable. Returns 1, 0 after `timeout_ms`, or minus errno."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         poll = cgutils.alloca_once(builder, ir.LiteralStructType([_int32, ir.IntType(16), ir.IntType(16)]))
         builder.store(builder.trunc(arguments[0], _int32), cgutils.gep_inbounds(builder, poll, 0, 0))
         builder.store(ir.Constant(ir.IntType(16), _POLLIN), cgutils.gep_inbounds(builder, poll, 0, 1))
-        one = ir.Constant(_int32 if IS_MACOS else _int64, 1)
+        count = ir.Constant(_int32 if IS_MACOS else _int64, 1)
         timeout = builder.trunc(arguments[1], _int32)
-        return _result(builder, _call(builder, "poll", _int32, poll, one, timeout))
+        return _result(builder, _call(builder, "poll", _int32, poll, count, timeout))
 
     return types.int64(types.int64, types.int64), generate
 
@@ -208,27 +209,27 @@ def _either_readable(first: int, second: int, timeout_ms: int) -> int:
 
 @primitive(_either_readable)
 def either_readable(typing_context: Any, first: Any, second: Any, timeout_ms: Any) -> Any:
-    """Sleep until one of two descriptors is readable: a bit for each, none after `timeout_ms`, or minus errno."""
+    """Block until one of two descriptors is readable. Returns a bit for each, 0 after `timeout_ms`, or minus errno."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         half = ir.IntType(16)
-        one = ir.LiteralStructType([_int32, half, half])
-        polls = cgutils.alloca_once(builder, ir.ArrayType(one, 2))
-        for place in range(2):
-            at = cgutils.gep_inbounds(builder, polls, 0, place)
-            builder.store(builder.trunc(arguments[place], _int32), cgutils.gep_inbounds(builder, at, 0, 0))
-            builder.store(ir.Constant(half, _POLLIN), cgutils.gep_inbounds(builder, at, 0, 1))
-            builder.store(ir.Constant(half, 0), cgutils.gep_inbounds(builder, at, 0, 2))
+        poll_struct = ir.LiteralStructType([_int32, half, half])
+        polls = cgutils.alloca_once(builder, ir.ArrayType(poll_struct, 2))
+        for index in range(2):
+            poll = cgutils.gep_inbounds(builder, polls, 0, index)
+            builder.store(builder.trunc(arguments[index], _int32), cgutils.gep_inbounds(builder, poll, 0, 0))
+            builder.store(ir.Constant(half, _POLLIN), cgutils.gep_inbounds(builder, poll, 0, 1))
+            builder.store(ir.Constant(half, 0), cgutils.gep_inbounds(builder, poll, 0, 2))
         count = ir.Constant(_int32 if IS_MACOS else _int64, 2)
         first = cgutils.gep_inbounds(builder, polls, 0, 0)
         result = _result(builder, _call(builder, "poll", _int32, first, count, builder.trunc(arguments[2], _int32)))
         out = cgutils.alloca_once_value(builder, result)
         with builder.if_then(builder.icmp_signed(">", result, ir.Constant(_int64, 0))):
             bits = []
-            for place in range(2):
-                found = builder.load(cgutils.gep_inbounds(builder, polls, 0, place, 2))
-                is_ready = builder.icmp_unsigned("!=", found, ir.Constant(half, 0))
-                bits.append(builder.shl(builder.zext(is_ready, _int64), ir.Constant(_int64, place)))
+            for index in range(2):
+                revents = builder.load(cgutils.gep_inbounds(builder, polls, 0, index, 2))
+                is_ready = builder.icmp_unsigned("!=", revents, ir.Constant(half, 0))
+                bits.append(builder.shl(builder.zext(is_ready, _int64), ir.Constant(_int64, index)))
             builder.store(builder.or_(*bits), out)
         return builder.load(out)
 
@@ -241,7 +242,7 @@ def _epoll_ready(epoll: int, address: int, count: int, timeout_ms: int) -> int:
 
 @primitive(_epoll_ready)
 def epoll_ready(typing_context: Any, epoll: Any, address: Any, count: Any, timeout_ms: Any) -> Any:
-    """`epoll_wait`: put up to `count` events at an address; how many, 0 after `timeout_ms`. Linux only."""
+    """`epoll_wait`: store up to `count` events at an address. Returns how many, 0 after `timeout_ms`. Linux only."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if not IS_LINUX:
@@ -253,7 +254,7 @@ def epoll_ready(typing_context: Any, epoll: Any, address: Any, count: Any, timeo
     return types.int64(types.int64, types.int64, types.int64, types.int64), generate
 
 
-def _over_socket(name: str, flags: int) -> Callable[..., Any]:
+def _build_socket_call(name: str, flags: int) -> Callable[..., Any]:
     def build(typing_context: Any, fd: Any, address: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             fd, address, size = arguments
@@ -272,11 +273,11 @@ def _socket_stand_in(name: str, flags: int) -> Callable[[int, int, int], int]:
     return call
 
 
-#: `send_some(fd, address, size)` and `receive_some(fd, address, size)`: as much as can be at once, without waiting.
-send_some = primitive(_socket_stand_in("send", _SEND_FLAGS))(_over_socket("send", _SEND_FLAGS))
-receive_some = primitive(_socket_stand_in("recv", socket.MSG_DONTWAIT))(_over_socket("recv", socket.MSG_DONTWAIT))
-#: `receive_whole(fd, address, size)`: all of it, or what came in the time that the socket allows a call.
-receive_whole = primitive(_socket_stand_in("recv", socket.MSG_WAITALL))(_over_socket("recv", socket.MSG_WAITALL))
+#: `send_some(fd, address, size)` and `receive_some(fd, address, size)`: as many bytes as possible without blocking.
+send_some = primitive(_socket_stand_in("send", _SEND_FLAGS))(_build_socket_call("send", _SEND_FLAGS))
+receive_some = primitive(_socket_stand_in("recv", socket.MSG_DONTWAIT))(_build_socket_call("recv", socket.MSG_DONTWAIT))
+#: `receive_whole(fd, address, size)`: all `size` bytes, or those that arrived before the timeout of the socket.
+receive_whole = primitive(_socket_stand_in("recv", socket.MSG_WAITALL))(_build_socket_call("recv", socket.MSG_WAITALL))
 
 
 def _yield_core() -> int:
@@ -285,7 +286,7 @@ def _yield_core() -> int:
 
 @primitive(_yield_core)
 def yield_core(typing_context: Any) -> Any:
-    """Let another thread have this core."""
+    """Yield the core to another thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _result(builder, _call(builder, "sched_yield", _int32))
@@ -293,14 +294,14 @@ def yield_core(typing_context: Any) -> Any:
     return types.int64(), generate
 
 
-def _clock(number: int) -> Callable[..., Any]:
+def _build_clock(number: int) -> Callable[..., Any]:
     def build(typing_context: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             spec = cgutils.alloca_once(builder, ir.LiteralStructType([_int64, _int64]))
             _call(builder, "clock_gettime", _int32, ir.Constant(_int32, number), spec)
             seconds = builder.load(cgutils.gep_inbounds(builder, spec, 0, 0))
-            rest = builder.load(cgutils.gep_inbounds(builder, spec, 0, 1))
-            return builder.add(builder.mul(seconds, ir.Constant(_int64, 1_000_000_000)), rest)
+            nanoseconds = builder.load(cgutils.gep_inbounds(builder, spec, 0, 1))
+            return builder.add(builder.mul(seconds, ir.Constant(_int64, 1_000_000_000)), nanoseconds)
 
         return types.int64(), generate
 
@@ -308,11 +309,11 @@ def _clock(number: int) -> Callable[..., Any]:
 
 
 #: Monotonic time and wall time in nanoseconds.
-monotonic_ns = primitive(time.monotonic_ns)(_clock(_CLOCK_MONOTONIC))
-wall_ns = primitive(time.time_ns)(_clock(_CLOCK_REALTIME))
+monotonic_ns = primitive(time.monotonic_ns)(_build_clock(_CLOCK_MONOTONIC))
+wall_ns = primitive(time.time_ns)(_build_clock(_CLOCK_REALTIME))
 
 
-def _over_mutex(name: str) -> Callable[..., Any]:
+def _build_mutex_call(name: str) -> Callable[..., Any]:
     def build(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.sext(_call(builder, name, _int32, arguments[0]), _int64)
@@ -329,10 +330,11 @@ def _mutex_stand_in(name: str) -> Callable[[int], int]:
     return call
 
 
-#: A mutex of the C library at an address, for threads of this process: 0, or an error number (EBUSY if it is held).
-lock_mutex = primitive(_mutex_stand_in("pthread_mutex_lock"))(_over_mutex("pthread_mutex_lock"))
-try_lock_mutex = primitive(_mutex_stand_in("pthread_mutex_trylock"))(_over_mutex("pthread_mutex_trylock"))
-unlock_mutex = primitive(_mutex_stand_in("pthread_mutex_unlock"))(_over_mutex("pthread_mutex_unlock"))
+#: Operations on a C library mutex at an address, for threads of this process. They return 0, or an error number (EBUSY
+#: if the mutex is held).
+lock_mutex = primitive(_mutex_stand_in("pthread_mutex_lock"))(_build_mutex_call("pthread_mutex_lock"))
+try_lock_mutex = primitive(_mutex_stand_in("pthread_mutex_trylock"))(_build_mutex_call("pthread_mutex_trylock"))
+unlock_mutex = primitive(_mutex_stand_in("pthread_mutex_unlock"))(_build_mutex_call("pthread_mutex_unlock"))
 
 
 def _uring_enter(fd: int, submit: int, complete: int, flags: int) -> int:
@@ -341,7 +343,7 @@ def _uring_enter(fd: int, submit: int, complete: int, flags: int) -> int:
 
 @primitive(_uring_enter)
 def uring_enter(typing_context: Any, fd: Any, submit: Any, complete: Any, flags: Any) -> Any:
-    """`io_uring_enter`: hand over `submit` entries and wait for `complete` completions. Linux only."""
+    """`io_uring_enter`: submit `submit` entries and wait for `complete` completions. Linux only."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = ir.Constant(_int64, SYS_IO_URING_ENTER)

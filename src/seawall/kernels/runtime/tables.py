@@ -1,15 +1,16 @@
-"""A hash table and a heap made of plain arrays, for use inside kernels.
+"""A hash table and a heap in plain arrays, for use inside kernels.
 
-Hash table: open addressing with linear probing over a power of two of slots, u64 keys (any value, zero too) to i64
-values. Three arrays: `keys`, `values`, `used` (0 or 1), and `counts[0]`, the number of entries. Deletion moves later
-entries of the run back instead of leaving a mark, so look-ups never slow down with age.
+Hash table: open addressing with linear probing over a power of two of slots, from u64 keys (any value, including zero)
+to i64 values. Its arrays are `keys`, `values`, `used` (0 or 1) and `counts`, where `counts[0]` is the number of
+entries. Removing an entry moves later entries of the probe run back instead of leaving a tombstone, so lookups do not
+slow down with age.
 
-The key of a free slot is zero, so a look-up asks whether a slot is used only where it finds a zero. Most find their
-key, and one line is all that they touch. Between an entry's home slot and its slot no slot is free. At most three
-quarters of the slots are used, so every probe ends.
+The key of a free slot is zero, so a lookup reads `used` only where it finds a zero key. Most lookups find their key and
+touch a single cache line. No slot is free between an entry's home slot and its actual slot. At most three quarters of
+the slots are used, so every probe ends.
 
-Heap: a binary heap of (key, value) pairs, smallest key first and equal keys by value, so that the order of removal is a
-function of the content. Two arrays and `counts[0]`, the number of pairs.
+Heap: a binary heap of (key, value) pairs, smallest key first and equal keys by value, so the content alone determines
+the order of removal. Its arrays are `keys`, `values` and `counts`, where `counts[0]` is the number of pairs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MIX = np.uint64(0x9E3779B1)
 
 @kernel(int64(uint64, int64), inline=True, counted=False)
 def home_slot(key: np.uint64, slots: int) -> int:
-    """The slot a key wants. Both halves are multiplied apart, so that nothing overflows 64 bits."""
+    """The home slot of a key. The two halves are multiplied separately, so nothing overflows 64 bits."""
     wide = np.uint64(key)
     low = (wide & _MASK_32) * _MIX
     high = ((wide >> np.uint64(32)) ^ (low >> np.uint64(32))) & _MASK_32
@@ -45,7 +46,7 @@ def home_slot(key: np.uint64, slots: int) -> int:
 
 @kernel(int64(uint64_out, bytes_out, uint64), inline=True, counted=False)
 def table_find(keys: Keys, used: Bytes, key: np.uint64) -> int:
-    """Slot of a key, or ABSENT."""
+    """The slot of a key, or ABSENT."""
     slots = keys.size
     slot = home_slot(key, slots)
     while True:
@@ -59,7 +60,7 @@ def table_find(keys: Keys, used: Bytes, key: np.uint64) -> int:
 
 @kernel(int64(uint64_out, int64_out, bytes_out, int64_out, uint64, int64))
 def table_put(keys: Keys, values: Values, used: Bytes, counts: Values, key: np.uint64, value: int) -> int:
-    """Set the value of a key: PRESENT if it was there, ADDED if it is new, FULL if there is no room for a new one."""
+    """Set the value of a key. Returns PRESENT if it existed, ADDED if it is new, FULL if the table takes no new key."""
     slots = keys.size
     slot = home_slot(key, slots)
     while used[slot] != 0:
@@ -78,7 +79,7 @@ def table_put(keys: Keys, values: Values, used: Bytes, counts: Values, key: np.u
 
 @kernel(int64(uint64_out, int64_out, bytes_out, int64_out, uint64))
 def table_remove(keys: Keys, values: Values, used: Bytes, counts: Values, key: np.uint64) -> int:
-    """Remove a key: PRESENT if it was there, else ABSENT."""
+    """Remove a key. Returns PRESENT if it existed, else ABSENT."""
     slots = keys.size
     hole = table_find(keys, used, key)
     if hole == ABSENT:
@@ -89,7 +90,7 @@ def table_remove(keys: Keys, values: Values, used: Bytes, counts: Values, key: n
         if used[slot] == 0:
             break
         home = home_slot(keys[slot], slots)
-        # The entry may move back into the hole only if its home does not lie behind the hole.
+        # The entry may move back into the hole only if its home slot is not after the hole.
         if ((slot - home) & (slots - 1)) >= ((slot - hole) & (slots - 1)):
             keys[hole] = keys[slot]
             values[hole] = values[slot]
@@ -102,13 +103,13 @@ def table_remove(keys: Keys, values: Values, used: Bytes, counts: Values, key: n
 
 @kernel(types.boolean(int64, int64, int64, int64))
 def comes_before(key: int, value: int, other_key: int, other_value: int) -> bool:
-    """Whether a pair leaves the heap ahead of another."""
+    """True if a pair leaves the heap before another."""
     return key < other_key or (key == other_key and value < other_value)
 
 
 @kernel(int64(int64_out, int64_out, int64_out, int64, int64))
 def heap_push(keys: Values, values: Values, counts: Values, key: int, value: int) -> int:
-    """Add a pair: ADDED, or FULL if the arrays have no room."""
+    """Add a pair. Returns ADDED, or FULL if the arrays are full."""
     child = counts[0]
     if child >= keys.size:
         return FULL
@@ -126,12 +127,12 @@ def heap_push(keys: Values, values: Values, counts: Values, key: int, value: int
 
 
 @kernel(int64(int64_out, int64_out, int64_out, int64_out))
-def heap_pop(keys: Values, values: Values, counts: Values, taken: Values) -> int:
-    """Remove the smallest pair into `taken[0]`, `taken[1]`: PRESENT, or ABSENT if the heap is empty."""
+def heap_pop(keys: Values, values: Values, counts: Values, popped: Values) -> int:
+    """Remove the smallest pair into `popped[0]`, `popped[1]`. Returns PRESENT, or ABSENT if the heap is empty."""
     if counts[0] == 0:
         return ABSENT
-    taken[0] = keys[0]
-    taken[1] = values[0]
+    popped[0] = keys[0]
+    popped[1] = values[0]
     counts[0] -= 1
     size = counts[0]
     key = keys[size]

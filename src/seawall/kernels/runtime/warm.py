@@ -1,6 +1,6 @@
-"""Fill the kernel cache ahead of use: import every kernel module, which compiles what the cache does not hold.
+"""Fill the kernel cache in advance: importing a kernel module compiles the kernels that the cache does not hold.
 
-`python -m seawall.kernels.runtime.warm` does it quietly; `seawall doctor --warm` shows progress.
+`python -m seawall.kernels.runtime.warm` runs silently; `seawall doctor --warm` shows progress.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SELF = f"{_PACKAGE}runtime.warm"
 
 
 def kernel_modules() -> list[str]:
-    """Names of all kernel modules, this one left out."""
+    """Names of all kernel modules, without this one."""
     found = pkgutil.walk_packages([str(Path(__file__).parents[1])], _PACKAGE)
     return sorted(module.name for module in found if not module.ispkg and module.name != _SELF)
 

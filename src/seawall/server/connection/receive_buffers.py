@@ -155,7 +155,7 @@ class IncomingBytes:
             return self._shared.slab, self._rest.size + count
         self._own_end += count
         if self._own_end < self.needed > limits.BATCH_HEADER_SIZE:
-            frames.sum_ahead(self._own, 0, self._own_end, self.state)
+            frames.sum_arrived(self._own, 0, self._own_end, self.state)
             return None
         return self._own, self._own_end
 
@@ -209,7 +209,7 @@ class IncomingBytes:
         """Keep the beginning of an incomplete frame, outside of the shared buffer."""
         self.needed = int(self.state[frames.STATE_NEEDED])
         if self.needed > _SHARED_FRAME_MAX:
-            frames.sum_ahead(buffer, start, end, self.state)
+            frames.sum_arrived(buffer, start, end, self.state)
         if self._own is not None and not start and self.needed <= self._own.size:
             return
         self._move(buffer, start, end)

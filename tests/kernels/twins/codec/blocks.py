@@ -18,11 +18,11 @@ from twins.codec.checksum import crc32c
 
 
 class _RefusedError(Exception):
-    """The bytes are no record; the argument is the SCAN code."""
+    """The bytes are not a valid record; the argument is the SCAN code."""
 
 
 def _record_size(rest: bytes, rules: int) -> int:
-    """Whole size of the record that `rest` begins with."""
+    """Total size of the record at the beginning of `rest`."""
     if len(rest) < 5:
         raise _RefusedError(SCAN_TRUNCATED)
     record_type = rest[0]
@@ -42,11 +42,11 @@ def _record_size(rest: bytes, rules: int) -> int:
 
 
 def _records(block: bytes, rules: int, records_max: int) -> Iterator[int]:
-    """Where each record starts, counted from the start of the block."""
+    """The start of each record, relative to the start of the block."""
     at = 0
     count = 0
     while at < len(block):
-        # Too little for a record is told apart from a record too many, in this order.
+        # A truncated record is reported before a record too many.
         if len(block) - at >= 5 and count == records_max:
             raise _RefusedError(SCAN_TOO_MANY)
         size = _record_size(block[at:], rules)
@@ -56,12 +56,12 @@ def _records(block: bytes, rules: int, records_max: int) -> Iterator[int]:
 
 
 def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int, offsets: Offsets) -> int:
-    """The number of records in `block[start:end]`, or why it is none; offsets of the records that are good."""
+    """The number of records in `block[start:end]`, or a SCAN code; writes the offsets of the valid records."""
     counting_only = offsets.size == 0
-    space = records_max if counting_only else min(records_max, offsets.size - 1)
+    count_max = records_max if counting_only else min(records_max, offsets.size - 1)
     count = 0
     try:
-        for at in _records(block[start:end].tobytes(), rules, space):
+        for at in _records(block[start:end].tobytes(), rules, count_max):
             if not counting_only:
                 offsets[count] = start + at
             count += 1
@@ -76,7 +76,7 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
 def check_block(
     block: Bytes, start: int, end: int, expected_crc: int, rules: int, records_max: int, offsets: Offsets
 ) -> int:
-    """`scan_block` for a block whose checksum is right, SCAN_CHECKSUM for all others."""
+    """`scan_block` if the checksum matches, else SCAN_CHECKSUM."""
     if crc32c(block, start, end, 0) != expected_crc:
         return SCAN_CHECKSUM
     return scan_block(block, start, end, rules, records_max, offsets)
@@ -90,13 +90,13 @@ def _encoded(value: bytes, record_type: int) -> bytes:
 
 
 def encoded_size(value_offsets: Offsets, count: int, record_type: int) -> int:
-    """Headers and values, added up."""
+    """The sum of the sizes of headers and values."""
     header = len(_encoded(b"", record_type))
     return sum(header + int(value_offsets[index + 1]) - int(value_offsets[index]) for index in range(count))
 
 
 def encode_block(values: Bytes, value_offsets: Offsets, count: int, record_type: int, block: Bytes, start: int) -> int:
-    """Records of one type, one after another, from `start`; the end of the last."""
+    """Write records of one type back to back from `start` on. Returns the end of the last."""
     at = start
     for index in range(count):
         record = _encoded(values[value_offsets[index] : value_offsets[index + 1]].tobytes(), record_type)

@@ -1,7 +1,7 @@
-"""A cyclic redundancy check the way it is defined: the remainder of a division of polynomials, one bit at a time.
+"""A cyclic redundancy check by its definition: the remainder of a division of polynomials, one bit at a time.
 
-The register starts inverted and is inverted at the end. Each bit of the message, lowest first, meets the lowest bit of
-the register; where they differ, the (reversed) polynomial is subtracted after the shift.
+The register starts inverted and is inverted at the end. Each bit of the message, lowest first, is compared with the
+lowest bit of the register; if they differ, the (reversed) polynomial is subtracted after the shift.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def crc32(buffer: Bytes, start: int, end: int, crc: int) -> int:
     return _remainder(POLYNOMIAL_IEEE, buffer[start:end].tobytes(), crc)
 
 
-#: Three ways of the kernels, one meaning.
+#: The kernels have several implementations with the same meaning.
 crc32c_folding = crc32c_portable
 crc32c_hardware = crc32c_portable
 crc32c = crc32c_portable

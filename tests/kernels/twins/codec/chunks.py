@@ -1,4 +1,4 @@
-"""Batches that a reader receives, taken apart one at a time by `struct` from copies of the bytes."""
+"""Batches received by a reader, parsed one at a time by `struct` from copies of the bytes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _crc(message: bytes) -> int:
     return crc32c(np.frombuffer(message, np.uint8), 0, len(message), 0)
 
 
-def _header(stored: bytes, space: int) -> dict[str, int] | None:
-    """The fields of a sound header, if `stored` begins with one, of a batch that takes no more than `room` bytes."""
+def _header(stored: bytes, size_max: int) -> dict[str, int] | None:
+    """The fields of the valid header at the beginning of `stored`, of a batch of at most `size_max` bytes; or None."""
     if len(stored) < _SIZE:
         return None
     fields = dict(zip(_NAMES, _HEADER.unpack_from(stored), strict=True))
@@ -49,10 +49,10 @@ def _header(stored: bytes, space: int) -> dict[str, int] | None:
     is_known = fields["reserved"] == 0 and fields["level"] in (0, 1, 2, 255) and fields["codec"] in (0, 1, 2)
     if not is_known or fields["flags"] not in (0, 2, 4, 6) or (fields["flags"] & 4 and fields["client_id"] < 2**63):
         return None
-    return fields if 52 <= fields["length"] <= space - 44 and _fits(fields) else None
+    return fields if 52 <= fields["length"] <= size_max - 44 and _is_consistent(fields) else None
 
 
-def _fits(fields: dict[str, int]) -> bool:
+def _is_consistent(fields: dict[str, int]) -> bool:
     size, raw, count = fields["length"] - 52, fields["raw"], fields["record_count"]
     if raw > RAW_SIZE_MAX or size > BLOCK_SIZE_MAX or (raw != size if fields["codec"] == 0 else raw == 0):
         return False
@@ -62,7 +62,7 @@ def _fits(fields: dict[str, int]) -> bool:
 
 
 def _deleted(block: bytes, count: int) -> int | None:
-    """How many records of a block are deleted; None if it does not hold so many records."""
+    """Number of deleted records in a block; None if the block does not hold `count` records."""
     offsets = np.zeros(count + 1 if 5 * count <= len(block) else 1, np.int64)
     if scan_block(np.frombuffer(block, np.uint8), 0, len(block), RECORDS_STORED, count, offsets) != count:
         return None
@@ -70,9 +70,9 @@ def _deleted(block: bytes, count: int) -> int | None:
 
 
 def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State) -> int:
-    """Report every sound batch of `buffer[:arrived]` from where `state` is, up to the first that is not; why it ended.
+    """Report the valid batches of `buffer[:arrived]` from the position in `state` on. Returns a CHUNKS code.
 
-    It begins anew with a batch of which more has arrived.
+    It parses a batch from its beginning each time more of it has arrived.
     """
     while (at := int(state[STATE_CONSUMED])) < end:
         if state[STATE_ROWS] == len(rows):
@@ -90,9 +90,9 @@ def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State
         deleted = _deleted(block, fields["record_count"]) if is_plain else 0
         if deleted is None or _crc(block) != fields["block_crc"]:
             return CHUNKS_BAD
-        places = {"at": at + _SIZE, "end": at + size, "deleted": deleted, "is_plain": is_plain}
+        computed = {"at": at + _SIZE, "end": at + size, "deleted": deleted, "is_plain": is_plain}
         for name in rows.dtype.names or ():
-            rows[name][state[STATE_ROWS]] = places[name] if name in places else fields[name]
+            rows[name][state[STATE_ROWS]] = computed[name] if name in computed else fields[name]
         state[STATE_ROWS] += 1
         state[STATE_RECORDS] += fields["record_count"]
         state[STATE_CONSUMED] = at + size

@@ -1,7 +1,6 @@
-"""Envelopes as objects: parsed from a copy of a record's bytes, built by joining pieces.
+"""Envelopes as objects: parsed from a copy of the record, built by joining parts.
 
-A timestamp is stored as a u64 and reported as the signed number of the same bits: one from 2^63 on shows as negative,
-like an absent one.
+A timestamp is stored as u64 and read as i64; one from 2^63 on makes the envelope malformed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _KNOWN = _TIMESTAMP | _HEADERS | sum(_SIZED)
 
 
 class _Record:
-    """One record: its type as reported (extended types plus 0x10000) and where its value lies."""
+    """One record: its type as reported (extended types plus 0x10000) and the start of its value."""
 
     def __init__(self, block: Bytes, offsets: Offsets, index: int) -> None:
         self.at, self.end = int(offsets[index]), int(offsets[index + 1])
@@ -47,7 +46,7 @@ class _Record:
 
 
 class _Reader:
-    """Takes fields off the front of a value; `EOFError` where one reaches beyond it."""
+    """Reads fields from the front of a value; raises `EOFError` if a field extends beyond it."""
 
     def __init__(self, record: _Record) -> None:
         self.left = record.bytes[record.value_at - record.at :]
@@ -68,7 +67,7 @@ class _Reader:
 def locate_values(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, record_types: Spans
 ) -> int:
-    """Start, length (−1 for a null) and type of each value; the sum of the lengths."""
+    """Write start, length (−1 for a null) and type of each value. Returns the sum of the lengths."""
     total = 0
     for index in range(count):
         record = _Record(block, offsets, index)
@@ -82,7 +81,7 @@ def locate_values(
 def locate_envelopes(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, timestamps: Spans
 ) -> int:
-    """Where each field of each record is; how many envelopes break the format and were read as data."""
+    """Write the spans of each field of each record. Returns the number of malformed envelopes, read as data."""
     malformed = 0
     for index in range(count):
         record = _Record(block, offsets, index)
@@ -110,7 +109,7 @@ def _locate_envelope(value: _Reader, index: int, starts: Spans, lengths: Spans, 
     if flags & _TIMESTAMP:
         timestamps[index] = value.number("q")
         if timestamps[index] < 0:
-            raise ValueError("a timestamp beyond what a signed number holds")
+            raise ValueError("a timestamp of 2^63 or more")
     for flag, column in _SIZED.items():
         if flags & flag:
             length = value.number("I")
@@ -130,7 +129,7 @@ def _locate_envelope(value: _Reader, index: int, starts: Spans, lengths: Spans, 
 
 
 def spans_size(lengths: Spans, count: int) -> int:
-    """The lengths of what is there, added up."""
+    """The sum of the lengths of present values."""
     return sum(int(length) for length in lengths[:count] if length > 0)
 
 
@@ -143,7 +142,7 @@ def gather_spans(
     data: Bytes,
     validity: Bytes,
 ) -> int:
-    """An Arrow binary array from a list of optional values; how many are null."""
+    """Build an Arrow binary array from a list of optional values. Returns the number of nulls."""
     values = [
         block[start : start + length].tobytes() if length >= 0 else None
         for start, length in zip(starts[:count], lengths[:count], strict=True)
@@ -182,7 +181,7 @@ def _envelope(fields: Bytes, starts: Spans, lengths: Spans, timestamp: int, inde
 
 
 def envelopes_size(lengths: Spans, timestamps: Spans, count: int) -> int:
-    """The size of what `encode_envelopes` builds: here, by building it from bytes that do not matter."""
+    """The size of the result of `encode_envelopes`, found by building it from dummy bytes."""
     longest = max(int(lengths[:, :count].max(initial=0)), 0)
     fields = np.zeros(longest, np.uint8)
     starts = np.zeros((COLUMN_COUNT, max(count, 1)), np.int64)
@@ -192,7 +191,7 @@ def envelopes_size(lengths: Spans, timestamps: Spans, count: int) -> int:
 def encode_envelopes(
     fields: Bytes, starts: Spans, lengths: Spans, timestamps: Spans, count: int, block: Bytes, start: int
 ) -> int:
-    """One envelope record for each row, from `start`; the end of the last."""
+    """Write one envelope record for each row, from `start` on. Returns the end of the last."""
     for index in range(count):
         record = _envelope(fields, starts, lengths, int(timestamps[index]), index)
         block[start : start + len(record)] = np.frombuffer(record, np.uint8)

@@ -1,4 +1,4 @@
-"""Frames, parsed one at a time from a copy of the bytes: header by `struct`, checks in their stated order."""
+"""Frames, parsed one at a time from a copy of the bytes: the header by `struct`, the checks in the documented order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FLAGS_AT = 95
 
 
 class _StopError(Exception):
-    """A split cannot go on: the SPLIT code, and how many bytes the frame needs as far as that is known."""
+    """The split stops: the SPLIT code, and the size of the frame as far as it is known."""
 
     def __init__(self, code: int, needed: int) -> None:
         super().__init__(code, needed)
@@ -74,8 +74,8 @@ class _Header:
 
     @property
     def whole_size(self) -> int:
-        is_behind = self.is_batch and self.flags & FLAG_SUM_BEHIND
-        return self.size + SUM_FRAME_SIZE if is_behind else self.size
+        has_sum_frame = self.is_batch and self.flags & FLAG_SUM_BEHIND
+        return self.size + SUM_FRAME_SIZE if has_sum_frame else self.size
 
     @property
     def carries_batches(self) -> bool:
@@ -104,7 +104,7 @@ def _header_of(frame: bytes) -> _Header:
 
 
 def _parse_header(rest: bytes, version: int, payload_max: int) -> _Header:
-    """The header `rest` begins with, once it is there and good."""
+    """The header at the beginning of `rest`, if it is complete and valid."""
     if not rest.startswith(b"LANC"[: len(rest)]):
         raise _StopError(SPLIT_MAGIC, _HEADER.size)
     if len(rest) > 4 and (rest[4] not in (1, 2) or version not in (0, rest[4])):
@@ -135,16 +135,16 @@ def _sum_frame(frame_id: int, crc: int, timestamp_ns: int = 0, record_count: int
 
 
 def write_sum(target: Bytes, at: int, frame_id: int, crc: int) -> None:
-    """A control frame with the checksum of a batch of that id."""
+    """Write a control frame with the checksum of the batch of that id."""
     target[at : at + SUM_FRAME_SIZE] = np.frombuffer(_sum_frame(frame_id, crc), np.uint8)
 
 
-def _settled(frame: bytes, header: _Header, behind: bytes) -> bytes:
-    """The header of a batch with the checksum that is behind it, as if it had always been there."""
-    given = _header_of(behind)
-    (crc,) = struct.unpack_from("<I", behind, _HEADER.size)
+def _with_sum(frame: bytes, header: _Header, sum_frame: bytes) -> bytes:
+    """The header of a batch with the checksum of its SUM frame filled in."""
+    given = _header_of(sum_frame)
+    (crc,) = struct.unpack_from("<I", sum_frame, _HEADER.size)
     expected = _sum_frame(header.id, crc, given.timestamp_ns, given.record_count, given.topic_id)
-    if header.payload_crc or behind != expected:
+    if header.payload_crc or sum_frame != expected:
         raise _StopError(SPLIT_NO_SUM, header.whole_size)
     end = _HEADER.size + _PROLOGUE_SIZE
     if _crc(2, frame[end:]) != crc:
@@ -162,7 +162,7 @@ def _check_payload(header: _Header, payload: bytes) -> None:
 
 
 def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Rows, state: State) -> int:
-    """Report every complete frame of `buffer[start:end]` in `rows`; return why it stopped."""
+    """Report every complete frame of `buffer[start:end]` in `rows`. Returns a SPLIT code."""
     received = buffer[start:end].tobytes()
     version, count, at = int(state[STATE_VERSION]), 0, 0
     code = needed = 0
@@ -177,9 +177,9 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
             if count == rows.size and not header.is_sum:
                 raise _StopError(SPLIT_FULL, size)
             if size > header.size:
-                settled = _settled(rest[: header.size], header, rest[header.size : size])
-                buffer[start + at : start + at + len(settled)] = np.frombuffer(settled, np.uint8)
-                header = _header_of(settled)
+                completed = _with_sum(rest[: header.size], header, rest[header.size : size])
+                buffer[start + at : start + at + len(completed)] = np.frombuffer(completed, np.uint8)
+                header = _header_of(completed)
             else:
                 _check_payload(header, rest[_HEADER.size : size])
             if not header.is_sum:
@@ -195,8 +195,8 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
     return code
 
 
-def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
-    """The checksum of all that has come of a batch, whatever was summed before."""
+def sum_arrived(buffer: Bytes, start: int, end: int, state: State) -> None:
+    """The checksum of all arrived bytes of a batch, whatever was summed before."""
     frame = buffer[start:end].tobytes()
     prologue_end = _HEADER.size + _PROLOGUE_SIZE
     if len(frame) > prologue_end and (frame[4], frame[5]) == (2, _BATCH):

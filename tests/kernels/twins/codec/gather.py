@@ -1,4 +1,4 @@
-"""Plain records of stored batches, taken apart one at a time from copies of the bytes and joined in the end."""
+"""Plain records of stored batches, parsed one at a time from copies of the bytes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ENVELOPE = 1
 
 
 class _NotPlainError(Exception):
-    """A record that the general way must take."""
+    """A record that needs the general path."""
 
 
 class _MalformedError(Exception):
-    """A block that is no run of records."""
+    """A block that is not a run of records."""
 
 
 def gather_values(
@@ -43,8 +43,8 @@ def gather_values(
     seqs: npt.NDArray[np.uint64],
     record_types: npt.NDArray[np.uint32],
 ) -> int:
-    """Add the live records of verified batches to the columns."""
-    rows, size, run = (int(state[place]) for place in (GATHER_ROWS, GATHER_SIZE, GATHER_RUN))
+    """Append the live records of verified batches to the columns."""
+    rows, size, live_range = (int(state[index]) for index in (GATHER_ROWS, GATHER_SIZE, GATHER_RUN))
     ranges = list(zip(live_firsts.tolist(), live_lasts.tolist(), strict=True))
     for base_seq, at, _, _, _, count, length in entries.tolist():
         stored = buffer[at - shift : at - shift + length].tobytes()
@@ -52,9 +52,9 @@ def gather_values(
             return GATHER_NOT_PLAIN
         try:
             for seq, record_type, value in _records(stored[96:], base_seq, count):
-                while run < len(ranges) and ranges[run][1] < seq:
-                    run += 1
-                is_live = run < len(ranges) and ranges[run][0] <= seq
+                while live_range < len(ranges) and ranges[live_range][1] < seq:
+                    live_range += 1
+                is_live = live_range < len(ranges) and ranges[live_range][0] <= seq
                 if not is_live or (not value and record_type == 0):
                     continue
                 if size + len(value) > len(data) or rows >= len(seqs):
@@ -67,12 +67,12 @@ def gather_values(
             return GATHER_NOT_PLAIN
         except _MalformedError:
             return GATHER_MALFORMED
-    state[GATHER_ROWS], state[GATHER_SIZE], state[GATHER_RUN] = rows, size, run
+    state[GATHER_ROWS], state[GATHER_SIZE], state[GATHER_RUN] = rows, size, live_range
     return GATHER_DONE
 
 
 def _records(block: bytes, base_seq: int, count: int) -> Iterator[tuple[int, int, bytes]]:
-    """Each record of a block with its seq, type and value, up to what is no plain record."""
+    """Each record of a block with its seq, type and value, up to the first that is not plain."""
     found = 0
     while block:
         if len(block) < 5 or found >= count:

@@ -1,4 +1,4 @@
-"""Twin of `kernels/codec/headers.py`: header lists taken apart and put together with `struct`."""
+"""Header lists parsed and built with `struct`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _headers(block: Bytes, start: int, length: int) -> list[tuple[int, int, int,
 
 
 def count_headers(block: Bytes, starts: Integers, lengths: Integers, count: int) -> int:
-    """Headers of all lists that are there."""
+    """Number of headers in all present lists."""
     rows = [(int(starts[row]), int(lengths[row])) for row in range(count) if lengths[row] >= 0]
     return sum(len(_headers(block, start, length)) for start, length in rows)
 
@@ -43,7 +43,7 @@ def locate_headers(
     value_starts: Integers,
     value_lengths: Integers,
 ) -> int:
-    """The spans of all headers in order, and where each row begins among them."""
+    """Write the spans of all headers in order, and the first header of each row. Returns their number."""
     found: list[tuple[int, int, int, int]] = []
     for row in range(count):
         list_offsets[row] = len(found)
@@ -66,7 +66,7 @@ def encode_headers(
     starts: Integers,
     lengths: Integers,
 ) -> int:
-    """The lists of all rows, joined; each row learns where its own is."""
+    """Write the lists of all rows back to back, with the start and length of each. Returns the total size."""
     joined = bytearray()
     for row in range(count):
         starts[row] = len(joined)

@@ -1,4 +1,4 @@
-"""What `kernels/codec/key_partitions.py` means, in plain Python."""
+"""The partition of each key, one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def key_partitions(
     modulus: int,
     partitions: npt.NDArray[np.int32],
 ) -> int:
-    """The partition of each key of a column."""
+    """Write the partition of each key of a column. Returns the count."""
     for index in range(count):
         first, end = int(arrow_offsets[index]), int(arrow_offsets[index + 1])
         partitions[index] = crc32c(data, first, end, 0) % modulus

@@ -9,7 +9,7 @@ from twins.codec.checksum import crc32c
 
 
 def renumber_batches(buffer: Bytes, size: int, count: int, first_seq: int) -> None:
-    """Client seq and header checksum of batches that lie back to back."""
+    """Write the client seq and the header checksum of batches that are back to back."""
     for index in range(count):
         header = bytearray(buffer[index * size : index * size + 96].tobytes())
         header[12:20] = (first_seq + index).to_bytes(8, "little")

@@ -1,4 +1,4 @@
-"""Batches of version 1 payloads, joined first and encoded one at a time by `struct`."""
+"""Batches of version 1 payloads: joined first, then encoded one at a time by `struct`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twins.codec.checksum import crc32c
 
 
 def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
-    """Records of a payload if it is exactly a run of them, else 0."""
+    """Number of records in a payload if it is exactly a run of them, else 0."""
     payload = buffer[start:end].tobytes()
     count = 0
     while payload:
@@ -39,7 +39,7 @@ def make_batches(
     out_rows: Rows,
     frame_counts: Integers,
 ) -> int:
-    """Make batches of a run of ingest frames."""
+    """Make batches from a run of ingest frames. Returns the number of batches."""
     blocks: list[list[bytes]] = []
     counts: list[int] = []
     for at, _, _, _, _, length, _, wire_topic, _, kind, _, _ in rows[first:].tolist():

@@ -1,4 +1,4 @@
-"""The byte stream of version 1, unit by unit from copies of the bytes, each shown whole before anything is cut off."""
+"""The byte stream of version 1, unit by unit from copies of the bytes; each unit is converted whole, then cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seawall.kernels.runtime.memory import Bytes
 
 
 class _MalformedError(Exception):
-    """A block that is no run of records."""
+    """A block that is not a run of records."""
 
 
 def show_block(
@@ -43,7 +43,7 @@ def show_block(
     state: Integers,
     out: Bytes,
 ) -> int:
-    """Show what is live and wanted of a plain block."""
+    """Show the live, requested units of a plain block."""
     stored = block[start:end].tobytes()
     ranges = list(zip(live_firsts.tolist(), live_lasts.tolist(), strict=True))
     units = iter([stored]) if is_opaque else _shown_records(stored, record_count)
@@ -70,7 +70,7 @@ def show_batches(
     state: Integers,
     out: Bytes,
 ) -> int:
-    """Show what is live and wanted of verified batches."""
+    """Show the live, requested units of verified batches."""
     for base_seq, at, _, base_offset, _, count, length in entries.tolist()[state[SHOW_ENTRY] :]:
         codec, flags = buffer[at - shift + 94 : at - shift + 96].tolist()
         if codec:
@@ -85,7 +85,7 @@ def show_batches(
 
 
 def _shown(unit: bytes, offset: int, state: Integers, out: Bytes) -> bool:
-    """Show one unit; false if there is no room for it, or none behind it."""
+    """Show one unit. Returns False if it does not fit, or nothing fits after it."""
     before = max(0, int(state[SHOW_FROM]) - offset)
     wanted = unit[before:]
     if not wanted:

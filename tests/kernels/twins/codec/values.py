@@ -1,4 +1,4 @@
-"""The same by the objects themselves: an address is turned back into the list that is there."""
+"""The same through the objects themselves: the address is converted back to the list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _list_at(address: int, count: int) -> list[object]:
 
 
 def measure_values(values: int, count: int, wanted_type: int) -> int:
-    """Bytes of all values together; −1 if one is not of exactly this type."""
+    """Total size of the values; −1 if one is not exactly of this type."""
     wanted = ctypes.cast(wanted_type, ctypes.py_object).value
     found = _list_at(values, count)
     if any(type(value) is not wanted for value in found):
@@ -30,7 +30,7 @@ def _block(values: int, count: int) -> bytes:
 
 
 def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
-    """Write what follows of the block, as far as it goes; where it ends."""
+    """Write the next bytes of the block, as far as they fit. Returns their end."""
     block = _block(values, count)
     start = len(_block(values, cursor[0])) + cursor[1]
     part = block[start : start + end - at]
@@ -42,14 +42,14 @@ def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, e
 
 
 def join_summed(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
-    """The same, and the checksum goes on over it."""
+    """`join_part`, and continue the checksum."""
     after = join_part(values, count, cursor, target, at, end)
     cursor[2] = crc32c(target, at, after, int(cursor[2]))
     return after
 
 
 def join_values(values: int, count: int, target: Bytes) -> int:
-    """Write a record for each value; the CRC-32C of all."""
+    """Write a record for each value. Returns the CRC-32C of all."""
     block = _block(values, count)
     target[: len(block)] = memoryview(block)
     return crc32c(target, 0, len(block), 0)

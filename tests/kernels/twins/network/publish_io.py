@@ -1,4 +1,4 @@
-"""What the kernels of `publish_io` mean: frame by frame, and an ACK frame by `struct`."""
+"""The kernels of `publish_io`: frame by frame, with acks built by `struct`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seawall.kernels.codec.frames import (
     Rows,
 )
 from seawall.kernels.log.cycle_records import LARGE_SIZE
-from seawall.kernels.network import publish_io as places
+from seawall.kernels.network import publish_io as kernel
 from seawall.kernels.runtime.memory import Array, Bytes
 from seawall.kernels.runtime.tables import Values
 from twins.admission.arriving import judge_batch
@@ -64,7 +64,7 @@ def accept_batches(
     rows: Rows,
     state: Values,
 ) -> int:
-    """Frame by frame, up to the first that is not handled here."""
+    """Accept frame by frame, up to the first that is not handled here."""
     connection = connections[index]
     state[:] = 0
     state[STATE_VERSION] = 2
@@ -72,7 +72,7 @@ def accept_batches(
     connection["rest_at"], connection["rest_end"], connection["end"] = int(state[STATE_CONSUMED]), end, end
     for frame in rows[: int(state[STATE_FRAMES])]:
         if not _is_handled(connection, buffer, frame, orders):
-            connection["state"], connection["rest_at"] = places.RETURNED, int(frame["at"])
+            connection["state"], connection["rest_at"] = kernel.RETURNED, int(frame["at"])
             return count
         level, topic_id = int(buffer[int(frame["at"]) + LEVEL_AT]), int(frame["topic_id"])
         row = received[count]
@@ -83,7 +83,7 @@ def accept_batches(
         connection["highest"] += 1
         count += 1
     if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
-        connection["state"] = places.RETURNED
+        connection["state"] = kernel.RETURNED
     return count
 
 
@@ -101,19 +101,19 @@ def accept_v1_frames(
     frame_counts: Values,
     state: Values,
 ) -> int:
-    """Batches of all frames but those from the first on that cannot be one."""
+    """Convert all frames to batches, up to the first that cannot be one."""
     connection = connections[index]
     state[:] = 0
     state[STATE_VERSION] = 1
     code = split_frames(buffer, at, end, int(connection["payload_max"]), rows, state)
     frames, topic_id = rows[: int(state[STATE_FRAMES])], int(connection["topic_id"])
     connection["rest_at"], connection["rest_end"], connection["end"] = int(state[STATE_CONSUMED]), end, end
-    is_over = code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE
+    has_ended = code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE
     order = int(orders[topic_id]) if topic_id < len(orders) else NO_TOPIC
-    is_ours = order not in (0, NO_TOPIC) and len(frames) and frames[0]["topic_id"] == connection["wire_topic"]
-    made = taken = 0
-    if is_ours:
-        out = buffer[end:][: places.V1_RECEIVE_SIZE - LARGE_SIZE]
+    is_handled = order not in (0, NO_TOPIC) and len(frames) and frames[0]["topic_id"] == connection["wire_topic"]
+    made = frames_used = 0
+    if is_handled:
+        out = buffer[end:][: kernel.V1_RECEIVE_SIZE - LARGE_SIZE]
         numbers = (0, topic_id, int(connection["client_id"]), int(connection["highest"]) + 1, LARGE_SIZE - 97)
         made_rows = made_rows[: max(0, len(received) - count)]
         made = make_batches(buffer, frames, *numbers, out, made_rows, frame_counts)
@@ -123,19 +123,19 @@ def accept_v1_frames(
         row = received[count]
         row["connection"], row["at"], row["size"] = index, end + int(batch["at"]), int(batch["size"])
         row["is_strong"], row["level"], row["is_staged"] = order == 5, 2, 0
-        row["frames_at"], row["frames"] = int(frames[taken]["at"]), frame_count
+        row["frames_at"], row["frames"] = int(frames[frames_used]["at"]), frame_count
         connection["highest"] += 1
         connection["end"] = int(row["at"]) + int(row["size"])
-        count, taken = count + 1, taken + frame_count
-    if taken < len(frames):
-        connection["rest_at"] = int(frames[taken]["at"])
-    if is_over or taken < len(frames):
-        connection["state"] = places.RETURNED
+        count, frames_used = count + 1, frames_used + frame_count
+    if frames_used < len(frames):
+        connection["rest_at"] = int(frames[frames_used]["at"])
+    if has_ended or frames_used < len(frames):
+        connection["state"] = kernel.RETURNED
     return count
 
 
 def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int) -> int:
-    """One header after the other, with the id of each frame."""
+    """Write one header per frame, with the id of the frame."""
     frames = []
     for row in received[first:end]:
         frame_at = int(row["frames_at"])
@@ -152,7 +152,7 @@ def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: By
 def write_ack(
     connections: Array, index: int, buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int
 ) -> int:
-    """The entries, joined where they may be, and the header before them."""
+    """Write the header and the entries, merged where allowed."""
     connection = connections[index]
     entries: list[tuple[int, ...]] = []
     can_join = False

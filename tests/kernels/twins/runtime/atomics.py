@@ -1,6 +1,6 @@
-"""What the atomic operations do to the memory, for a caller that is alone with it.
+"""What the atomic operations do to memory that only the caller uses.
 
-How they order accesses of several threads is their purpose, and nothing a twin can show.
+Their purpose is to order the accesses of several threads, which a twin cannot show.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def store_release_u64(array: _Words, index: int, value: int) -> None:
 
 
 def fetch_add_u64(array: _Words, index: int, value: int) -> int:
-    """Add modulo 2^64; the value before."""
+    """Add modulo 2^64; returns the previous value."""
     before = int(array[index])
     array[index] = (before + value) % 2**64
     return before
 
 
 def compare_exchange_u64(array: _Words, index: int, expected: int, desired: int) -> int:
-    """Set the element if it is as expected; the value before."""
+    """Set the element if it is as expected; returns the previous value."""
     before = int(array[index])
     array[index] = desired if before == expected else before
     return before
@@ -49,21 +49,21 @@ def store_release_u32(array: _HalfWords, index: int, value: int) -> None:
 
 
 def fetch_add_u32(array: _HalfWords, index: int, value: int) -> int:
-    """Add modulo 2^32; the value before."""
+    """Add modulo 2^32; returns the previous value."""
     before = int(array[index])
     array[index] = (before + value) % 2**32
     return before
 
 
 def compare_exchange_u32(array: _HalfWords, index: int, expected: int, desired: int) -> int:
-    """Set the element if it is as expected; the value before."""
+    """Set the element if it is as expected; returns the previous value."""
     before = int(array[index])
     array[index] = desired if before == expected else before
     return before
 
 
 def flush_lines(array: Bytes, start: int, end: int) -> None:
-    """Change nothing: where bytes are cached is not visible to who reads them."""
+    """Change nothing: a reader cannot see where bytes are cached."""
 
 
 def add_many(array: _Words, index: int, times: int) -> int:

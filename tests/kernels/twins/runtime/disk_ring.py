@@ -1,6 +1,6 @@
-"""The bookkeeping of a disk ring: what a server may start, what a result means for what follows.
+"""The bookkeeping of a disk ring: which operations a server may start, and what a result means for later operations.
 
-Everything that calls the operating system has no twin; a simulated disk stands in for it through the same functions.
+Kernels that call the operating system have no twin; a simulated disk replaces them through the same functions.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from seawall.kernels.runtime.memory import Bytes
 from seawall.kernels.runtime.rings import COUNTER_WORDS, Words
 from twins.runtime.rings import ring_is_ready, ring_pop, ring_push
 
-#: Words ahead of the slots; the result of a server is put together in eight of them.
+#: Words before the slots; the server assembles its result in eight of them.
 _FIXED_WORDS = ring_words(0)
 _RESULT_AT = 48
 _RESULT_WORDS = 7
 
 
 def submit_counters(ring: Words) -> Words:
-    """The last words but one counter block ahead of the slots."""
+    """The second to last counter block before the slots."""
     return ring[_FIXED_WORDS - 2 * COUNTER_WORDS : _FIXED_WORDS - COUNTER_WORDS]
 
 
 def complete_counters(ring: Words) -> Words:
-    """The last words ahead of the slots."""
+    """The last counter block before the slots."""
     return ring[_FIXED_WORDS - COUNTER_WORDS : _FIXED_WORDS]
 
 
@@ -57,22 +57,22 @@ def complete_slots(ring: Words) -> Words:
 
 
 def submit(ring: Words, operation: Words) -> int:
-    """Publish one operation: 1, or 0 if the ring is full."""
+    """Publish one operation. Returns 1, or 0 if the ring is full."""
     return ring_push(submit_slots(ring), submit_counters(ring), operation)
 
 
 def next_operation(ring: Words, operation: Words) -> int:
-    """Take the next operation: 1, or 0 if none waits."""
+    """Pop the next operation. Returns 1, or 0 if none is queued."""
     return ring_pop(submit_slots(ring), submit_counters(ring), operation)
 
 
 def has_operation(ring: Words) -> int:
-    """Whether an operation waits."""
+    """1 if an operation is queued, else 0."""
     return ring_is_ready(submit_slots(ring), submit_counters(ring))
 
 
 def sleep_is_due(ring: Words) -> int:
-    """1 and the flag set if there is neither work nor a wish to stop. How long to look first is no part of it."""
+    """Set the flag and return 1 if there is neither work nor a stop request. How long to spin is not specified."""
     if has_operation(ring):
         return 0
     ring[CONTROL_SLEEPING] = int(ring[CONTROL_STOP] == 0)
@@ -80,7 +80,7 @@ def sleep_is_due(ring: Words) -> int:
 
 
 def refusal(ring: Words, operation: Words) -> int:
-    """Why an operation may not start, or 0."""
+    """The error of an operation that may not start, or 0."""
     reads = operation[SUBMIT_OPERATION] & OPERATION_MASK == READ
     if ring[CONTROL_CHAIN_BROKEN]:
         return -errno.ECANCELED
@@ -88,7 +88,7 @@ def refusal(ring: Words, operation: Words) -> int:
 
 
 def publish(ring: Words, tag: int, operation: int, result: int) -> None:
-    """Publish a result; the first failed sync poisons, and nothing but reads succeeds after it."""
+    """Publish a result; the first failed sync poisons the ring, after which only reads succeed."""
     kind = operation & OPERATION_MASK
     poisoned = ring[CONTROL_POISON] != 0
     if poisoned and kind != READ and result >= 0:
@@ -101,7 +101,7 @@ def publish(ring: Words, tag: int, operation: int, result: int) -> None:
 
 
 def settle(ring: Words, operation: Words, result: int) -> None:
-    """Publish a result; a link holds only behind what was done in full."""
+    """Publish a result; the rest of a chain runs only after full success."""
     flags = int(operation[SUBMIT_OPERATION])
     done = result >= 0 if flags & OPERATION_MASK == SYNC else result == operation[SUBMIT_BYTES]
     ring[CONTROL_CHAIN_BROKEN] = int(bool(flags & LINK) and not done)
@@ -109,5 +109,5 @@ def settle(ring: Words, operation: Words, result: int) -> None:
 
 
 def buffer_address(buffer: Bytes) -> int:
-    """The address, as numpy tells it."""
+    """The address as reported by numpy."""
     return int(buffer.ctypes.data)

@@ -1,4 +1,4 @@
-"""What copying means, one byte after another."""
+"""What copying means, byte by byte."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, len
 
 
 def copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
-    """The same, wherever it goes."""
+    """The same: whether caches are bypassed is not visible."""
     copy_block(target, target_at, source, source_at, length)

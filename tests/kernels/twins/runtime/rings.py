@@ -10,7 +10,7 @@ def _rows(slots: Words) -> Words:
 
 
 def ring_push(slots: Words, counters: Words, content: Words) -> int:
-    """Fill the next row unless as many slots are unread as there are rows."""
+    """Fill the next row, unless all rows are unread."""
     rows = _rows(slots)
     unread = counters[PRODUCED] - counters[CONSUMED]
     if unread >= len(rows):
@@ -22,14 +22,14 @@ def ring_push(slots: Words, counters: Words, content: Words) -> int:
 
 
 def ring_is_ready(slots: Words, counters: Words) -> int:
-    """1 if the token of the next row to read is that of this lap."""
+    """1 if the next row to read has the token of this lap."""
     rows = _rows(slots)
     index = int(counters[CONSUMED])
     return int(rows[index % len(rows)][-1] == index + 1)
 
 
 def ring_pop(slots: Words, counters: Words, content: Words) -> int:
-    """Read the next row, if it is ready, and count it as read."""
+    """Read the next row if it is ready, and count it as read."""
     if not ring_is_ready(slots, counters):
         return 0
     rows = _rows(slots)

@@ -1,4 +1,4 @@
-"""Slots seen as a table: row = absolute index modulo rows, one column the token. One caller at a time."""
+"""Slots seen as a table: row = absolute index modulo rows, one column is the token. One caller at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def _rows(slots: Words) -> Words:
 
 
 def slot_base(capacity: int, index: int) -> int:
-    """Where the row of an index begins."""
+    """The first word of the row of an index."""
     return divmod(index, capacity)[1] * SLOT_WORDS
 
 
 def publish_slot(slots: Words, token_word: int, index: int, content: Words) -> None:
-    """Fill the row, with index + 1 in the column of the token."""
+    """Fill the row, with index + 1 in the token column."""
     row = content.tolist()
     row[token_word] = index + 1
     rows = _rows(slots)
@@ -25,7 +25,7 @@ def publish_slot(slots: Words, token_word: int, index: int, content: Words) -> N
 
 
 def read_slot(slots: Words, token_word: int, index: int, content: Words) -> int:
-    """Copy the row if its token is that of the index."""
+    """Copy the row if its token matches the index."""
     rows = _rows(slots)
     row = rows[index % len(rows)]
     if row[token_word] != index + 1:
@@ -35,7 +35,7 @@ def read_slot(slots: Words, token_word: int, index: int, content: Words) -> int:
 
 
 def ready_slots(slots: Words, token_word: int, first: int, limit: int) -> int:
-    """Length of the run of rows whose token fits, beginning with that of `first`."""
+    """Length of the run of rows with a matching token, starting at `first`."""
     rows = _rows(slots)
     indexes = range(first, first + min(limit, len(rows)))
     return len(list(takewhile(lambda index: rows[index % len(rows)][token_word] == index + 1, indexes)))

@@ -1,7 +1,7 @@
 """A dict for the hash table, a sorted list for the heap.
 
-Where an entry lies is the kernel's own business. That a table takes no new key once three quarters of its slots are
-used, and a heap none once its arrays are full, is part of the meaning.
+The position of an entry is up to the kernel. Two bounds are part of the meaning: a table takes no new key once three
+quarters of its slots are used, and a heap takes no pair once its arrays are full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HALF = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class Table:
-    """A table of so many slots."""
+    """A table with a fixed number of slots."""
 
     slots: int
     entries: dict[int, int] = field(default_factory=dict)
@@ -25,14 +25,14 @@ class Table:
 
 @dataclass(slots=True)
 class Heap:
-    """A heap with room for so many pairs, smallest first."""
+    """A heap with a fixed capacity of pairs, smallest first."""
 
-    space: int
+    capacity: int
     pairs: list[tuple[int, int]] = field(default_factory=list)
 
 
 def home_slot(key: int, slots: int) -> int:
-    """The slot a key wants: the low half times a constant, its upper bits into the high half, that times it again."""
+    """The home slot of a key: multiply the low half, mix its upper bits into the high half, and multiply that too."""
     low = (key & _HALF) * _MIX
     high = (key >> 32) ^ (low >> 32)
     mixed = (low & _HALF) ^ (high * _MIX) ^ (low >> 29)
@@ -40,7 +40,7 @@ def home_slot(key: int, slots: int) -> int:
 
 
 def table_find(table: Table, key: int) -> int:
-    """The value of a key here, its slot in the kernel's arrays; or ABSENT."""
+    """The value of a key (the kernel returns its slot), or ABSENT."""
     return table.entries.get(key, ABSENT)
 
 
@@ -61,21 +61,21 @@ def table_remove(table: Table, key: int) -> int:
 
 
 def comes_before(key: int, value: int, other_key: int, other_value: int) -> bool:
-    """Whether a pair leaves the heap ahead of another."""
+    """True if a pair leaves the heap before another."""
     return (key, value) < (other_key, other_value)
 
 
 def heap_push(heap: Heap, key: int, value: int) -> int:
     """Add a pair."""
-    if len(heap.pairs) == heap.space:
+    if len(heap.pairs) == heap.capacity:
         return FULL
     insort(heap.pairs, (key, value))
     return ADDED
 
 
-def heap_pop(heap: Heap, taken: Values) -> int:
-    """Remove the smallest pair into `taken`."""
+def heap_pop(heap: Heap, popped: Values) -> int:
+    """Remove the smallest pair into `popped`."""
     if not heap.pairs:
         return ABSENT
-    taken[0], taken[1] = heap.pairs.pop(0)
+    popped[0], popped[1] = heap.pairs.pop(0)
     return PRESENT
