@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from seawall.client.connection.aio_connection import AsyncConnection, PendingRequest
+from seawall.client.connection.attempts import RequestAttempts
 from seawall.client.connection.requests import request_hello
-from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.connection.retry import seconds
 from seawall.client.connection.targets import Target
 from seawall.client.read.answer_size import AnswerSize
-from seawall.errors import FullError, OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.errors import FullError, RetryableError, WrongStateError
+from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import OwnProcess
 from seawall.limits import REQUESTS_MAX
 from seawall.wire.format.decoder import Frame
@@ -41,6 +43,7 @@ class AsyncRequests:
         self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._next_address = 0
         self._is_closed = False
+        self._clock = OsClock()
         self._process = OwnProcess("log")
 
     def check_open(self) -> None:
@@ -94,9 +97,7 @@ class AsyncRequests:
     async def _with_connection(
         self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool
     ) -> _Result:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.target.timeout_s
-        backoff = Backoff()
+        attempts = RequestAttempts(self.target, self._clock.monotonic_ns(), is_repeatable=is_repeatable)
         while True:
             connection = None
             try:
@@ -105,19 +106,11 @@ class AsyncRequests:
             except FullError:
                 raise
             except (ConnectionError, RetryableError) as error:
-                is_refused = isinstance(error, RetryableError)
-                if connection is not None and not is_repeatable and not is_refused:
-                    raise OutcomeUnknownError(f"the connection was lost before the answer came: {error}") from error
-                pause_s = seconds(backoff.pause_ns())
-                if loop.time() + pause_s >= deadline:
-                    if is_refused:
-                        raise
-                    raise RetryableError(f"no answer of {self.target}: {error}") from error
-                await asyncio.sleep(pause_s)
+                now_ns = self._clock.monotonic_ns()
+                pause_ns = attempts.pause_ns(error, now_ns, was_sent=connection is not None)
+                await asyncio.sleep(seconds(pause_ns))
             except TimeoutError as error:
-                if is_repeatable:
-                    raise RetryableError(f"{self.target} did not answer in time") from error
-                raise OutcomeUnknownError(f"{self.target} did not answer in time") from error
+                raise attempts.timed_out(error) from error
 
     async def open_connection(self) -> AsyncConnection:
         """Open a new connection to the first address that answers."""

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from seawall.client.connection.attempts import RequestAttempts
 from seawall.client.connection.connection import Connection
-from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.connection.retry import seconds
 from seawall.client.connection.targets import Target
 from seawall.client.read.answer_size import AnswerSize
-from seawall.errors import FullError, OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
+from seawall.errors import FullError, RetryableError, SeawallError, WrongStateError
 from seawall.io.interfaces import Clock
 from seawall.io.network.waitable_streams import await_streams
 from seawall.io.process.clocks import OsClock
@@ -115,36 +116,27 @@ class Requests:
         `first` is a connection with a request in flight, to be used before all others. A caller that leaves a request
         in flight calls `discard` when it does not want the response any more.
         """
-        deadline_ns = self.clock.monotonic_ns() + int(self.target.timeout_s * 1e9)
-        backoff = Backoff()
+        attempts = RequestAttempts(self.target, self.clock.monotonic_ns(), is_repeatable=is_repeatable)
         while True:
             connection = None
             try:
-                connection = self._take(deadline_ns) if first is None else self._reclaim(first)
+                connection = self._take(attempts.deadline_ns) if first is None else self._reclaim(first)
                 result = work(connection)
             except FullError:
                 self._release(connection, keep=True)
                 raise
             except (ConnectionError, RetryableError) as error:
-                is_refused = isinstance(error, RetryableError)
-                self._release(connection, keep=is_refused)
+                self._release(connection, keep=isinstance(error, RetryableError))
                 if connection is not None and connection is first:
                     # It was idle for a while: its loss does not count as a failed attempt.
                     first = None
                     continue
-                if connection is not None and not is_repeatable and not is_refused:
-                    raise OutcomeUnknownError(f"the connection was lost before the answer came: {error}") from error
-                pause_ns = backoff.pause_ns()
-                if self.clock.monotonic_ns() + pause_ns >= deadline_ns:
-                    if is_refused:
-                        raise
-                    raise RetryableError(f"no answer of {self.target}: {error}") from error
+                now_ns = self.clock.monotonic_ns()
+                pause_ns = attempts.pause_ns(error, now_ns, was_sent=connection is not None)
                 await_streams([], None, seconds(pause_ns))
             except TimeoutError as error:
                 self._release(connection, keep=False)
-                if is_repeatable:
-                    raise RetryableError(str(error)) from error
-                raise OutcomeUnknownError(str(error)) from error
+                raise attempts.timed_out(error) from error
             except SeawallError:
                 self._release(connection, keep=True)
                 raise

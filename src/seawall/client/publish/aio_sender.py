@@ -13,8 +13,9 @@ from contextlib import suppress
 
 from seawall.api.publishable import Records
 from seawall.client.connection.aio_connection import AsyncConnection
+from seawall.client.connection.attempts import SessionAttempts
 from seawall.client.connection.refusals import SESSION_ENDING
-from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.connection.retry import seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
@@ -43,16 +44,13 @@ class AsyncSender:
         self._loop = asyncio.get_running_loop()
         self._connections: list[AsyncConnection] = []
         self._rotation = 0
-        self._backoff = Backoff()
+        self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
         self._verdicts = Verdicts(outgoing, self._clock)
         self._is_closed = False
         self._push_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
-        self._last_loss: Exception = ConnectionError("no connection yet")
-        #: Since when no server has answered; 0 while one does.
-        self._unreachable_since = self._loop.time()
         self._task: asyncio.Task[None] | None = None
         #: The error that ended the session.
         self.failure: SeawallError | None = None
@@ -218,8 +216,7 @@ class AsyncSender:
 
     def _apply(self, frame: Frame) -> None:
         if frame.header.kind == Kind.ACK:
-            self._unreachable_since = 0.0
-            self._backoff.succeeded()
+            self._attempts.answered()
         try:
             self._verdicts.apply(frame)
         except SESSION_ENDING as error:
@@ -248,65 +245,58 @@ class AsyncSender:
     async def _connect_while_usable(self) -> None:
         while self.failure is None:
             self._lost.clear()
-            problem: Exception | None = None
-            if len(self._connections) < self._wanted:
-                problem = await self._connect()
-                if problem is None:
-                    continue
-            else:
+            pause_ns = self._attempts.connect_after_ns - self._clock.monotonic_ns()
+            if len(self._connections) >= self._wanted:
                 await self._lost.wait()
-                problem = self._last_loss
-            self._fail_if_final(problem)
-            await asyncio.sleep(seconds(self._backoff.pause_ns()))
+            elif pause_ns > 0:
+                await asyncio.sleep(seconds(pause_ns))
+            else:
+                await self._connect()
 
-    def _fail_if_final(self, problem: Exception) -> None:
-        """Fail the session if an error is permanent, or if the target's timeout has passed."""
-        if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
-            self._fail(problem)
-        elif not self._connections:
-            now = self._loop.time()
-            self._unreachable_since = self._unreachable_since or now
-            if now - self._unreachable_since >= self._target.timeout_s:
-                unreachable_s = now - self._unreachable_since
-                self._fail(RetryableError(f"no server at {self._target} for {unreachable_s:.1f} s: {problem}"))
-
-    async def _connect(self) -> Exception | None:
-        """Open one more connection; returns the error that prevented it, or None."""
-        address = self._target.addresses[self._rotation % len(self._target.addresses)]
+    async def _connect(self) -> None:
+        """Open one more connection."""
+        address = self._attempts.next_address()
         try:
             connection = await AsyncConnection.open(
                 address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
             )
         except (ConnectionError, SeawallError) as error:
-            self._rotation += 1
-            return error
+            self._fail_if(self._attempts.failed(error, address, self._clock.monotonic_ns()))
+            return
         try:
-            if not self._session.is_granted(connection.welcome):
-                connection.close()
-                return None
+            is_granted = self._session.is_granted(connection.welcome)
         except FencedError as error:
             connection.close()
-            return error
+            self._fail_if(self._attempts.failed(error, address, self._clock.monotonic_ns()))
+            return
+        if not is_granted:
+            connection.close()
+            self._attempts.not_granted()
+            return
         connection.on_frame, connection.on_space, connection.on_lost = self._handle, self._push_soon, self._drop
         self._connections.append(connection)
-        if self._outgoing.is_empty:
-            self._unreachable_since = 0.0
+        self._attempts.connected(is_idle=self._outgoing.is_empty)
         if not connection.is_open:
             self._drop(connection, ConnectionError("lost at once"))
         self._push()
         self._run_callbacks()
-        return None
 
     def _drop(self, connection: AsyncConnection, error: Exception) -> None:
-        self._last_loss = error
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self._outgoing.lost(connection)
-            if self.failure is not None:
-                self._fail(self.failure)
-            self._lost.set()
-            if not self._is_closed:
-                self._push_soon()
+        if connection not in self._connections:
+            return
+        self._connections.remove(connection)
+        self._outgoing.lost(connection)
+        if self.failure is not None:
+            self._fail(self.failure)
+        now_ns = self._clock.monotonic_ns()
+        if not self._is_closed:
+            self._fail_if(self._attempts.lost(error, connection.address, now_ns, others_left=bool(self._connections)))
+            self._push_soon()
+        self._lost.set()
+
+    def _fail_if(self, error: SeawallError | None) -> None:
+        if error is not None:
+            self._fail(error)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error

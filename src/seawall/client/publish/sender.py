@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from seawall.api.publishable import Records
+from seawall.client.connection.attempts import SessionAttempts
 from seawall.client.connection.connection import Connection
 from seawall.client.connection.refusals import SESSION_ENDING
-from seawall.client.connection.retry import Backoff, deadline_ns, seconds
+from seawall.client.connection.retry import deadline_ns, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
@@ -84,11 +85,8 @@ class Sender:
         self._waiters: list[_Waiter] = []
         #: Set when `close` starts, and when all records are failed.
         self._is_closed = self._is_over = False
-        self._backoff = Backoff()
+        self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
         self._verdicts = Verdicts(outgoing, self._clock)
-        self._connect_after_ns = 0
-        #: Since when no server has answered; 0 while one does.
-        self._unreachable_since_ns = self._clock.monotonic_ns()
         #: The error that ended the session.
         self.failure: SeawallError | None = None
         self._fail_guard = FailAll(self._fail)
@@ -338,9 +336,9 @@ class Sender:
     def _lead_once(self, left_ns: int) -> None:
         """One round of connecting, sending and receiving. Called with the lock, and releases it while waiting."""
         now_ns = self._clock.monotonic_ns()
-        if len(self._connections) < self._wanted and now_ns >= self._connect_after_ns:
+        if len(self._connections) < self._wanted and now_ns >= self._attempts.connect_after_ns:
             # Return to the caller, which may wait for this connection.
-            self._connect(now_ns, left_ns)
+            self._connect(left_ns)
             self._push(self._clock.monotonic_ns())
             return
         self._push(now_ns, is_leader=True)
@@ -372,7 +370,7 @@ class Sender:
         """When the next timer is due."""
         due_ns = now_ns + POLL_NS
         if len(self._connections) < self._wanted:
-            due_ns = min(due_ns, self._connect_after_ns)
+            due_ns = min(due_ns, self._attempts.connect_after_ns)
         outgoing_ns = self._outgoing.due_ns()
         if outgoing_ns is not None and outgoing_ns > now_ns:
             due_ns = min(due_ns, outgoing_ns)
@@ -420,23 +418,17 @@ class Sender:
 
     def _handle(self, frame: Frame) -> None:
         if frame.header.kind == Kind.ACK:
-            self._mark_reachable()
+            self._attempts.answered()
         try:
             self._verdicts.apply(frame)
         except SESSION_ENDING as error:
             self._fail(error)
 
-    def _mark_reachable(self) -> None:
-        """A server has answered: restart timeout and backoff."""
-        self._unreachable_since_ns = 0
-        self._backoff.succeeded()
-
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def _connect(self, now_ns: int, left_ns: int) -> None:
+    def _connect(self, left_ns: int) -> None:
         """Open one more connection, without the lock meanwhile."""
-        address = self._target.addresses[self._rotation % len(self._target.addresses)]
-        hello = self._session.hello()
+        address, hello = self._attempts.next_address(), self._session.hello()
         timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
         problem: Exception | None = None
         connection = None
@@ -451,27 +443,16 @@ class Sender:
         try:
             if connection is not None and self._session.is_granted(connection.welcome):
                 self._connections.append(connection)
-                if self._outgoing.is_empty:
-                    self._unreachable_since_ns = 0
-                self._connect_after_ns = 0
+                self._attempts.connected(is_idle=self._outgoing.is_empty)
                 return
         except FencedError as error:
             problem = error
         if connection is not None:
             connection.close()
-        self._rotation += 1
-        self._connect_after_ns = now_ns + (self._backoff.pause_ns() if problem is not None else 0)
-        if problem is not None:
-            self._fail_if_final(problem, address)
-
-    def _fail_if_final(self, problem: Exception, address: str) -> None:
-        """Fail the session if an error is permanent, or if the target's timeout has passed."""
-        if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
-            self._fail(problem)
-        elif self._unreachable_since_ns:
-            unreachable_ns = self._clock.monotonic_ns() - self._unreachable_since_ns
-            if unreachable_ns >= self._target.timeout_s * 1e9:
-                self._fail(RetryableError(f"no server at {address} for {seconds(unreachable_ns):.1f} s: {problem}"))
+        if problem is None:
+            self._attempts.not_granted()
+        else:
+            self._fail_if(self._attempts.failed(problem, address, self._clock.monotonic_ns()))
 
     def _drop(self, connection: Connection, error: Exception) -> None:
         if connection not in self._connections:
@@ -482,12 +463,11 @@ class Sender:
         if self.failure is not None:
             self._outgoing.fail(self.failure)
         now_ns = self._clock.monotonic_ns()
-        if not self._connections and not self._unreachable_since_ns:
-            self._unreachable_since_ns = now_ns
-        if self._connect_after_ns == 0:
-            self._connect_after_ns = now_ns + self._backoff.pause_ns()
-        if not self._connections:
-            self._fail_if_final(error, connection.address)
+        self._fail_if(self._attempts.lost(error, connection.address, now_ns, others_left=bool(self._connections)))
+
+    def _fail_if(self, error: SeawallError | None) -> None:
+        if error is not None:
+            self._fail(error)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error

@@ -75,7 +75,7 @@ class WaitingSender(Sender):
                     exchange.connection.record_exchange(now_ns)
                     outgoing.finish_exchange(batch, base_seq, position, timestamp_ns, now_ns)
                     outgoing.allow(*window)
-                    self._mark_reachable()
+                    self._attempts.answered()
                     self._verdicts.stored()
         finally:
             lock.release()
