@@ -21,6 +21,7 @@ import pytest
 from seawall import limits
 from seawall.config import DiskBackend
 from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.io.disk import disk_ring as ring_module
 from seawall.io.disk import ring_backends
 from seawall.io.disk.disk_ring import Completion, DiskRing, Event, serve_inline, serve_with
 from seawall.io.disk.ring_backends import open_disk_ring
