@@ -314,7 +314,7 @@ class _Walk:
         return window.next_file_at
 
     def _scan(self, window: WalWindow, at: WalAddress, epoch: LaneEpoch) -> WalAddress:
-        """Accept all epochs in the window that simply follow `epoch`; puts their batches in `_rows`, returns their end."""
+        """Accept all epochs in the window that simply follow `epoch`; returns their end. `_rows` has their batches."""
         walk = self._walk
         walk[:] = 0
         walk[kernels.WALK_EPOCH] = epoch
