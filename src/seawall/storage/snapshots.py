@@ -251,5 +251,5 @@ def _parse_sections(data: bytes, at: int, end: int, count: int, path: str) -> di
         previous = number
         at += length
     if at != end:
-        raise CorruptionError(f"{path}: {end - at} bytes behind the last section")
+        raise CorruptionError(f"{path}: {end - at} bytes after the last section")
     return sections

@@ -52,7 +52,7 @@ from seawall.storage.segments.segment import SealedSegment
 from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal.epochs import WalAddress
-from seawall.storage.wal.files import SPARE_NAME, wal_addresses, wal_path
+from seawall.storage.wal.files import PREALLOCATED_NAME, wal_addresses, wal_path
 from seawall.storage.wal.reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["ExpectedBatches", "KnownTopic", "Verification"]
@@ -166,7 +166,7 @@ class Verification:
         for first_at in starts:
             self._count(wal_path(directory, first_at))
         for name in self._files.list(directory):
-            if name != SPARE_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
+            if name != PREALLOCATED_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
                 self._note_name(f"{directory}/{name}")
         needed = [snapshot.wal_from_at for snapshot in self._snapshots[: limits.SNAPSHOTS_KEPT]] or [0]
         from_at = min(*needed, starts[0]) if starts else min(needed)

@@ -20,11 +20,11 @@ import numpy as np
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB, MIB
 
-__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "BufferPool"]
+__all__ = ["BUFFER_SIZE_MAX", "BUFFER_SIZE_MIN", "BufferPool"]
 
 #: Smallest and largest buffer; the largest ones ask for huge pages.
-PIECE_SIZE_MIN: Final = 64 * KIB
-PIECE_SIZE_MAX: Final = 4 * MIB
+BUFFER_SIZE_MIN: Final = 64 * KIB
+BUFFER_SIZE_MAX: Final = 4 * MIB
 #: Free bytes the pool keeps, beside half of the bytes in use: files are freed whole, and grow buffer by buffer.
 _FREE_SIZE_MIN: Final = 64 * MIB
 
@@ -56,7 +56,7 @@ class BufferPool:
         self._collect_returned()
         if memory is None:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if size >= PIECE_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
+            if size >= BUFFER_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
                 memory.madvise(mmap.MADV_HUGEPAGE)
         buffer: Bytes = np.frombuffer(memory, np.uint8)
         # Slices of the array, and slices of those, keep a reference to it.

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from seawall.errors import InvalidInputError
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, PIECE_SIZE_MIN, BufferPool
+from seawall.io.disk.buffer_pool import BUFFER_SIZE_MAX, BUFFER_SIZE_MIN, BufferPool
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
 from seawall.kernels.runtime.memory import Bytes, copy_out
 from seawall.limits import KIB
@@ -37,7 +37,7 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 
 def _buffer_size(size: int) -> int:
     """The size of the next buffer for `size` more bytes: a power of two within the limits."""
-    return min(max(PIECE_SIZE_MIN, 1 << (size - 1).bit_length()), PIECE_SIZE_MAX)
+    return min(max(BUFFER_SIZE_MIN, 1 << (size - 1).bit_length()), BUFFER_SIZE_MAX)
 
 
 class _Extent:

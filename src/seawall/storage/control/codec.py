@@ -271,7 +271,7 @@ class Checkpoint:
     def __post_init__(self) -> None:
         require_unsigned(self.absorbed_at, self.position, self.previous_at)
         if self.absorbed_at < self.previous_at:
-            raise InvalidInputError(f"checkpoint at {self.absorbed_at} goes back behind {self.previous_at}")
+            raise InvalidInputError(f"checkpoint at {self.absorbed_at} goes back before {self.previous_at}")
 
     @property
     def topic_id(self) -> TopicId:

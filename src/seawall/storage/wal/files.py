@@ -26,7 +26,7 @@ from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal.epochs import WalAddress
 
 #: Name of the preallocated next file.
-SPARE_NAME: Final = "wal-next.preparing"
+PREALLOCATED_NAME: Final = "wal-next.preparing"
 
 _NAME: Final = re.compile(r"wal-([0-9]{20})\.wal")
 
@@ -79,9 +79,9 @@ def wal_path(directory: str, first_at: WalAddress) -> str:
     return f"{directory}/wal-{first_at:020d}.wal"
 
 
-def spare_path(directory: str) -> str:
+def preallocated_path(directory: str) -> str:
     """The path of the preallocated next file."""
-    return f"{directory}/{SPARE_NAME}"
+    return f"{directory}/{PREALLOCATED_NAME}"
 
 
 def wal_addresses(files: Files, directory: str) -> list[WalAddress]:
@@ -117,17 +117,17 @@ def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
         raise no_descriptor(error, path) from error
 
 
-def reserve_spare(files: Files, directory: str, size: int) -> File:
+def preallocate_file(files: Files, directory: str, size: int) -> File:
     """Create the preallocated next file; its space is reserved but not durable. `DiskFullError` if there is none."""
-    path = spare_path(directory)
+    path = preallocated_path(directory)
     if files.exists(path):
         files.unlink(path)
     try:
-        spare = files.open(path, exclusive=True)
+        preallocated = files.open(path, exclusive=True)
         try:
-            spare.allocate(size)
+            preallocated.allocate(size)
         except OSError:
-            spare.close()
+            preallocated.close()
             files.unlink(path)
             raise
     except OSError as error:
@@ -139,17 +139,17 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
             f"{directory}: no space for another WAL file of {size} bytes; "
             "free space, or let a checkpoint drop old files"
         ) from error
-    return spare
+    return preallocated
 
 
-def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> WalFile:
+def activate_file(files: Files, directory: str, preallocated: File, preface: Preface) -> WalFile:
     """Turn the preallocated file into the log file that the preface describes; everything before it must be durable."""
     first_at = WalAddress(preface.first)
     path = wal_path(directory, first_at)
     try:
-        write_all(spare, [preface.encode()], 0)
-        spare.sync()
-        files.rename(spare_path(directory), path)
+        write_all(preallocated, [preface.encode()], 0)
+        preallocated.sync()
+        files.rename(preallocated_path(directory), path)
         files.sync_directory(directory)
     except OSError as error:
         raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
@@ -159,7 +159,7 @@ def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> W
     except OSError as error:
         if not is_exhausted(error):
             raise FatalError(f"{path}: opening a new WAL file failed ({error.strerror}); stop and recover") from error
-        file = spare
+        file = preallocated
     else:
-        spare.close()
+        preallocated.close()
     return WalFile(file, first_at, preface.salt, preface.size, preface.size)

@@ -50,7 +50,7 @@ from seawall.kernels.log.epochs import WAL_ROW, WalRows, is_zero, scan_epochs, v
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import BATCH_HEADER_SIZE, WAL_READ_SIZE
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress
-from seawall.storage.wal.files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
+from seawall.storage.wal.files import WalEnd, WalFile, open_wal_file, preallocated_path, wal_addresses, wal_path
 from seawall.storage.wal.window import WalWindow
 from seawall.wire.format.batches import BatchHeader, BatchSource, parse_batch_header
 from seawall.wire.format.frames import checksum
@@ -142,8 +142,8 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
     It overwrites them with zeros instead of truncating the file, which keeps the reserved space. It is idempotent, even
     after a crash inside it.
     """
-    if files.exists(spare_path(directory)):
-        files.unlink(spare_path(directory))
+    if files.exists(preallocated_path(directory)):
+        files.unlink(preallocated_path(directory))
     starts = wal_addresses(files, directory)
     if starts:
         check(starts[-1] <= end.at, "INV-WAL-NO-SILENT-END", f"a file begins at {starts[-1]}, the end is {end.at}")

@@ -56,7 +56,7 @@ from seawall.storage.wal.epochs import (
     WalAddress,
     encode_epoch_header,
 )
-from seawall.storage.wal.files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare
+from seawall.storage.wal.files import WalEnd, WalFile, activate_file, open_wal_file, preallocate_file
 from seawall.storage.wal.handles import WalHandles
 
 #: Indexes of the fields of `LOG_NUMBERS`; `_pack_end` sets the first five in one call.
@@ -93,7 +93,7 @@ class WalWriter:
         self._is_clean = start.clean
         self._is_poisoned = False
         self._is_closed = False
-        self._spare: File | None = None
+        self._preallocated: File | None = None
         self._current: WalFile | None = None
         self._numbers[_NEXT_AT], self._numbers[_NEXT_EPOCH] = start.at, start.epoch + 1
         #: How many epochs `begin_encoded` has begun, and `finish_encoded` has finished.
@@ -280,9 +280,9 @@ class WalWriter:
         self._require_usable()
         current = self._current
         is_early = current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START
-        if is_early or self._spare is not None:
+        if is_early or self._preallocated is not None:
             return False
-        self._spare = self._preallocate()
+        self._preallocated = self._preallocate()
         return True
 
     def locate(self, at: WalAddress) -> tuple[File, int]:
@@ -322,8 +322,8 @@ class WalWriter:
         finally:
             self._is_closed = True
             self._handles.close()
-            if self._spare is not None:
-                self._spare.close()
+            if self._preallocated is not None:
+                self._preallocated.close()
 
     def _finish(self) -> None:
         """Write and sync the mark of a clean close, if the log needs one, and remove the preallocated file."""
@@ -335,8 +335,8 @@ class WalWriter:
             write = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CLEAN, self._timestamp_ns)
             write.execute(durable=True)
             self.finish_epoch(write, durable=True)
-        if self._spare is not None:
-            self._files.unlink(self._spare.path)
+        if self._preallocated is not None:
+            self._files.unlink(self._preallocated.path)
 
     def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
         """The current file if an epoch of that many bytes and the marks fit in it; else the next."""
@@ -382,31 +382,31 @@ class WalWriter:
                 f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
                 f"{self._file_size - DATA_START}; commit fewer batches at once"
             )
-        self._spare = spare = self._spare or self._preallocate()
+        self._preallocated = preallocated = self._preallocated or self._preallocate()
         self.sync()
-        salt, size = self._salt(), spare.size()
+        salt, size = self._salt(), preallocated.size()
         preface = Preface(
             FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns, size=size
         )
         self._is_poisoned = True
-        next_file = name_spare(self._files, self._directory, spare, preface)
+        next_file = activate_file(self._files, self._directory, preallocated, preface)
         current = self._current
         # No mark if the current file held no epoch and the new one took its name, or if damage took the mark's space.
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
             mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
             mark.execute(durable=True)
         self._is_poisoned = False
-        self._spare = None
+        self._preallocated = None
         self._use(next_file)
         return next_file
 
     def _preallocate(self) -> File:
         """A new empty file whose reserved space is durable."""
-        spare = reserve_spare(self._files, self._directory, self._file_size)
+        preallocated = preallocate_file(self._files, self._directory, self._file_size)
         self._is_poisoned = True
-        spare.sync()
+        preallocated.sync()
         self._is_poisoned = False
-        return spare
+        return preallocated
 
     def _use(self, current: WalFile) -> None:
         self._current = current
