@@ -66,9 +66,9 @@ def test_a_sound_directory_in_json(data: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "at", "said"),
     [
-        ("*.sealed", DATA_START + 100, f"bytes {DATA_START} to 4208 (seqs 1 to 2): damaged; what lies before"),
+        ("*.sealed", DATA_START + 100, f"bytes {DATA_START} to 4208 (seqs 1 to 2): damaged; the bytes before"),
         ("*.sealed", 41, f"bytes 0 to {DATA_START}: damaged; no record is lost by it; "),
-        ("*.active", DATA_START + 100, "(seqs 3 to 3): damaged; what lies before and behind can be read; restore"),
+        ("*.active", DATA_START + 100, "(seqs 3 to 3): damaged; the bytes before and after it are readable; restore"),
         ("*.index", DATA_START + 10, "(seqs 1 to 2): checksum of the file does not match; nothing is lost"),
         ("*.meta", DATA_START + 40, ": checksum of the snapshot does not match; nothing is lost"),
         ("*.wal", DATA_START + 20, ": no valid epoch header; what was in it"),

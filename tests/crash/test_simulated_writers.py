@@ -33,7 +33,7 @@ EXECUTORS = {
 }
 
 #: Writes a file again whose name somebody has removed, which no crash does: `tests/hostile/test_hostile_damaged_files`.
-AFTER_DAMAGE = {"storage/segments/segment.py SegmentWriter._name_again"}
+AFTER_DAMAGE = {"storage/segments/segment.py SegmentWriter._restore_name"}
 
 #: Cases of each kind that are run until everything was seen.
 CASES_MAX, CASES_STEP = 50, 5

@@ -23,19 +23,19 @@ def test_who_is_awake_is_not_signalled(wakeup: WakeUpEvent) -> None:
 
 
 def test_who_lies_is_woken_by_the_first_ring(wakeup: WakeUpEvent) -> None:
-    wakeup.lie_down()
+    wakeup.arm()
     wakeup.ring()
     wakeup.ring()
     assert wakeup.sleep(0)
-    wakeup.get_up()
+    wakeup.disarm()
     assert not wakeup.sleep(0)
     wakeup.ring()
     assert not wakeup.sleep(0)
 
 
 def test_getting_up_without_a_ring_leaves_nothing_behind(wakeup: WakeUpEvent) -> None:
-    wakeup.lie_down()
-    wakeup.get_up()
+    wakeup.arm()
+    wakeup.disarm()
     wakeup.ring()
     assert not wakeup.sleep(0)
 
@@ -70,7 +70,7 @@ def test_a_role_steps_until_it_is_told_to_stop(wakeup: WakeUpEvent) -> None:
 
 
 def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(wakeup: WakeUpEvent) -> None:
-    """Nobody rings, so a sleep would last; the step behind `lie_down` finds the work."""
+    """Nobody rings, so a sleep would last; the step behind `arm` finds the work."""
     steps = iter([0, 1, 0, 1])
     seen: list[int] = []
 
@@ -95,10 +95,10 @@ def test_it_looks_on_for_a_moment_before_it_lies_down(wakeup: WakeUpEvent, monke
             wakeup.stop()
         return seen[-1]
 
-    def lie_down(_wakeup: WakeUpEvent) -> None:
+    def arm(_wakeup: WakeUpEvent) -> None:
         raise AssertionError("it lies down although it may still look on")
 
-    monkeypatch.setattr(WakeUpEvent, "lie_down", lie_down)
+    monkeypatch.setattr(WakeUpEvent, "arm", arm)
     keep_stepping(step, wakeup, spin_ns_max=60_000_000_000)
     assert seen == [0, 0, 0, 5]
 

@@ -8,7 +8,8 @@ import pytest
 
 from seawall.config import load
 from seawall.io.disk import direct_sync
-from seawall.io.disk.disk_ring import DiskRing, open_configured_ring, serve_inline
+from seawall.io.disk.disk_ring import DiskRing, serve_inline
+from seawall.io.disk.ring_backends import open_configured_ring
 from seawall.kernels.runtime import disk_ring
 
 

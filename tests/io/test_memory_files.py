@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MIN, BufferPool
+from seawall.io.disk.buffer_pool import BUFFER_SIZE_MIN, BufferPool
 from seawall.io.disk.files import replace_file, write_all
 from seawall.io.disk.memory_files import MemoryFiles
 from seawall.io.interfaces import Files
@@ -130,7 +130,7 @@ def test_what_is_cut_off_is_there_for_others() -> None:
     file.write([b"de"], 5)
     assert (file.read(9, 0), spare.size) == (b"abc\0\0de", 14 * MIB)
     file.truncate(0)
-    assert (file.size(), file.read(5, 0), spare.size) == (0, b"", 18 * MIB + PIECE_SIZE_MIN)
+    assert (file.size(), file.read(5, 0), spare.size) == (0, b"", 18 * MIB + BUFFER_SIZE_MIN)
 
 
 @settings(max_examples=150, deadline=None)

@@ -34,7 +34,7 @@ def test_the_end_of_a_file_and_a_file_that_cannot_be_read_are_harmless(file: int
 
 
 def test_where_the_system_cannot_tell_everything_is_near(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_MAY_NOT_WAIT", None)
+    monkeypatch.setattr(page_cache, "_NO_WAIT", None)
     assert is_near(file, 0, 4 * MIB)
 
 

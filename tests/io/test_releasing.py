@@ -147,7 +147,7 @@ def test_space_that_comes_back_before_anybody_waits_for_it_counts(
 
 
 def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releasing, "_WAITING_MAX", 2)
+    monkeypatch.setattr(releasing, "_PENDING_MAX", 2)
     paths = [make(tmp_path / f"{number}", 8 * MIB) for number in range(3)]
     disk = OsFiles()
     for path in paths[:2]:
@@ -157,7 +157,7 @@ def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
     while Path(paths[2]).exists():
         third.join(0.01)
     assert third.is_alive()
-    assert len(gate.releaser._waiting) == 2
+    assert len(gate.releaser._pending) == 2
     gate.opened.set()
     third.join(30)
     gate.releaser.wait()

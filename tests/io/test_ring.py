@@ -22,7 +22,9 @@ from seawall import limits
 from seawall.config import DiskBackend
 from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
 from seawall.io.disk import disk_ring as ring_module
-from seawall.io.disk.disk_ring import Completion, DiskRing, Event, open_disk_ring, serve_inline, serve_with
+from seawall.io.disk import ring_backends
+from seawall.io.disk.disk_ring import Completion, DiskRing, Event, serve_inline, serve_with
+from seawall.io.disk.ring_backends import open_disk_ring
 from seawall.io.disk.uring import probe
 from seawall.kernels.runtime import disk_ring, jit
 
@@ -117,9 +119,9 @@ def test_write_sync_read(served: Served, file: BinaryIO) -> None:
     ring = served.ring
     ring.write(file, [b"abc", bytearray(b"def"), memoryview(b"gh")], 4, tag=1, link=True)
     ring.sync(file, tag=2)
-    assert ring.under_way == 2
+    assert ring.in_flight == 2
     assert served.results(2) == {1: 8, 2: 0}
-    assert ring.under_way == 0
+    assert ring.in_flight == 0
     assert content(file) == bytes(4) + b"abcdefgh"
     first, second = bytearray(3), np.zeros(20, np.uint8)
     ring.read(file, [first, second], 4, tag=-5)
@@ -149,7 +151,7 @@ def test_as_many_buffers_as_one_call_takes(served: Served, file: BinaryIO) -> No
     assert targets == pieces
     with pytest.raises(LimitError, match="1025 buffers"):
         served.ring.write(file, [*pieces, b"x"], 0, tag=3)
-    assert served.ring.under_way == 0
+    assert served.ring.in_flight == 0
 
 
 def test_a_failed_operation_is_minus_errno(served: Served, tmp_path: Path, file: BinaryIO) -> None:
@@ -300,7 +302,7 @@ def test_a_full_ring(file: BinaryIO) -> None:
     ring = DiskRing(4)
     for tag in range(4):
         ring.write(file, [b"x"], tag, tag=tag)
-    with pytest.raises(FullError, match="4 operations under way"):
+    with pytest.raises(FullError, match="4 operations in flight"):
         ring.sync(file, tag=4)
     assert serve_inline(ring) == 4
     with pytest.raises(FullError):
@@ -329,7 +331,7 @@ def test_reads_need_writable_buffers(file: BinaryIO) -> None:
     for buffer in (b"bytes", memoryview(b"bytes")):
         with pytest.raises(InvalidInputError, match="writable"):
             ring.read(file, [bytearray(1), buffer], 0, tag=1)
-    assert ring.under_way == 0
+    assert ring.in_flight == 0
     ring.close()
 
 
@@ -382,7 +384,7 @@ def test_many_operations_in_a_small_ring(backend: str, file: BinaryIO) -> None:
     order = np.random.default_rng(5).permutation(OPERATIONS).tolist()
     results: dict[int, int] = {}
     for number, place in enumerate(order):
-        while ring.under_way == ring.entries:
+        while ring.in_flight == ring.entries:
             results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
         ring.write(file, [place.to_bytes(4, "little"), bytes(60)], place * 64, tag=place, link=number % 3 == 0)
         if number % 3:
@@ -390,7 +392,7 @@ def test_many_operations_in_a_small_ring(backend: str, file: BinaryIO) -> None:
     results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
     ring.sync(file, tag=-1)
     ring.submit()
-    while ring.under_way:
+    while ring.in_flight:
         results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
     assert results.pop(-1) == 0
     assert results == dict.fromkeys(range(OPERATIONS), 64)
@@ -508,7 +510,7 @@ def test_a_server_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.Mo
         rings.append(ring)
         raise OSError(errno.EAGAIN, "no more threads")
 
-    monkeypatch.setattr(ring_module, "ResidentServer", fails)
+    monkeypatch.setattr(ring_backends, "ResidentServer", fails)
     with pytest.raises(OSError, match="no more threads"):
         open_disk_ring()
     with pytest.raises(InvalidInputError, match="closed"):
@@ -558,7 +560,7 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 EXIT_WITHOUT_CLOSE = """
 import os, sys
-from seawall.io.disk.disk_ring import open_disk_ring
+from seawall.io.disk.ring_backends import open_disk_ring
 class File:
     descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
     def fileno(self):
@@ -580,7 +582,7 @@ def test_leaving_without_close_finishes_and_does_not_hang(backend: str, tmp_path
 USE_IN_CHILD = """
 import os, sys
 from seawall.errors import UnsupportedError
-from seawall.io.disk.disk_ring import open_disk_ring
+from seawall.io.disk.ring_backends import open_disk_ring
 file = open(sys.argv[1], "w+b", buffering=0)
 ring = open_disk_ring(sys.argv[2])
 child = os.fork()

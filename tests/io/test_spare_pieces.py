@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, BufferPool
+from seawall.io.disk.buffer_pool import BUFFER_SIZE_MAX, BufferPool
 from seawall.limits import KIB, MIB
 
 
@@ -33,9 +33,9 @@ def test_pieces_of_few_sizes_fit_files_of_any() -> None:
     old = [spare.take(size) for size in (4 * MIB, 4 * MIB, 64 * KIB)]
     old.clear()
     assert spare.size == 8 * MIB + 64 * KIB
-    taken = [spare.take(size) for size in (64 * KIB, 128 * KIB, PIECE_SIZE_MAX)]
+    taken = [spare.take(size) for size in (64 * KIB, 128 * KIB, BUFFER_SIZE_MAX)]
     assert spare.size == 4 * MIB
-    assert [len(piece) for piece in taken] == [64 * KIB, 128 * KIB, PIECE_SIZE_MAX]
+    assert [len(piece) for piece in taken] == [64 * KIB, 128 * KIB, BUFFER_SIZE_MAX]
 
 
 def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:

@@ -15,7 +15,8 @@ import pytest
 from seawall.config import DiskBackend
 from seawall.errors import FullError, UnsupportedError
 from seawall.io.disk import uring as uring_module
-from seawall.io.disk.disk_ring import Completion, DiskRing, ServerThread, open_disk_ring
+from seawall.io.disk.disk_ring import Completion, DiskRing, ServerThread
+from seawall.io.disk.ring_backends import open_disk_ring
 from seawall.io.disk.uring import KernelQueue, UringServer, probe
 from seawall.kernels.runtime import disk_ring, jit
 from seawall.kernels.runtime import uring as kernel

@@ -529,11 +529,11 @@ MARK = TransactionMark("job", 7, 1, 2)
 )
 def test_a_transaction_that_is_not_whole_is_neither_written_nor_read(parts: tuple[SimpleControl, ...]) -> None:
     numbers = {"position": 7, "timestamp_ns": 1, "term": 1}
-    with pytest.raises(InvalidInputError, match="not as its"):
+    with pytest.raises(InvalidInputError, match="not what its"):
         control_batch(Compound(parts), **numbers)
     good = control_batch(Compound((MARK, REFERENCE)), **numbers)
     header = parse_batch_header(good, source=BatchSource.STORED)
-    with pytest.raises(CorruptionError, match="not as its"):
+    with pytest.raises(CorruptionError, match="not what its"):
         read_control(header, Compound(parts).encode())
 
 

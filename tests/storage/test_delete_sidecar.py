@@ -111,7 +111,7 @@ def test_a_set_never_changes() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (5, 4), (1, 2**63 - 1)])
 def test_what_is_no_range_of_seqs_is_refused(first: int, last: int) -> None:
-    with pytest.raises(InvalidInputError, match="no seqs"):
+    with pytest.raises(InvalidInputError, match="is not a range of seqs"):
         DeletedSeqs.between(first, last)
 
 

@@ -256,9 +256,9 @@ def test_only_places_can_be_filled() -> None:
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     at = segment.place(100)
     for start, length in ((at - 1, 10), (at, 101), (at + 100, 1)):
-        with pytest.raises(InvalidInputError, match="never placed"):
+        with pytest.raises(InvalidInputError, match="never assigned"):
             segment.write_at(start, [b"x" * length])
-        with pytest.raises(InvalidInputError, match="never placed"):
+        with pytest.raises(InvalidInputError, match="never assigned"):
             segment.copy_from(disk.open(PATH), 0, start, length)
 
 

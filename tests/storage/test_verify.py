@@ -205,7 +205,7 @@ def test_unknown_names_and_unused_segments_of_a_topic_are_notes(data: Path) -> N
     found, totals = verify(data)
     assert found == []
     assert [note.split(": ")[1] for note in totals.notes] == [
-        *("not a file of Seawall; it was not read", "begun and never used; the next opening removes it")
+        *("not a file of Seawall; it was not read", "created and never used; the next open removes it")
     ]
 
 

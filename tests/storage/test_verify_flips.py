@@ -306,8 +306,7 @@ def test_the_last_write_before_a_crash_is_a_torn_tail_and_what_was_before_it_is_
         report = verify(killed)
         assert report.findings == ()
         assert [
-            note.startswith(f"{path}: bytes from {last} on are a write that was cut off")
-            for note in report.totals.notes
+            note.startswith(f"{path}: bytes from {last} on are an interrupted write") for note in report.totals.notes
         ] == [True]
 
     def is_damage(at: int) -> None:

@@ -26,7 +26,7 @@ from seawall.limits import WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal.epoch_write import EpochReceipt
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, parse_epoch_header
-from seawall.storage.wal.files import SPARE_NAME, WalEnd
+from seawall.storage.wal.files import PREALLOCATED_NAME, WalEnd
 from seawall.storage.wal.reader import Damage, WalBatch, read_wal, repair_tail
 from seawall.storage.wal.writer import WalWriter
 from seawall.testing.machine.disk import SimDisk
@@ -311,18 +311,18 @@ def test_the_next_file_is_prepared_when_the_present_one_is_half_full(disk: SimDi
     writer = open_writer(disk)
     assert writer.prepare()
     assert not writer.prepare()
-    assert names(disk) == [SPARE_NAME]
+    assert names(disk) == [PREALLOCATED_NAME]
     append(writer, 20_000)
     assert not writer.prepare()
     append(writer, 20_000)
     assert writer.prepare()
     assert not writer.prepare()
-    assert SPARE_NAME in names(disk)
+    assert PREALLOCATED_NAME in names(disk)
     before = disk.history()
     append(writer, 30_000)
     assert not [line for line in disk.history()[len(before) :] if line.startswith("allocate")]
     assert len(names(disk)) == 2
-    assert SPARE_NAME not in names(disk)
+    assert PREALLOCATED_NAME not in names(disk)
     assert len(batches_of(disk)) == 3
 
 
@@ -332,12 +332,12 @@ def test_what_was_prepared_and_not_used_is_removed(disk: SimDisk) -> None:
     assert writer.prepare()
     writer.close()
     assert names(disk) == ["wal-00000000000000000000.wal"]
-    disk.open(f"{DIRECTORY}/{SPARE_NAME}", create=True)
+    disk.open(f"{DIRECTORY}/{PREALLOCATED_NAME}", create=True)
     assert len(batches_of(disk)) == 1
     writer = open_writer(disk)
     assert names(disk) == ["wal-00000000000000000000.wal"]
     # Debris that appears under a running writer is no obstacle either.
-    disk.open(f"{DIRECTORY}/{SPARE_NAME}", create=True).write([b"debris"], 0)
+    disk.open(f"{DIRECTORY}/{PREALLOCATED_NAME}", create=True).write([b"debris"], 0)
     append(writer, 40_000)
     assert len(batches_of(disk)) == 2
 

@@ -676,7 +676,7 @@ def test_a_recovered_log_that_ends_with_its_file_can_be_closed() -> None:
 def test_a_last_file_that_ends_before_its_reader_starts_is_not_the_last() -> None:
     log = new_log()
     log.append(200)
-    with pytest.raises(CorruptionError, match=r"the WAL file behind .*wal-0{20}\.wal is missing.*restore it"):
+    with pytest.raises(CorruptionError, match=r"the WAL file after .*wal-0{20}\.wal is missing.*restore it"):
         read(log.disk, CAPACITY + 1)
 
 

@@ -1,5 +1,5 @@
-"""The only door to the operating system: files, shared memory, sockets, clocks, disk rings, topology.
+"""The only layer that calls the operating system: files, shared memory, sockets, clocks, disk rings, topology.
 
-Everything above this room takes a `Host` (see `interfaces.py`) and never imports `os`, `socket`, `mmap` or `time`
-itself, so that the simulators of `seawall.testing` can stand in for the machine.
+Every layer above takes a `Host` (see `interfaces.py`) and never imports `os`, `socket`, `mmap` or `time` itself, so
+that the simulators of `seawall.testing` can replace the machine.
 """

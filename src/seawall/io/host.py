@@ -1,6 +1,6 @@
 """The real machine as one `Host`.
 
-A role takes a `Host` and asks it for everything; this module is where the real parts are put together.
+A role reaches the operating system only through its `Host`; this module assembles one from the real implementations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["os_host"]
 
 
 def os_host() -> Host:
-    """The machine this process runs on; shared memory is placed on the node that `Topology.plan` fills first."""
+    """The machine this process runs on; shared memory comes from the NUMA node that `Topology.plan` fills first."""
     return Host(
         files=OsFiles(),
         memory=OsSharedMemory(node=discover().home_node),

@@ -1,17 +1,16 @@
-"""What Seawall asks of a machine: the seam between the engine and the operating system.
+"""The protocols between the engine and the operating system: files, shared memory, clocks, network.
 
-Two things stand behind these protocols: the real machine (`seawall.io.host`) and the simulators
-(`seawall.testing`). Both raise the same errors: `OSError` with its errno where the operating system refuses an
-operation, `SyncError` where a sync fails.
+There are two implementations: the real machine (`seawall.io.host`) and the simulators (`seawall.testing`). Both raise
+the same errors: `OSError` with its errno if the operating system refuses an operation, `SyncError` if a sync fails.
 
-Rules every implementation keeps
+Rules for every implementation
 - Positions are explicit: no call moves a file cursor.
 - `write` may be short, as `pwritev` may; `write_all` in `files.py` finishes it.
 - After a failed sync every later change or sync through that handle raises `SyncError`. The kernel may have dropped the
   dirty pages, so a later success would prove nothing.
 - A name (create, rename, unlink) is durable only after `sync_directory` of its directory.
-- A file is made by `open` with `create` or `exclusive`; a read-only handle cannot make one (`InvalidInputError`).
-- Time is read from the clock of the host, never from `time`.
+- `open` with `create` or `exclusive` creates a file; a read-only handle cannot create one (`InvalidInputError`).
+- Code reads the time from the clock of the host, never from `time`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WritableBuffer: TypeAlias = bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Wall time for people and stamps, monotonic time for waiting and measuring."""
+    """Wall time for timestamps, monotonic time for timeouts and measurements."""
 
     def wall_ns(self) -> int:
         """Nanoseconds since the Unix epoch; may step back."""
@@ -38,11 +37,11 @@ class Clock(Protocol):
 
 
 class Readable(Protocol):
-    """Bytes addressed by position: a file, or memory that stands in for one."""
+    """Bytes addressed by position: a file, or memory that replaces one."""
 
     @property
     def path(self) -> str:
-        """Path it was opened by; used in messages only."""
+        """Path it was opened with; used in messages only."""
         ...
 
     def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
@@ -70,25 +69,24 @@ class File(Readable, Protocol):
         ...
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write as `write` does what nobody is expected to read soon: it goes to the disk at once, and need not stay in
-        memory then."""
+        """Write like `write`, bypassing the page cache where possible; for bytes that will not be read soon."""
         ...
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write as `write` does; the bytes this call took are durable when it returns, earlier ones need a `sync`.
+        """Write like `write`; the bytes this call wrote are durable when it returns, earlier ones need a `sync`.
 
-        `SyncError` if making them durable fails, once and for ever.
+        `SyncError` if that fails; the handle then refuses every later change.
         """
         ...
 
     def sync(self) -> None:
-        """Make data and length durable; `SyncError` if that fails, once and for ever."""
+        """Make data and length durable; `SyncError` if that fails, and the handle then refuses every later change."""
         ...
 
     def allocate(self, length: int) -> None:
-        """Reserve disk space for the first `length` bytes, so that ENOSPC is found here and not at a write.
+        """Reserve disk space for the first `length` bytes, so that ENOSPC happens here and not at a write.
 
-        A shorter file grows to `length` with zeros; a longer one keeps its length. After a failure it is as before.
+        A shorter file grows to `length` with zeros; a longer one keeps its length. A failure leaves the file unchanged.
         """
         ...
 
@@ -97,11 +95,11 @@ class File(Readable, Protocol):
         ...
 
     def try_lock(self) -> bool:
-        """Take the exclusive advisory lock of this file; false if another handle has it. Closing gives it back."""
+        """Take the exclusive advisory lock of this file; false if another handle has it. Closing releases it."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back; closing twice is fine. Closing syncs nothing."""
+        """Close the descriptor; closing twice is fine. Closing syncs nothing."""
         ...
 
 
@@ -109,11 +107,11 @@ class Files(Protocol):
     """Directories and names."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
-        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        """Open a file; `create` creates it if it is missing, `exclusive` creates it and fails if it exists."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
+        """True if a file or directory has this name."""
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -121,11 +119,11 @@ class Files(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents; fine if it is there. Each is a new name in its parent."""
+        """Create a directory and its missing parents; fine if it exists. Each is a new name in its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what had it, atomically."""
+        """Rename a file atomically, replacing a file that has the new name."""
         ...
 
     def unlink(self, path: str) -> None:
@@ -146,41 +144,41 @@ class Files(Protocol):
 
 
 class Mapping(Protocol):
-    """A stretch of memory several processes share."""
+    """A memory range that several processes share."""
 
     @property
     def view(self) -> memoryview:
-        """The bytes; read-only if it was attached so."""
+        """The bytes; read-only if the mapping was attached read-only."""
         ...
 
     def file_size(self) -> int:
-        """Length of the file now: one that is shorter than the view was cut, and must not be touched any more."""
+        """Length of the file now. If it is shorter than the view, the file was truncated: do not touch the view."""
         ...
 
     @property
     def is_named(self) -> bool:
-        """Whether its name still leads to this file: somebody may have removed or replaced it."""
+        """True while its path still leads to this file; false once the file was removed or replaced."""
         ...
 
     def try_lock(self, *, shared: bool) -> bool:
-        """Take the advisory lock of the file, shared or alone; false if others hold it, or the name is another's now.
+        """Take the advisory lock of the file, shared or exclusive; false if it is held, or if `is_named` is false.
 
-        A lock that is held already becomes the other kind. Forked children hold it too; it ends with the last of them.
+        If this handle already holds the lock, its mode changes. Forked children hold it too, until the last one exits.
         """
         ...
 
     def close(self) -> None:
-        """Unmap. Whoever holds an array or view over it must let go first (`BufferError` otherwise)."""
+        """Unmap; `BufferError` while an array or view over the mapping is alive."""
         ...
 
 
 class SharedMemory(Protocol):
-    """File-backed shared mappings, fully backed by memory before they are handed out."""
+    """File-backed shared mappings; every page is reserved before a mapping is returned."""
 
     def create(self, path: str, length: int) -> Mapping:
         """Create a file of `length` bytes, reserve every page (a later SIGBUS must be impossible), and map it.
 
-        The bytes are zero and start on a page. `FileExistsError` if the name is taken, ENOSPC if there is no room.
+        The bytes are zero and start on a page. `FileExistsError` if the name is taken, ENOSPC if there is no space.
         """
         ...
 
@@ -189,11 +187,11 @@ class SharedMemory(Protocol):
         ...
 
     def free_bytes(self, path: str, /) -> int:
-        """Bytes that a new file of this name could have."""
+        """Bytes available for a new file of this name."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
+        """Remove the name, fine if it does not exist; mappings of it stay valid until closed."""
         ...
 
 
@@ -201,11 +199,11 @@ class Stream(Protocol):
     """One connection, non-blocking."""
 
     def send(self, data: ReadableBuffer) -> int:
-        """Hand over bytes; return how many were taken, 0 if the peer or the network cannot take more now."""
+        """Send bytes; return how many were accepted, 0 if the peer or the network cannot accept more now."""
         ...
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes; None if there are none now, 0 once the peer has finished sending."""
+        """Receive bytes; None if there are none now, 0 once the peer has finished sending."""
         ...
 
     def close(self) -> None:
@@ -218,7 +216,7 @@ class Listener(Protocol):
 
     @property
     def address(self) -> str:
-        """`host:port` really bound, also when port 0 was asked for."""
+        """The bound `host:port`; the actual port if port 0 was requested."""
         ...
 
     def accept(self) -> Stream | None:
@@ -226,7 +224,7 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop listening; accepted connections go on."""
+        """Stop listening; accepted connections stay open."""
         ...
 
 
@@ -244,7 +242,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine, real or simulated, as the engine sees it."""
+    """One machine, real or simulated: the implementations that the engine uses."""
 
     files: Files
     memory: SharedMemory

@@ -1,1 +1,1 @@
-"""What lies on disk: the write-ahead log, segments and their index, control batches, snapshots, recovery."""
+"""The files of a data directory: write-ahead log, segments and their indexes, control batches, snapshots, recovery."""

@@ -1,26 +1,25 @@
-"""The data directory: whose it is, that nobody else has it open, and that a delete still works when the disk is full.
+"""Creates, opens and locks a data directory, and keeps ballast so that deletes still work on a full disk.
 
     LOCK       locked while a process has the directory open; holds the pid of the last holder, as text
     FORMAT     a preface of kind DIRECTORY and nothing else; names the directory id that every file repeats
-    BALLAST    reserved space, given back by `release_ballast`
-    FABRIC     where the shared memory of the process that has the directory open is (`fabric/naming.py`)
+    BALLAST    reserved space; `release_ballast` frees it
+    FABRIC     the path of the shared memory of the process that has the directory open (`fabric/naming.py`)
     meta/      snapshots        wal/  the log        topics/  a directory of segments for each topic
                that ever had records
 
-Creation: parents and sub-directories first, each name synced in its parent, the ballast, and FORMAT last, by atomic
-replace. A directory with a FORMAT is whole; one without is empty or the rest of a creation that a crash cut short,
-holds nothing anybody wrote, and is completed by the next open. A directory with anything else in it is refused,
-untouched.
+Creation: parents and sub-directories first, each name synced in its parent, then the ballast, and FORMAT last, by an
+atomic replace. A directory with a FORMAT is complete. One without is empty, or a crash interrupted its creation; it
+holds no data, and the next open completes it. A directory with anything else in it is refused and left unchanged.
 
-FORMAT is replaced once more when the log has its first file, before anything is acknowledged, and says so from then on
-(`note_log_begun`). So a directory that lost its log, or all of its content, is not taken for a new one.
+FORMAT is replaced once more when the log has its first file, before anything is acknowledged; from then on it says that
+a log exists (`note_log_begun`). So a directory that lost its log, or all of its content, is not mistaken for a new one.
 
-The lock is the operating system's and ends with its process, however that ends. The pid in LOCK is for people: it is
-neither synced nor trusted.
+The lock is an advisory lock of the operating system and ends with its process, however that ends. The pid in LOCK is
+for people: it is neither synced nor trusted.
 
-Ballast: a full disk refuses the very deletes that would empty it, since a delete is a write. Its owner gives the
-ballast back (`release_ballast`), writes, and takes it again when there is room (`restore_ballast`). A directory opens
-without its ballast where the disk is full; it is not created without.
+Ballast: a full disk refuses the very deletes that would free space, since a delete is a write. The engine releases the
+ballast (`release_ballast`), writes, and reserves it again when there is space (`restore_ballast`). An existing
+directory opens without ballast if the disk is full; a new one is not created without it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from seawall.io.disk.files import NO_SPACE, REPLACEMENT_SUFFIX, parent_directory
 from seawall.io.interfaces import File, Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
 
-#: Names in a data directory that others ask for, too.
+#: Names in a data directory that other modules use too.
 LOCK_NAME: Final = "LOCK"
 FORMAT_NAME: Final = "FORMAT"
 BALLAST_NAME: Final = "BALLAST"
@@ -50,23 +49,23 @@ _WAL: Final = "wal"
 _TOPICS: Final = "topics"
 _SUBDIRECTORIES: Final = (_META, _WAL, _TOPICS)
 
-#: Every name a data directory has.
+#: Every name that a data directory may contain.
 DIRECTORY_NAMES: Final = frozenset({LOCK_NAME, FORMAT_NAME, BALLAST_NAME, RECORD_NAME, *_SUBDIRECTORIES})
 
-#: What a creation that a crash cut short may have left behind.
+#: Names that an interrupted creation may leave behind.
 _UNFINISHED: Final = DIRECTORY_NAMES - {FORMAT_NAME} | {FORMAT_NAME + REPLACEMENT_SUFFIX}
 
-#: Bytes of the text in LOCK: a pid and blanks.
+#: Length of the text in LOCK: a pid and blanks.
 _PID_SIZE: Final = 20
 
-#: What the preface of FORMAT has as its `first` once there is a log.
+#: The field `first` in the preface of FORMAT once there is a log.
 _LOG_BEGUN: Final = 1
 
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class DataDirectory:
-    """An open data directory. Made by `open_directory`; closing it lets the next process in."""
+    """An open data directory. Made by `open_directory`; closing it releases the lock."""
 
     __slots__ = ("_ballast_size", "_files", "_lock", "_preface", "directory_id", "has_ballast", "path")
 
@@ -77,7 +76,7 @@ class DataDirectory:
         self._preface = preface
         self.path = path
         self.directory_id = preface.directory_id
-        #: Whether the ballast is there, as far as this process knows.
+        #: True if the ballast is reserved, as far as this process knows.
         self.has_ballast = False
 
     def __enter__(self) -> Self:
@@ -90,37 +89,37 @@ class DataDirectory:
 
     @property
     def format_path(self) -> str:
-        """The file that makes it a data directory."""
+        """Path of FORMAT, the file that makes it a data directory."""
         return f"{self.path}/{FORMAT_NAME}"
 
     @property
     def meta(self) -> str:
-        """Where snapshots are."""
+        """The directory of snapshots."""
         return f"{self.path}/{_META}"
 
     @property
     def wal(self) -> str:
-        """Where the files of the log are."""
+        """The directory of the log."""
         return f"{self.path}/{_WAL}"
 
     @property
     def topics(self) -> str:
-        """Where the directories of the topics are."""
+        """The parent of the topic directories."""
         return f"{self.path}/{_TOPICS}"
 
     def topic(self, topic_id: TopicId) -> str:
-        """Where the segments of a topic are."""
+        """The directory with the segments of a topic."""
         return f"{self.topics}/{topic_id:08x}"
 
     @property
     def log_has_begun(self) -> bool:
-        """Whether there was a log once, as FORMAT says: then a directory without one has lost it."""
+        """True if FORMAT says that a log exists; if it is missing then, it was lost."""
         return self._preface.first == _LOG_BEGUN
 
     def note_log_begun(self) -> None:
-        """Have FORMAT say that there is a log, durably; once is enough.
+        """Record durably in FORMAT that a log exists; does nothing if it already does.
 
-        A full disk puts it off to the next opening that writes.
+        On a full disk it does nothing; the next open for writing tries again.
         """
         if self.log_has_begun:
             return
@@ -134,23 +133,23 @@ class DataDirectory:
             self._preface = preface
 
     def release_ballast(self) -> None:
-        """Give the reserved space back to the disk. Its name stays, so this needs no room for a change of names."""
+        """Free the reserved space. The file keeps its name, so this needs no space for a directory change."""
         with _opened(self._files, f"{self.path}/{BALLAST_NAME}") as ballast:
             ballast.truncate(0)
             ballast.sync()
         self.has_ballast = False
 
     def restore_ballast(self) -> bool:
-        """Reserve the space again if the disk has twice as much, so that it does not go to and fro.
+        """Reserve the ballast again if the disk has twice that space, which avoids repeated release and restore.
 
-        Returns whether the ballast is there now.
+        Returns true if the ballast is reserved now.
         """
         if not self.has_ballast and self._files.free_bytes(self.path) >= 2 * self._ballast_size:
             self.has_ballast = self._reserve_ballast()
         return self.has_ballast
 
     def close(self) -> None:
-        """Give the lock back; closing twice is fine."""
+        """Release the lock; closing twice is fine."""
         self._lock.close()
 
     def _reserve_ballast(self) -> bool:
@@ -173,29 +172,30 @@ def open_directory(
     create: bool = True,
     ballast_size: int = limits.BALLAST_SIZE,
 ) -> DataDirectory:
-    """Open a data directory and hold its lock; make it first where it is missing or empty, if `create` says so.
+    """Open a data directory and take its lock; with `create`, create it if it is missing or empty.
 
-    Nothing but the text in LOCK is written in one that is there: whoever finds its content sound goes on with
+    In an existing directory this writes only the text in LOCK; the caller checks the content and then calls
     `restore_ballast`.
 
-    `pid` is the caller's, for whoever finds the directory locked; `random_bytes` gives the id of a new directory.
+    `pid` is the caller's; another process that finds the directory locked reports it. `random_bytes` draws the id of a
+    new directory.
     """
     path = path.rstrip("/") or path[:1] or "."
     with _explained(path):
-        if not _is_made(files, path):
+        if not _is_complete(files, path):
             if not create:
                 raise NotFoundError(f"{path} is no data directory of Seawall; name one, or let it be created")
-            _make_path(files, path)
+            _create_path(files, path)
         lock = _take_lock(files, path, pid)
         try:
-            # Asked again, now under the lock: another process may have made it meanwhile.
-            if _is_made(files, path):
-                # Whoever made it may have been killed before its name was durable, and now somebody will rely on it.
+            # Check again under the lock: another process may have created it meanwhile.
+            if _is_complete(files, path):
+                # Its creator may have been killed before the name was durable; from now on data depends on it.
                 files.sync_directory(path)
                 preface = read_format(files, path)
             else:
                 directory_id = unique_id_bytes(unique_id_from(random_bytes(UNIQUE_ID_SIZE)))
-                preface = _make_content(files, path, directory_id, now_ns, ballast_size)
+                preface = _create_content(files, path, directory_id, now_ns, ballast_size)
             directory = DataDirectory(files, path, lock, preface, ballast_size)
             directory.has_ballast = _ballast_size(files, path) >= ballast_size
         except BaseException:
@@ -204,8 +204,8 @@ def open_directory(
     return directory
 
 
-def _is_made(files: Files, path: str) -> bool:
-    """Whether a directory is one of ours and whole; `InvalidInputError` if it belongs to somebody else."""
+def _is_complete(files: Files, path: str) -> bool:
+    """True if a path is a complete data directory; `InvalidInputError` if it holds foreign files."""
     if not files.exists(path):
         return False
     names = files.list(path)
@@ -224,35 +224,35 @@ def _is_made(files: Files, path: str) -> bool:
     return False
 
 
-def _make_path(files: Files, path: str) -> None:
-    """Make a directory and its missing parents, each one's name durable before the next is made inside it.
+def _create_path(files: Files, path: str) -> None:
+    """Create a directory and its missing parents; each name is durable before the next one is created inside it.
 
-    The names of parents that are there are synced too: a process that was killed may have made them and not synced
-    them. Where that is not permitted they are not of our making.
+    This also syncs the names of existing parents: a killed process may have created them without a sync. Parents that
+    this process may not sync were not created by Seawall.
     """
     ancestors = [path]
     while (parent := parent_directory(ancestors[-1])) not in ancestors:
         ancestors.append(parent)
     for ancestor in reversed(ancestors[:-1]):
         if not files.exists(ancestor):
-            _make_durable(files, ancestor)
+            _create_durably(files, ancestor)
         else:
             with suppress(PermissionError):
                 files.sync_directory(parent_directory(ancestor))
 
 
-def _make_durable(files: Files, path: str) -> None:
-    """Make one directory if it is not there; its name is durable in either case."""
+def _create_durably(files: Files, path: str) -> None:
+    """Create one directory if it is missing; its name is durable in either case."""
     files.make_directory(path)
     files.sync_directory(parent_directory(path))
 
 
-def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, ballast_size: int) -> Preface:
-    """Fill an empty directory, FORMAT last; what an earlier attempt left is used again."""
+def _create_content(files: Files, path: str, directory_id: bytes, now_ns: int, ballast_size: int) -> Preface:
+    """Fill an empty directory, FORMAT last; reuses the files of an interrupted attempt."""
     for name in _SUBDIRECTORIES:
         files.make_directory(f"{path}/{name}")
     _write_ballast(files, path, ballast_size)
-    # Durable before FORMAT says that they are there.
+    # The names must be durable before FORMAT says that the directory is complete.
     files.sync_directory(path)
     preface = Preface(FileKind.DIRECTORY, directory_id, created_ns=now_ns)
     replace_file(files, f"{path}/{FORMAT_NAME}", preface.encode())
@@ -266,7 +266,7 @@ def _write_ballast(files: Files, path: str, size: int) -> None:
 
 
 def _ballast_size(files: Files, path: str) -> int:
-    """Bytes of the ballast that is there; nothing is made where there is none."""
+    """Size of the ballast; 0 if it does not exist."""
     name = f"{path}/{BALLAST_NAME}"
     if not files.exists(name):
         return 0
@@ -285,7 +285,7 @@ def _take_lock(files: Files, path: str, pid: int) -> File:
                 f"{path} is in use by {lock_holder(lock)}: a data directory is open in one process at a time; stop "
                 "that one, or name another directory"
             )
-        # Always the same length: a directory on a full disk must open without asking for space.
+        # Always the same length: opening a directory on a full disk must need no space.
         write_all(lock, [str(pid).ljust(_PID_SIZE).encode()], 0)
     except BaseException:
         lock.close()
@@ -294,13 +294,13 @@ def _take_lock(files: Files, path: str, pid: int) -> File:
 
 
 def lock_holder(lock: File) -> str:
-    """Who holds a lock, as far as its text can be read: it may be about to be written."""
+    """Describe the holder of a lock; its text may not be written yet."""
     text = lock.read(_PID_SIZE, 0).strip()
     return f"process {text.decode()}" if text.isdigit() else "another process"
 
 
 def read_format(files: Files, path: str) -> Preface:
-    """What FORMAT says of a directory that is whole; `CorruptionError` if it is not."""
+    """The preface in FORMAT; `CorruptionError` if it is damaged or the directory is incomplete."""
     name = f"{path}/{FORMAT_NAME}"
     file = files.open(name, read_only=True)
     try:
@@ -309,7 +309,7 @@ def read_format(files: Files, path: str) -> Preface:
             raise CorruptionError(f"{name}: {file.size()} bytes, must have {DATA_START}")
     except CorruptionError as error:
         raise type(error)(
-            f"{error}; restore the file from a copy: without it nobody knows whose the other files are"
+            f"{error}; restore the file from a copy: without it the owner of the other files is unknown"
         ) from error
     finally:
         file.close()
@@ -321,7 +321,7 @@ def read_format(files: Files, path: str) -> Preface:
 
 @contextmanager
 def _opened(files: Files, path: str) -> Iterator[File]:
-    """A file that is made where it is missing, closed at the end."""
+    """Open a file, creating it if it is missing; close it at the end."""
     file = files.open(path, create=True)
     try:
         yield file
@@ -331,7 +331,7 @@ def _opened(files: Files, path: str) -> Iterator[File]:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Refusals of the operating system as errors that say what to do."""
+    """Translate refusals of the operating system into errors that say what to do."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a verification reports: every damage with its place and its way out, and what was read."""
+"""The report of a verification: each damage with its location and remedy, and totals of what was read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Finding", "Totals", "VerifyReport"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One damage: bytes `from_at` up to `to_at` of a file, what is wrong with them, and what can be done.
+    """One damage: bytes `from_at` up to `to_at` of a file, what is wrong with them, and the remedy.
 
-    `last_seq` is None where nothing tells how far it goes; both are None where no seqs are concerned, or where, as in
-    the log, nobody can tell which.
+    `last_seq` is None if the extent is unknown. Both seqs are None if the damage affects no seqs, or if, as in the log,
+    the affected seqs are unknown.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Totals:
-    """What was read, and what is worth knowing and no damage."""
+    """What was read, and notes that are worth knowing but are not damage."""
 
     file_count: int = 0
     byte_count: int = 0
@@ -41,12 +41,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """A verification that has ended."""
+    """The result of a complete verification."""
 
     findings: tuple[Finding, ...]
     totals: Totals
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged."""
+        """True if nothing is damaged."""
         return not self.findings

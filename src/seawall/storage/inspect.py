@@ -1,26 +1,26 @@
-"""One file of a data directory shown to people: what its preface says, then one item for each thing in it.
+"""Dumps one file of a data directory for people: its preface, then one item for each part of its content.
 
-An item is a flat JSON object whose `item` says what it is; `at` and `to` are positions in the file.
+An item is a flat JSON object; its field `item` names its type, `at` and `to` are positions in the file.
 
 | item       | in                  | what it is                                                                       |
 |------------|---------------------|----------------------------------------------------------------------------------|
-| `preface`  | every file, first   | whose the file is, of which kind and format                                      |
+| `preface`  | every file, first   | the directory that owns the file, its kind and format                            |
 | `epoch`    | WAL                 | one group commit; its batches follow                                             |
 | `batch`    | WAL, segment        | records of a topic                                                               |
 | `control`  | WAL                 | a change of state, with its parts                                                |
-| `record`   | behind a batch      | one record, its value shortened; only where records are asked for                |
+| `record`   | after a batch       | one record, its value shortened; only if records are requested                   |
 | `entry`    | index               | one row                                                                          |
 | `range`    | deletes             | a range of deleted seqs                                                          |
-| `snapshot` | snapshot            | where replay starts                                                              |
-| `section`  | snapshot            | a part of the state; its document only where records are asked for               |
-| `empty`    | WAL, segment        | zeros: space that is reserved, or a place that is filled later                   |
+| `snapshot` | snapshot            | the address where replay starts                                                  |
+| `section`  | snapshot            | a part of the state; its document only if records are requested                  |
+| `empty`    | WAL, segment        | zeros: reserved space, or the range of a batch that is not flushed yet           |
 | `damage`   | WAL, segment        | bytes that are none of these                                                     |
 
-Nothing is changed and no lock is taken, so a file may be looked at while its owner writes it; what is just being
-written then shows as damage. Sidecars and snapshots are valid as a whole or not at all: damage in one is a
-`CorruptionError`, as is a damaged preface, without which nobody knows what the file is.
+This module changes nothing and takes no lock, so it can dump a file while its owner writes it; a write in progress then
+shows as damage. Sidecars and snapshots are valid as a whole or not at all: damage in one is a `CorruptionError`. So is
+a damaged preface, because without it the type of the file is unknown.
 
-This module does not judge: whether bytes that are missing were ever promised is the matter of `verify`.
+This module does not decide whether missing bytes are a loss; `verify` does.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ __all__ = ["Item", "inspect_file", "is_zero", "type_name"]
 
 Item: TypeAlias = dict[str, JsonValue]
 
-#: Bytes of a value that are shown.
+#: How many bytes of a value are shown.
 _SHOWN_SIZE: Final = 64
 
 _KIND_AT: Final = 8
 
 
 def inspect_file(files: Files, path: str, *, records: bool = False) -> Generator[Item, None, None]:
-    """What a file holds, the preface first; with `records` the records and documents in it, too."""
+    """The items of a file, the preface first; with `records` also its records and documents."""
     file = files.open(path, read_only=True)
     try:
         preface = _preface(file)
@@ -79,14 +79,14 @@ def inspect_file(files: Files, path: str, *, records: bool = False) -> Generator
             case FileKind.SNAPSHOT:
                 yield from _snapshot_items(file, preface, records)
             case _:
-                # The file of the directory itself is a preface and nothing else.
+                # FORMAT, the file of the directory itself, is a preface and nothing else.
                 pass
     finally:
         file.close()
 
 
 def is_zero(file: File, from_at: int, to_at: int) -> bool:
-    """Whether a file holds nothing but zeros between two positions."""
+    """True if a file holds only zeros between two positions."""
     for at in range(from_at, to_at, limits.COPY_BUFFER_SIZE):
         if np.frombuffer(file.read(min(limits.COPY_BUFFER_SIZE, to_at - at), at), np.uint8).any():
             return False
@@ -94,7 +94,7 @@ def is_zero(file: File, from_at: int, to_at: int) -> bool:
 
 
 def type_name(record_type: int) -> str:
-    """A record type in a word, or as its number where it has none."""
+    """The name of a record type, or its number if it has no name."""
     try:
         return RecordType(record_type).name.lower()
     except ValueError:
@@ -107,7 +107,7 @@ def type_name(record_type: int) -> str:
 def _preface(file: File) -> Preface:
     data = file.read(DATA_START, 0)
     number = int.from_bytes(data[_KIND_AT : _KIND_AT + 4], "little")
-    # A kind that does not exist is read as any other: the checks before that of the kind then name the trouble.
+    # Parse an unknown kind as DIRECTORY: the checks before that of the kind then report what is wrong.
     kind = FileKind(number) if number in set(FileKind) else FileKind.DIRECTORY
     return Preface.parse(data, kind=kind, path=file.path)
 
@@ -127,8 +127,8 @@ def _preface_item(preface: Preface, size: int) -> Item:
     }
 
 
-def _stretch(file: File, from_at: int, to_at: int) -> Item:
-    """Bytes that hold none of what belongs there."""
+def _unparsed_item(file: File, from_at: int, to_at: int) -> Item:
+    """The item for bytes that hold no valid content."""
     return {"item": "empty" if is_zero(file, from_at, to_at) else "damage", "at": from_at, "to": to_at}
 
 
@@ -136,7 +136,7 @@ def _stretch(file: File, from_at: int, to_at: int) -> Item:
 
 
 class _LogView:
-    """The epochs of one file of the log, each judged by itself: numbers that do not follow are for people to see."""
+    """The epochs of one log file, each checked by itself; it shows epoch numbers that do not follow each other."""
 
     def __init__(self, file: File, preface: Preface, records: bool) -> None:
         self._file = file
@@ -149,9 +149,9 @@ class _LogView:
         while at < self._size:
             header = self._header(at)
             if header is None:
-                behind = self._next_header(at + 1)
-                yield _stretch(self._file, at, behind)
-                at = behind
+                next_at = self._next_header(at + 1)
+                yield _unparsed_item(self._file, at, next_at)
+                at = next_at
                 continue
             yield {
                 "item": "epoch",
@@ -178,7 +178,7 @@ class _LogView:
         return header if header is not None and at + header.size <= self._size else None
 
     def _next_header(self, at: int) -> int:
-        """Where the next header stands; the end of the file if there is none."""
+        """Position of the next valid header; the end of the file if there is none."""
         while at + EPOCH_HEADER_SIZE <= self._size:
             window = np.frombuffer(self._file.read(limits.WAL_READ_SIZE, at), np.uint8)
             found = find_epoch(window, 0, len(window), np.uint64(self._preface.salt))
@@ -213,12 +213,12 @@ def _segment_items(file: File, preface: Preface, records: bool) -> Iterator[Item
     for entry in scan.index.entries:
         at, length = int(entry["at"]), int(entry["length"])
         if at > reached:
-            yield _stretch(file, reached, at)
+            yield _unparsed_item(file, reached, at)
         header, block = _batch_in(memoryview(read_exactly(file, length, at)))
         yield from _batch_items(header, block, at, records)
         reached = at + length
     if reached < file.size():
-        yield _stretch(file, reached, file.size())
+        yield _unparsed_item(file, reached, file.size())
 
 
 def _index_items(files: Files, path: str, preface: Preface) -> Iterator[Item]:
@@ -253,7 +253,7 @@ def _snapshot_items(file: File, preface: Preface, records: bool) -> Iterator[Ite
             try:
                 section["document"] = read_json_object(content, kind.name)
             except ProtocolError:
-                # Not every section is a document; rows are shown as far as a value is.
+                # Not every section is a document; show the beginning of its rows like a value.
                 section |= _shown(content)
         yield section
 
@@ -262,7 +262,7 @@ def _snapshot_items(file: File, preface: Preface, records: bool) -> Iterator[Ite
 
 
 def _batch_in(data: memoryview) -> tuple[BatchHeader, memoryview]:
-    """The verified batch that some bytes begin with."""
+    """The verified batch at the beginning of some bytes."""
     header = parse_batch_header(data, source=BatchSource.STORED)
     block = data[limits.BATCH_HEADER_SIZE : header.size]
     verify_block(header, block)
@@ -313,10 +313,10 @@ def _parts(control: Control) -> list[JsonValue]:
     return [{"command": ControlCommand(part.COMMAND).name.lower(), **_fields(part)} for part in parts_of(control)]
 
 
-def _fields(thing: object) -> Item:
-    """The fields of a control, or of something in one, by name."""
-    assert dataclasses.is_dataclass(thing)
-    return {field.name: _plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+def _fields(value: object) -> Item:
+    """The fields of a control, or of a dataclass inside one, by name."""
+    assert dataclasses.is_dataclass(value)
+    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def _plain(value: object) -> JsonValue:
@@ -341,12 +341,12 @@ def _plain(value: object) -> JsonValue:
 
 
 def _shown(value: bytes) -> Item:
-    """The beginning of a value: as text where all of that is printable, else in hex."""
+    """The beginning of a value: as text if all of it is printable, else in hex."""
     beginning = value[:_SHOWN_SIZE]
     is_whole = len(value) <= _SHOWN_SIZE
     dots = "" if is_whole else "…"
     try:
-        # A character that the cut goes through is left out.
+        # The incremental decoder drops a character that the cut splits.
         text = getincrementaldecoder("utf-8")().decode(beginning, is_whole)
     except UnicodeDecodeError:
         text = "\0"

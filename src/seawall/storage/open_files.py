@@ -1,42 +1,47 @@
-"""The files of segments that a process has open: at most so many, over all topics.
+"""A bounded LRU cache of open segment files, shared by all topics of a process.
 
-A segment has one file, and a directory may have a hundred thousand segments: only those that are in use are open. When
-one more is opened than fits, the least recently used one that nobody has pinned is closed, and its next user opens it
-again (`shared_file.py`).
+A segment has one file, and a directory may have a hundred thousand segments: only those in use are open. When the cache
+is full, it closes the least recently used file that is not pinned; the next pin opens that file again
+(`shared_file.py`).
 
-    open        a file, closing others first where there are too many, or where the system has no descriptor left
-    keep        a shared file is open now
-    touch       it was used
-    shrink      some file was unpinned
-    forget      it is closed
+    open        open a file; closes others first if there are too many, or if the system has no descriptor left
+    keep        a file is open now
+    touch       an open file was used
+    shrink      a file was unpinned
+    forget      a file is closed
 
-More files than `capacity` are open only if all of them are pinned. A file with unsynced changes is synced before it is
-closed. A descriptor that is opened later does not report a failed writeback that an earlier one would have: so the
-failure of that sync is told to `on_sync_failed`, and the shared file refuses every later change and sync.
+More files than `capacity` are open only if all of them are pinned. The cache syncs a file with unsynced changes before
+it closes it. A descriptor opened later would not report a writeback error that the earlier one would have: so a failure
+of that sync goes to `on_sync_failed`, and the shared file refuses every later change and sync.
 
-Where no file can be closed and the system has no descriptor left, `open` raises `DescriptorsError`: nothing was
-changed, and it may be tried again. Threads may share it. This module must not know what is in the files.
+If no file can be closed and the system has no descriptor left, `open` raises `DescriptorsError`: it has changed
+nothing, and the caller may retry. Thread-safe. This module must not know what is in the files.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from seawall import limits
 from seawall.errors import SyncError
 from seawall.io.interfaces import File, Files
 from seawall.io.process.descriptors import is_exhausted, no_descriptor
 
-if TYPE_CHECKING:
-    from seawall.storage.shared_file import SharedFile
+__all__ = ["Evictable", "OpenFiles"]
 
-__all__ = ["OpenFiles"]
+
+class Evictable(Protocol):
+    """An open file that the cache may close while it is not pinned."""
+
+    def try_evict(self) -> bool:
+        """Sync and close the file if it is not pinned; false if it stays open."""
+        ...
 
 
 def _ignore(_error: SyncError) -> None:
-    """Nobody changes files through this cache."""
+    """The default of `on_sync_failed`, for a cache whose files are only read."""
 
 
 class OpenFiles:
@@ -45,18 +50,18 @@ class OpenFiles:
     def __init__(self, files: Files, capacity: int = limits.SEGMENT_FILES_OPEN_MIN) -> None:
         self._files = files
         self.capacity = capacity
-        #: Told when a file could not be synced before it was closed: whoever writes must stop.
+        #: Called when the sync before closing a file fails: the store must stop writing.
         self.on_sync_failed: Callable[[SyncError], None] = _ignore
         self._lock = threading.Lock()
-        #: Those that are open, the one used last at the end.
-        self._open: dict[SharedFile, None] = {}
+        #: The open files, least recently used first.
+        self._open: dict[Evictable, None] = {}
 
     def __len__(self) -> int:
-        """How many files are open."""
+        """Number of open files."""
         return len(self._open)
 
-    def __contains__(self, shared: SharedFile) -> bool:
-        """Whether a file is open."""
+    def __contains__(self, shared: Evictable) -> bool:
+        """True if a file is open."""
         return shared in self._open
 
     def open(self, path: str, *, exclusive: bool = False, read_only: bool = False) -> File:
@@ -71,24 +76,24 @@ class OpenFiles:
                 if not self._close_oldest():
                     raise no_descriptor(error, path) from error
 
-    def keep(self, shared: SharedFile) -> None:
-        """A file is open, and was used just now."""
+    def keep(self, shared: Evictable) -> None:
+        """Add a file that was just opened."""
         with self._lock:
             self._open[shared] = None
 
-    def touch(self, shared: SharedFile) -> None:
-        """An open file is used."""
+    def touch(self, shared: Evictable) -> None:
+        """Mark an open file as the most recently used."""
         with self._lock:
             if self._open.pop(shared, self) is None:
                 self._open[shared] = None
 
-    def forget(self, shared: SharedFile) -> None:
-        """A file is closed."""
+    def forget(self, shared: Evictable) -> None:
+        """Remove a file that was closed."""
         with self._lock:
             self._open.pop(shared, None)
 
     def shrink(self) -> None:
-        """Some file is pinned no more: close what is open beyond the capacity."""
+        """Close files beyond the capacity; call it after unpinning a file."""
         self._shrink_to(self.capacity)
 
     def _shrink_to(self, count: int) -> None:
@@ -96,7 +101,7 @@ class OpenFiles:
             pass
 
     def _close_oldest(self) -> bool:
-        """Close the least recently used file that nobody has pinned; false if there is none."""
+        """Close the least recently used file that is not pinned; false if there is none."""
         with self._lock:
             candidates = list(self._open)
         for shared in candidates:

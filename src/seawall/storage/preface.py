@@ -1,7 +1,7 @@
-"""The preface: how every file of a data directory says what it is and whose.
+"""The preface, the header of every file in a data directory: its kind, its format, and the directory that owns it.
 
-It takes the first 72 bytes of a file. The rest of the first 4,096 is zero, so that content starts on a page of its own
-and no write of content can tear the preface.
+It takes the first 72 bytes of a file. The rest of the first 4,096 is zero, so that content starts on its own page and
+no write of content can tear the preface.
 
 | at | size | field        | notes                                                                                    |
 |----|------|--------------|------------------------------------------------------------------------------------------|
@@ -18,11 +18,11 @@ and no write of content can tear the preface.
 | 68 | 4    | crc          | CRC-32C of bytes 0–67                                                                    |
 
 Valid: magic and checksum match, bytes 72–4,095 are zero as far as they were read, the format is one this reader knows,
-the kind is the expected one, and so is the directory. Checked in this order; the first that fails names the trouble.
+the kind is the expected one, and so is the directory. Checked in this order; the error reports the first that fails.
 
 Formats. A reader accepts the newest format and those in `READABLE_FORMATS`; a writer writes the newest. A directory
-moves on file by file, as files are rewritten, never in place. Format 1 had no size, and its checksum at byte 60: such a
-file is recognised and refused as one of format 1, not as a damaged one.
+migrates file by file, as files are rewritten, never in place. Format 1 had no size, and its checksum at byte 60: such a
+file is refused as one of format 1, not reported as damaged.
 
 This module must not know what follows the preface.
 """
@@ -39,13 +39,13 @@ from seawall.limits import PAGE_SIZE
 from seawall.wire.format.fields import Buffer, pack
 from seawall.wire.format.frames import checksum
 
-#: Where the content of every file starts.
+#: Position of the content in every file.
 DATA_START: Final = PAGE_SIZE
 
 PREFACE_SIZE: Final = 72
 DIRECTORY_ID_SIZE: Final = 16
 
-#: The format that is written, and all that are read.
+#: The format that this version writes, and all that it reads.
 FORMAT: Final = 2
 READABLE_FORMATS: Final = frozenset({FORMAT})
 
@@ -59,7 +59,7 @@ assert _FIELDS.size + _CRC.size == PREFACE_SIZE
 
 
 class FileKind(IntEnum):
-    """What a file holds; the numbers are for ever."""
+    """The kinds of files; the numbers never change."""
 
     DIRECTORY = 1
     WAL = 2
@@ -72,7 +72,7 @@ class FileKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preface:
-    """The fields of the table."""
+    """The fields of a preface, as in the table of this module."""
 
     kind: FileKind
     directory_id: bytes
@@ -107,9 +107,9 @@ class Preface:
 
     @classmethod
     def parse(cls, data: Buffer, *, kind: FileKind, directory_id: bytes | None = None, path: str = "file") -> Preface:
-        """The preface that `data`, the beginning of a file, holds; `path` is for messages.
+        """Parse the preface at the beginning of a file; `path` is for messages.
 
-        Without a `directory_id` every directory's file will do.
+        Without a `directory_id` the file may belong to any directory.
         """
         if len(data) < PREFACE_SIZE or bytes(data[:8]) != _MAGIC:
             raise CorruptionError(f"{path}: not a file of Seawall: it begins with {bytes(data[:8])!r}")
@@ -139,7 +139,7 @@ class Preface:
 
 
 def _is_format_1(data: Buffer) -> bool:
-    """Whether a preface is a sound one of format 1."""
+    """True if `data` begins with a valid preface of format 1."""
     _, _, written_format, *_ = _FIELDS_1.unpack_from(data)
     crc: int = _CRC.unpack_from(data, _FIELDS_1.size)[0]
     return written_format == 1 and checksum(data[: _FIELDS_1.size]) == crc

@@ -1,12 +1,13 @@
-"""A data directory opened for looking at it: not a byte is changed.
+"""Opens a data directory read-only: it changes not a byte.
 
-An opening makes what is missing, writes its pid into the lock and restores the ballast. Whoever only reads must
-leave all that as it is: it may be evidence, a copy, on a disk that cannot be written, or another process may be at it.
+A normal open creates missing parts, writes its pid into the lock and restores the ballast. A reader must do none of
+that: the directory may be evidence, a copy, on a read-only disk, or open in another process.
 
-    open_for_reading   holds the lock: nobody changes what is read. For those who judge
-    look_at            holds nothing: a writer may be at work. For those who can tell what moved (`engine/api/view.py`)
+    open_for_reading   takes the lock, so the content cannot change; for verification
+    look_at            takes no lock, so a writer may be active; for readers that handle concurrent changes
+                       (`engine/api/view.py`)
 
-Both refuse what is no whole data directory.
+Both refuse a path that is not a complete data directory.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ __all__ = ["look_at", "open_for_reading"]
 
 
 def open_for_reading(files: Files, path: str) -> DataDirectory:
-    """A data directory, its lock held; nothing in it is touched."""
-    path = _whole_path(files, path)
-    # A copy may lack the lock, and then nobody has it open.
+    """Open a data directory read-only and take its lock."""
+    path = _complete_path(files, path)
+    # A copy may lack the LOCK file; then no process has it open.
     name = LOCK_NAME if files.exists(f"{path}/{LOCK_NAME}") else FORMAT_NAME
     lock = files.open(f"{path}/{name}", read_only=True)
     try:
@@ -34,8 +35,8 @@ def open_for_reading(files: Files, path: str) -> DataDirectory:
 
 
 def look_at(files: Files, path: str) -> DataDirectory:
-    """A data directory, whoever has it open; nothing in it is touched, and nothing is held."""
-    path = _whole_path(files, path)
+    """Open a data directory read-only without a lock, even if another process has it open."""
+    path = _complete_path(files, path)
     file = files.open(f"{path}/{FORMAT_NAME}", read_only=True)
     try:
         return _opened(files, path, file)
@@ -44,7 +45,7 @@ def look_at(files: Files, path: str) -> DataDirectory:
         raise
 
 
-def _whole_path(files: Files, path: str) -> str:
+def _complete_path(files: Files, path: str) -> str:
     path = path.rstrip("/") or path[:1]
     if not files.exists(f"{path}/{FORMAT_NAME}"):
         raise NotFoundError(

@@ -1,18 +1,18 @@
-"""A file that several use while its owner may let go of it at any moment, and that need not be open all the time.
+"""A reference-counted file: readers pin it, and its owner may close it at any time.
 
-Whoever plans a read pins the files it will use, and reads later, without any lock of the owner. The descriptor is given
-back when the owner has let go *and* the last pin is gone. So a segment may be sealed, dropped or closed meanwhile: a
-reader never meets a closed descriptor, nor one that the system has given to another file.
+A reader pins the files of a read while it plans the read, and reads later, without a lock of the owner. The descriptor
+is closed when the owner has closed the file *and* the last pin is released. So a segment may be sealed, dropped or
+closed meanwhile: a reader never uses a closed descriptor, nor one that the system has reused for another file.
 
 INV-PINNED-OPEN: a file that a reader has pinned stays open, and its descriptor stays its own, until the reader releases
 it.
 
-A file that nobody has pinned may be closed to make room for others (`open_files.py`); the next pin opens it again, by
-the path it was first opened by. Whoever renames it keeps it pinned from before the rename on.
+The cache may close a file that is not pinned to free a descriptor (`open_files.py`). The next pin opens it again, with
+the path of the first open. So code that renames a file keeps it pinned from before the rename on.
 
-After a failed sync the shared file refuses every change, however often it is opened.
+After a failed sync the shared file refuses every change, even after it was closed and opened again.
 
-Pins are taken by the owner's thread, and given back by any. This module must not know what is in the file.
+The owner's thread takes pins; any thread may release them. This module must not know what is in the file.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ __all__ = ["FilePins", "SharedFile"]
 
 
 class SharedFile:
-    """One file, its owner, and those who have it pinned."""
+    """One file, held by its owner and by its pins."""
 
     __slots__ = ("_cache", "_file", "_holders", "_is_dirty", "_lock", "_owned", "_read_only", "_sync_error", "_syncing")
 
     def __init__(
         self, file: File, cache: OpenFiles | None = None, *, read_only: bool = False, is_synced: bool = False
     ) -> None:
-        """`file` is open; without a `cache` it stays so until its owner closes it. What is in it may be durable."""
+        """`file` is open; without a `cache` it stays open until its owner closes it. `is_synced`: no sync needed."""
         self._file = file
         self._cache = cache
         self._read_only = read_only
-        # Entered again by `sync` and `try_evict`, which pin nothing.
+        # Reentrant, because `pin_to_write` calls `pin`.
         self._lock = threading.RLock()
-        #: Held while it is synced: who finds nothing left to sync must not return before that has succeeded.
+        #: Held during a sync: another `sync` that finds nothing to do must not return before this one has succeeded.
         self._syncing = threading.Lock()
         self._owned = True
+        #: The pins, and one for the owner.
         self._holders = 1
-        #: Whether something may have been written since the last sync.
+        #: True if bytes may have been written since the last sync.
         self._is_dirty = not (read_only or is_synced)
         self._sync_error: SyncError | None = None
         if cache is not None:
@@ -55,23 +56,23 @@ class SharedFile:
 
     @property
     def path(self) -> str:
-        """Path it was opened by."""
+        """Path it was opened with."""
         return self._file.path
 
     @property
     def file(self) -> File:
-        """The open file; whoever uses it has it pinned, unless there is no cache that could close it."""
+        """The open file; pin it before use, unless there is no cache that could close it."""
         return self._file
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a descriptor now."""
+        """True if it has a descriptor now."""
         return self._cache is None or self in self._cache
 
     def pin(self) -> SharedFile:
-        """Keep it open until `unpin`; only what its owner has not closed can be pinned.
+        """Keep the file open until `unpin`, opening it if need be; its owner must not have closed it.
 
-        It is opened if it is not; `DescriptorsError` if there is no descriptor for it.
+        `DescriptorsError` if there is no descriptor for it.
         """
         with self._lock:
             check(self._owned, "INV-PINNED-OPEN", "a file is pinned after its owner has closed it")
@@ -80,7 +81,7 @@ class SharedFile:
         return self
 
     def pin_to_write(self) -> SharedFile:
-        """`pin` for who writes to it; `SyncError` if a sync of it has failed."""
+        """`pin` for a writer; `SyncError` if a sync of it has failed."""
         with self._lock:
             self._require_synced()
             self.pin()
@@ -103,14 +104,14 @@ class SharedFile:
         try:
             yield self._file
         finally:
-            # Another thread may have synced it meanwhile, before all was written.
+            # Another thread may have synced it during the write, before all bytes were written.
             self._is_dirty = True
             self.unpin()
 
     def sync(self) -> None:
-        """Make everything written so far durable; `SyncError` if that fails, once and for ever.
+        """Make everything written so far durable; `SyncError` if that fails, and every later change fails too.
 
-        Where nothing was written since the last time nothing is done, and the file need not be open.
+        Does nothing if nothing was written since the last sync; the file need not be open then.
         """
         with self._syncing:
             self._require_synced()
@@ -125,26 +126,26 @@ class SharedFile:
                     raise
 
     def unpin(self) -> None:
-        """Give one pin back."""
+        """Release one pin."""
         with self._lock:
             self._holders -= 1
             left = self._holders
-        check(left >= 0, "INV-PINNED-OPEN", "a file was given back more often than it was pinned")
+        check(left >= 0, "INV-PINNED-OPEN", "a file was unpinned more often than it was pinned")
         if not left:
             self._close()
         elif self._cache is not None:
             self._cache.shrink()
 
     def close(self) -> None:
-        """The owner lets go; twice is fine. Syncs nothing."""
+        """Drop the owner's reference; closing twice is fine. Syncs nothing."""
         with self._lock:
             owned, self._owned = self._owned, False
         if owned:
-            # An owner holds it as a pin does.
+            # The owner counts as one holder.
             self.unpin()
 
     def try_evict(self) -> bool:
-        """Close it if nobody has it pinned or is about to, synced; whether that was so."""
+        """Sync and close the file if it is neither pinned nor being pinned; false if it stays open."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -185,7 +186,7 @@ class SharedFile:
 
 
 class FilePins:
-    """Files that somebody has pinned to write to them, each once."""
+    """A set of files pinned for writing, each once."""
 
     __slots__ = ("_pinned",)
 
@@ -193,15 +194,15 @@ class FilePins:
         self._pinned: set[SharedFile] = set()
 
     def __contains__(self, shared: SharedFile) -> bool:
-        """Whether a file is among them."""
+        """True if a file is in the set."""
         return shared in self._pinned
 
     def pin(self, shared: SharedFile) -> None:
-        """Have a file open until `unpin_all`; `DescriptorsError` if there is no descriptor for it."""
+        """Keep a file open until `unpin_all`; `DescriptorsError` if there is no descriptor for it."""
         if shared not in self._pinned:
             self._pinned.add(shared.pin_to_write())
 
     def unpin_all(self) -> None:
-        """Give all of them back; twice is fine."""
+        """Release all pins; calling it twice is fine."""
         while self._pinned:
             self._pinned.pop().unpin()

@@ -1,24 +1,25 @@
-"""Metadata snapshots: where replay may begin, and all that the log said before.
+"""Metadata snapshots: the state that the log describes up to a position, and the address where replay starts.
 
 One file, `meta/snapshot-<position>.meta`, a preface of kind SNAPSHOT whose `first` is the position, and from 4,096 on:
 
 | at     | size   | field        | notes                                                                        |
 |--------|--------|--------------|------------------------------------------------------------------------------|
-| 0      | 8      | position     | batches below it have taken effect in here                                   |
-| 8      | 8      | wal_from_at  | address in the log where replay starts: what lies before is at its place     |
+| 0      | 8      | position     | the snapshot includes the effect of all batches below it                     |
+| 8      | 8      | wal_from_at  | log address where replay starts: everything before it is in segments         |
 | 16     | 8      | length       | bytes of all sections                                                        |
 | 24     | 4      | count        | of sections                                                                  |
 | 28     | 4      | reserved     | 0                                                                            |
 | 32     | length | sections     | each: kind u32, 0 u32, length u64, bytes; kinds rise                         |
 | …      | 4      | crc          | CRC-32C of everything before it, the preface included                        |
 
-Valid: the checksum matches, the file ends with it, every field says what this table does, and the name, the preface and
-the content agree on the position. What the sections mean is the business of whoever fills them (`topics`, the
-sequencer, the segments): here they are JSON or plain bytes.
+Valid: the checksum matches, the file ends with it, every field is as in this table, and the name, the preface and the
+content agree on the position. The packages that fill the sections (`topics`, the sequencer, the segments) define their
+meaning: here they are JSON or plain bytes.
 
-Writing goes by atomic replace, so a crash leaves the new snapshot or none of it. The two newest valid ones are kept. A
-damaged newer one is reported, and the older one is loaded with more log to replay; therefore the log may be cut only
-below `wal_needed_from`. A damaged snapshot is evidence; only a new one of the same position takes its place.
+A snapshot is written by an atomic replace, so a crash leaves all of it or nothing. The store keeps the two newest valid
+ones. If the newer one is damaged, it reports that and loads the older one, with more log to replay; therefore the log
+may be trimmed only below `wal_needed_from`. A damaged snapshot is evidence: only a new one of the same position
+replaces it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _NAME: Final = re.compile(r"snapshot-([0-9]{20})\.meta")
 
 @unique
 class SectionKind(IntEnum):
-    """What a section holds; the numbers are for ever."""
+    """The kinds of sections; the numbers never change."""
 
     CATALOG = 1
     TOPICS = 2
@@ -64,7 +65,7 @@ class SectionKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that batches below `position` said; replay of the log starts at address `wal_from_at`."""
+    """The state after all batches below `position`; replay of the log starts at address `wal_from_at`."""
 
     position: Position
     wal_from_at: int
@@ -72,18 +73,18 @@ class Snapshot:
     sections: Mapping[SectionKind, bytes]
 
     def section(self, kind: SectionKind) -> bytes:
-        """The bytes of a section; one that is not there is empty."""
+        """The bytes of a section; empty if the snapshot lacks it."""
         return self.sections.get(kind, b"")
 
     def document(self, kind: SectionKind) -> dict[str, JsonValue]:
-        """A section that holds a JSON object; one that is not there is an empty object."""
+        """The JSON object in a section; empty if the snapshot lacks it."""
         try:
             return read_json_object(self.section(kind) or b"{}", kind.name)
         except ProtocolError as error:
             raise CorruptionError(f"snapshot at position {self.position}: {error}") from error
 
     def encode(self, directory_id: bytes) -> bytes:
-        """The whole file."""
+        """The bytes of the whole file."""
         preface = Preface(FileKind.SNAPSHOT, directory_id, first=self.position, created_ns=self.created_ns)
         sections: list[bytes] = []
         for kind in sorted(self.sections):
@@ -98,7 +99,7 @@ class Snapshot:
 
     @classmethod
     def parse(cls, data: bytes, *, directory_id: bytes, path: str = "snapshot") -> Snapshot:
-        """The snapshot a file holds; `path` is for messages."""
+        """Parse the bytes of a whole file; `path` is for messages."""
         preface = Preface.parse(data, kind=FileKind.SNAPSHOT, directory_id=directory_id, path=path)
         end = len(data) - _CRC.size
         if end < DATA_START + _HEADER.size:
@@ -117,9 +118,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """What a directory of snapshots gave: the newest valid one, and why newer ones were passed over.
+    """The newest valid snapshot of a directory, and why newer ones were skipped.
 
-    `unknown` are names that Seawall did not write; they are left alone.
+    `unknown` are names that Seawall did not write; it leaves them unchanged.
     """
 
     snapshot: Snapshot | None
@@ -128,7 +129,7 @@ class LoadedSnapshot:
 
 
 class SnapshotStore:
-    """The snapshots of one data directory. One owner at a time: whoever holds the lock of the directory."""
+    """The snapshots of one data directory. Only the holder of the directory's lock may use it."""
 
     __slots__ = ("_directory", "_directory_id", "_files", "_valid")
 
@@ -136,13 +137,13 @@ class SnapshotStore:
         self._files = files
         self._directory = directory
         self._directory_id = directory_id
-        #: Replay starts of the snapshots that are known to be valid, by position.
+        #: Replay addresses of the snapshots that are known to be valid, by position.
         self._valid: dict[Position, int] = {}
 
     def load(self) -> LoadedSnapshot:
         """The newest valid snapshot.
 
-        Damage and unreadable sectors are reported; a snapshot of a newer format is not damage, and is raised.
+        Reports damage and unreadable sectors; raises for a snapshot of a newer format, which is not damage.
         """
         names = self._files.list(self._directory)
         damaged: dict[str, str] = {}
@@ -160,7 +161,7 @@ class SnapshotStore:
         return LoadedSnapshot(found, damaged, unknown)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Make a snapshot durable, then remove those that it makes superfluous."""
+        """Write a snapshot durably, then remove those that are no longer needed."""
         data = snapshot.encode(self._directory_id)
         replace_file(self._files, self._path(snapshot_name(snapshot.position)), data)
         self._valid[snapshot.position] = snapshot.wal_from_at
@@ -168,9 +169,10 @@ class SnapshotStore:
 
     @property
     def wal_needed_from(self) -> int:
-        """The log below this address is needed by none of the snapshots that are kept.
+        """No kept snapshot needs the log below this address.
 
-        0 until two are known to be valid, which `write` finds out: with one alone, its damage would leave nothing.
+        0 until two snapshots are known to be valid, which `write` checks: if a single one were damaged, nothing would
+        be left to start from.
         """
         kept = sorted(self._valid, reverse=True)[: limits.SNAPSHOTS_KEPT]
         return min(self._valid[position] for position in kept) if len(kept) == limits.SNAPSHOTS_KEPT else 0
@@ -178,17 +180,17 @@ class SnapshotStore:
     def _prune(self) -> None:
         """Keep the newest valid snapshots, and every damaged one; remove older valid ones and debris."""
         names = self._files.list(self._directory)
-        superfluous = [name for name in names if name.endswith(REPLACEMENT_SUFFIX) and _is_ours(name)]
+        obsolete = [name for name in names if name.endswith(REPLACEMENT_SUFFIX) and _is_ours(name)]
         kept = 0
         for position in _positions(names):
             if self._is_valid(position):
                 kept += 1
                 if kept > limits.SNAPSHOTS_KEPT:
-                    superfluous.append(snapshot_name(position))
+                    obsolete.append(snapshot_name(position))
                     del self._valid[position]
-        for name in superfluous:
+        for name in obsolete:
             self._files.unlink(self._path(name))
-        if superfluous:
+        if obsolete:
             self._files.sync_directory(self._directory)
 
     def _is_valid(self, position: Position) -> bool:
@@ -225,7 +227,7 @@ def snapshot_name(position: Position) -> str:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a name is one that a snapshot has, or had while it was written."""
+    """True for the name of a snapshot, and for its temporary name during a write."""
     return _NAME.fullmatch(name.removesuffix(REPLACEMENT_SUFFIX)) is not None
 
 
@@ -249,5 +251,5 @@ def _parse_sections(data: bytes, at: int, end: int, count: int, path: str) -> di
         previous = number
         at += length
     if at != end:
-        raise CorruptionError(f"{path}: {end - at} bytes behind the last section")
+        raise CorruptionError(f"{path}: {end - at} bytes after the last section")
     return sections

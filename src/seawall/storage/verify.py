@@ -1,20 +1,20 @@
-"""Reading everything in a data directory and naming everything that is damaged, without changing a byte.
+"""Verifies a data directory: reads everything in it and reports all damage, without changing a byte.
 
     with open_for_reading(files, path) as directory:            # `read_only.py`
         verification = Verification(files, directory, expect)
         for finding in verification.run(): ...
         verification.totals
 
-Order: snapshots, the log, then each topic. Each step knows more because of the one before: the snapshots say from where
-on the log is needed, snapshot and log together say what must lie in segments that are not sealed and which records are
-live at all. The last is told by `expect`, since what batches mean is not known in this room.
+Order: snapshots, the log, then each topic. Each step uses the results of the one before: the snapshots say which part
+of the log is needed; snapshot and log together say which batches unsealed segments must hold, and which records are
+live. The caller's `expect` computes the last, since this layer does not know what batches mean.
 
-What is no damage: bytes behind the end of the log that nobody was promised, places that are filled from the log at the
-next opening, debris of replacements, files of deleted topics. What of it a person may want to know is a note.
-`docs/format.md` lists the bytes that carry nothing.
+These are not damage: bytes past the end of the log that were never acknowledged, segment ranges that the next open
+fills from the log, debris of replacements, files of deleted topics. Those that a person may want to know are notes.
+`docs/format.md` lists the bytes that carry no information.
 
-Files are opened read-only, and nothing is created, not even the lock. The lock is held, so nobody changes what is read.
-Damage, or a sector that cannot be read, ends the reading of its file at most.
+It opens files read-only and creates nothing, not even the lock. It holds the lock, so the content cannot change.
+Damage, or an unreadable sector, ends at most the reading of its file.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from seawall.storage.segments.segment import SealedSegment
 from seawall.storage.segments.topic_directory import TopicDirectory, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal.epochs import WalAddress
-from seawall.storage.wal.files import SPARE_NAME, wal_addresses, wal_path
+from seawall.storage.wal.files import PREALLOCATED_NAME, wal_addresses, wal_path
 from seawall.storage.wal.reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["ExpectedBatches", "KnownTopic", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
-_REBUILT: Final = "nothing is lost: it is made again from the segment when its topic is used next"
+_REBUILT: Final = "nothing is lost: it is rebuilt from the segment at the next use of its topic"
 _REWRITTEN: Final = "nothing is lost: the log knows what was deleted, and the next checkpoint stores it again"
-_AROUND: Final = f"what lies before and behind can be read; {_RESTORE} to get this back"
-_LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before the directory is opened again"
+_AROUND: Final = f"the bytes before and after it are readable; {_RESTORE} to get this back"
+_LOG: Final = f"what was only in it is lost; {_RESTORE} before the directory is opened again"
 _OLDER: Final = "nothing is lost: the next opening uses the snapshot before it, and more of the log"
 _WHOLE_LOG: Final = "nothing is lost: the log reaches back to its beginning, and the next opening reads all of it"
 _NO_SNAPSHOT: Final = f"no other snapshot is whole, and the log does not reach back to its beginning; {_RESTORE}"
@@ -69,7 +69,7 @@ _NO_SNAPSHOT: Final = f"no other snapshot is whole, and the log does not reach b
 
 @dataclass(frozen=True, slots=True)
 class ExpectedBatches:
-    """The batches that belong into a segment that is not sealed; those in `waiting` may still be in the log alone."""
+    """The batches that belong in an unsealed segment; those in `waiting` may still be unflushed, in the log alone."""
 
     entries: Entries
     waiting: frozenset[int]
@@ -77,18 +77,18 @@ class ExpectedBatches:
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """What snapshot and log say about a topic: its unsealed segments by first seq, and the seqs that must be there."""
+    """What snapshot and log say about a topic: its unsealed segments by first seq, and its live ranges of seqs."""
 
     segments: Mapping[Seq, ExpectedBatches]
     live: tuple[tuple[Seq, Seq], ...]
 
 
-#: From the snapshot that an opening would use to every topic there is. Raises `CorruptionError` where that fails.
+#: Returns every topic, given the snapshot that an open would use. Raises `CorruptionError` if that fails.
 Expect: TypeAlias = Callable[[Snapshot | None], Mapping[TopicId, KnownTopic]]
 
 
 class Verification:
-    """One reading of a whole directory."""
+    """One verification of a whole directory."""
 
     def __init__(self, files: Files, directory: DataDirectory, expect: Expect) -> None:
         self._files = files
@@ -97,17 +97,17 @@ class Verification:
         self.totals = Totals()
         #: Valid snapshots, newest first.
         self._snapshots: list[Snapshot] = []
-        #: None where the log does not tell.
+        #: None if the end of the log is unknown.
         self._topics: Mapping[TopicId, KnownTopic] | None = None
 
     def run(self) -> Iterator[Finding]:
-        """Every damage, as it is found."""
+        """Each damage, as it is found."""
         for finding in self._steps():
             self.totals.damage_count += 1
             yield finding
 
     def _steps(self) -> Iterator[Finding]:
-        self._look_around()
+        self._check_names()
         yield from self._verify_snapshots()
         yield from self._verify_log()
         # A topic that never had records has no directory.
@@ -115,8 +115,8 @@ class Verification:
         for name in sorted({*self._files.list(self._directory.topics), *known}):
             yield from self._verify_topic(name)
 
-    def _look_around(self) -> None:
-        """Names beside the files that everything else is about."""
+    def _check_names(self) -> None:
+        """Note unknown names in the directory, and missing ballast."""
         path = self._directory.path
         names = self._files.list(path)
         for name in names:
@@ -160,22 +160,22 @@ class Verification:
     # --- the log -------------------------------------------------------------------------------------------------
 
     def _verify_log(self) -> Iterator[Finding]:
-        """Every epoch there is, those that the newest snapshot does not need any more included."""
+        """Verify every epoch, including those that the newest snapshot does not need."""
         directory = self._directory.wal
         starts = wal_addresses(self._files, directory)
         for first_at in starts:
             self._count(wal_path(directory, first_at))
         for name in self._files.list(directory):
-            if name != SPARE_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
+            if name != PREALLOCATED_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
                 self._note_name(f"{directory}/{name}")
         needed = [snapshot.wal_from_at for snapshot in self._snapshots[: limits.SNAPSHOTS_KEPT]] or [0]
         from_at = min(*needed, starts[0]) if starts else min(needed)
         reached = yield from self._walk_log(WalAddress(from_at), starts)
         if reached is not None and reached < max(needed):
-            # The walk took it for the end, but the newest snapshot knows that all up to its own address was durable.
-            known = WalAddress(max(needed))
-            yield self._log_finding(reached, known, "nothing valid, though a snapshot was made behind it", starts)
-            reached = yield from self._walk_log(known, starts)
+            # The walk took this for the end, but the newest snapshot proves that the log was durable up to its address.
+            durable_at = WalAddress(max(needed))
+            yield self._log_finding(reached, durable_at, "nothing valid, though a snapshot was taken after it", starts)
+            reached = yield from self._walk_log(durable_at, starts)
         if reached is None:
             return
         self._note_tail(reached, starts)
@@ -185,7 +185,7 @@ class Verification:
             yield Finding(self._directory.path, 0, 0, _trouble(error), "restore the directory from a copy")
 
     def _walk_log(self, from_at: WalAddress, starts: list[WalAddress]) -> Generator[Finding, None, WalAddress | None]:
-        """Read the log from an address; where it ends, or None if that cannot be told."""
+        """Read the log from an address; returns its end, or None if that is unknown."""
         reached: WalAddress | None = None
         try:
             for item in read_runs(self._files, self._directory.wal, self._directory.directory_id, from_at):
@@ -204,7 +204,7 @@ class Verification:
         return reached
 
     def _note_tail(self, end_at: WalAddress, starts: list[WalAddress]) -> None:
-        """Bytes behind the end of the log: nobody can tell a write that was cut off from damage of the last one."""
+        """Note bytes past the end of the log: an interrupted write, or damage of the last write."""
         if not starts or end_at < starts[-1]:
             return
         file = self._files.open(wal_path(self._directory.wal, starts[-1]), read_only=True)
@@ -212,14 +212,14 @@ class Verification:
             from_at = DATA_START + end_at - starts[-1]
             if not is_zero(file, from_at, file.size()):
                 self.totals.notes.append(
-                    f"{file.path}: bytes from {from_at} on are a write that was cut off, or damage of the last write; "
-                    "nothing vouches for them, and the next opening clears them"
+                    f"{file.path}: bytes from {from_at} on are an interrupted write, or damage of the last write; "
+                    "they were never confirmed, and the next open clears them"
                 )
         finally:
             file.close()
 
     def _log_finding(self, from_at: WalAddress, to_at: WalAddress, what: str, starts: list[WalAddress]) -> Finding:
-        """Addresses as bytes of the file that holds the first of them."""
+        """The finding for a range of addresses, as bytes of the file that holds the first one."""
         index = bisect_right(starts, from_at) - 1
         if index < 0:
             return Finding(self._directory.wal, 0, 0, f"addresses {from_at} to {to_at} are missing: {what}", _LOG)
@@ -247,18 +247,20 @@ class Verification:
         for sealed in names.sealed:
             yield from self._guarded(home.path(str(sealed)), sealed.first_seq, self._verify_sealed(home, sealed))
         sealed_seqs = {sealed.first_seq for sealed in names.sealed}
-        places = {} if known is None else {seq: each for seq, each in known.segments.items() if seq not in sealed_seqs}
-        for first_seq in sorted({*names.active, *places} - sealed_seqs):
-            active = self._verify_active(home, first_seq, places.get(first_seq), first_seq in names.active)
+        unsealed = (
+            {} if known is None else {seq: each for seq, each in known.segments.items() if seq not in sealed_seqs}
+        )
+        for first_seq in sorted({*names.active, *unsealed} - sealed_seqs):
+            active = self._verify_active(home, first_seq, unsealed.get(first_seq), first_seq in names.active)
             yield from self._guarded(home.path(active_name(first_seq)), first_seq, active)
         for first_seq in names.deletes:
             yield from self._verify_deletes(home, first_seq)
         yield from _overlaps(home, names.sealed)
         if known is not None:
-            yield from _missing(home, known, names.sealed, places.values())
+            yield from _missing(home, known, names.sealed, unsealed.values())
 
     def _list_topic(self, home: TopicDirectory) -> list[str]:
-        """The files of a topic; one without a directory has none."""
+        """The names in the directory of a topic; none if there is no directory."""
         if not self._files.exists(home.directory):
             self.totals.notes.append(f"{home.directory}: the directory of a topic with records is missing")
         return home.names()
@@ -273,7 +275,7 @@ class Verification:
         except (CorruptionError, FileNotFoundError) as error:
             yield Finding(path, 0, size, str(error), _REBUILT, name.first_seq, name.last_seq)
         except OSError as error:
-            # The data is judged without it, as an opening does.
+            # Verify the data without the index, as an open does.
             yield Finding(path, 0, size, _trouble(error), f"remove it; {_REBUILT}", name.first_seq, name.last_seq)
             yield from self._scan(home, home.path(str(name)), name.first_seq)
             return
@@ -286,41 +288,41 @@ class Verification:
             segment.close()
 
     def _verify_active(
-        self, home: TopicDirectory, first_seq: Seq, places: ExpectedBatches | None, is_there: bool
+        self, home: TopicDirectory, first_seq: Seq, expected: ExpectedBatches | None, exists: bool
     ) -> Iterator[Finding]:
         path = home.path(active_name(first_seq))
-        if not is_there:
-            if places is not None and len(places.waiting) < len(places.entries):
+        if not exists:
+            if expected is not None and len(expected.waiting) < len(expected.entries):
                 what = "the segment is missing, and not all of its batches are in the log"
-                yield Finding(path, 0, 0, what, _RESTORE, first_seq, BatchIndex(places.entries).last_seq)
+                yield Finding(path, 0, 0, what, _RESTORE, first_seq, BatchIndex(expected.entries).last_seq)
             return
         self._count(path)
         if self._topics is None:
-            # Nobody knows what belongs here.
+            # Without the log the expected batches are unknown.
             yield from self._scan(home, path, first_seq)
-        elif places is None:
-            self.totals.notes.append(f"{path}: begun and never used; the next opening removes it")
+        elif expected is None:
+            self.totals.notes.append(f"{path}: created and never used; the next open removes it")
         else:
-            yield from self._verify_expected(home, path, first_seq, places)
+            yield from self._verify_expected(home, path, first_seq, expected)
 
     def _verify_expected(
-        self, home: TopicDirectory, path: str, first_seq: Seq, places: ExpectedBatches
+        self, home: TopicDirectory, path: str, first_seq: Seq, expected: ExpectedBatches
     ) -> Iterator[Finding]:
         file = self._files.open(path, read_only=True)
         try:
-            if read_segment_preface(file, home, first_seq) is None and len(places.entries):
+            if read_segment_preface(file, home, first_seq) is None and len(expected.entries):
                 what = "the preface is damaged; no record is lost by it"
                 yield Finding(path, 0, DATA_START, what, _RESTORE, first_seq, Seq(first_seq - 1))
-            filled = np.ones(len(places.entries), np.bool_)
-            filled[list(places.waiting)] = False
-            for damage in find_damage(file, places.entries[filled], home.topic_id):
+            flushed = np.ones(len(expected.entries), np.bool_)
+            flushed[list(expected.waiting)] = False
+            for damage in find_damage(file, expected.entries[flushed], home.topic_id):
                 yield _segment_finding(damage)
         finally:
             file.close()
-        self._count_batches(BatchIndex(places.entries))
+        self._count_batches(BatchIndex(expected.entries))
 
     def _scan(self, home: TopicDirectory, path: str, first_seq: Seq) -> Iterator[Finding]:
-        """Judge a segment by its bytes alone; zeros in it may be places that were to be filled."""
+        """Verify a segment by its bytes alone; zeros in it may belong to unflushed batches."""
         file = self._files.open(path, read_only=True)
         try:
             scan = scan_segment(file, home.topic_id, first_seq)
@@ -339,10 +341,10 @@ class Verification:
         except (CorruptionError, OSError) as error:
             yield Finding(path, 0, size, _trouble(error), _REWRITTEN, first_seq)
 
-    # --- small things --------------------------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------------------------
 
     def _guarded(self, path: str, first_seq: Seq, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """The findings of one file; one more if reading it had to end."""
+        """The findings of one file, and one more if reading it fails."""
         try:
             yield from findings
         except (CorruptionError, OSError) as error:
@@ -364,7 +366,7 @@ class Verification:
 
 
 def _overlaps(home: TopicDirectory, sealed: tuple[SealedName, ...]) -> Iterator[Finding]:
-    """Sealed segments that claim seqs of the one before them."""
+    """Sealed segments that overlap the one before them."""
     for before, after in pairwise(sealed):
         if after.first_seq <= before.last_seq:
             last_seq = min(before.last_seq, after.last_seq)
@@ -377,7 +379,7 @@ def _missing(
     home: TopicDirectory, known: KnownTopic, sealed: tuple[SealedName, ...], unsealed: Iterable[ExpectedBatches]
 ) -> Iterator[Finding]:
     """Live seqs that no segment covers."""
-    indexes = [BatchIndex(places.entries) for places in unsealed if len(places.entries)]
+    indexes = [BatchIndex(expected.entries) for expected in unsealed if len(expected.entries)]
     covered = sorted(
         [*((each.first_seq, each.last_seq) for each in sealed), *((each.first_seq, each.last_seq) for each in indexes)]
     )
@@ -399,7 +401,7 @@ def _segment_finding(damage: SegmentDamage) -> Finding:
 
 
 def _topic_id(name: str) -> TopicId | None:
-    """The topic whose directory has this name, if it is one."""
+    """The topic whose directory has this name, or None."""
     try:
         topic_id = TopicId(int(name, 16))
     except ValueError:
@@ -416,7 +418,7 @@ def _size(files: Files, path: str) -> int:
 
 
 def _trouble(error: CorruptionError | OSError) -> str:
-    """What an error says of a file. Errors that say nothing about stored bytes are raised again."""
+    """The text of an error about stored bytes; raises any other error again."""
     if isinstance(error, OSError) and error.errno not in (errno.EIO, errno.ENOENT):
         raise error
     return str(error)

@@ -20,7 +20,8 @@ from seawall.bench.results import Better, Goal
 from seawall.bench.suites import disk
 from seawall.config import DiskBackend
 from seawall.errors import FatalError, UnsupportedError
-from seawall.io.disk.disk_ring import DiskRing, open_disk_ring
+from seawall.io.disk.disk_ring import DiskRing
+from seawall.io.disk.ring_backends import open_disk_ring
 from seawall.io.disk.uring import probe
 from seawall.kernels.runtime import disk_ring
 from seawall.kernels.runtime.rings import CONTENT_WORDS, Words

@@ -37,7 +37,8 @@ from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError, SeawallError, WrongStateError
-from seawall.io.disk.disk_ring import DiskRing, open_configured_ring
+from seawall.io.disk.disk_ring import DiskRing
+from seawall.io.disk.ring_backends import open_configured_ring
 from seawall.io.process.exits import finish_at_exit, report_undelivered
 from seawall.io.process.own_process import disown_on_fork
 from seawall.storage.findings import VerifyReport

@@ -1,12 +1,10 @@
-"""Memory of files that are gone, for those that come.
+"""A pool of memory buffers for in-memory files: the buffers of deleted files serve new files.
 
-A piece is an array of bytes of one of a few sizes, so that those of files that are gone fit the files that come: what
-is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. A piece is as it
-was left: what nobody has written must not be looked at.
+Buffers have a few fixed sizes, so a returned one fits the next file. A workload that writes and drops data all the time
+then needs no fresh pages; clearing fresh pages costs as much as writing them. A reused buffer still holds old bytes: do
+not read what was not written.
 
-Memory is handed out again only when nobody has a view of it any more, wherever that is.
-
-Pieces may be taken, and let go, on any thread.
+A buffer returns to the pool when the last view of it is garbage-collected. Any thread may take or drop buffers.
 """
 
 from __future__ import annotations
@@ -22,57 +20,57 @@ import numpy as np
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB, MIB
 
-__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "BufferPool"]
+__all__ = ["BUFFER_SIZE_MAX", "BUFFER_SIZE_MIN", "BufferPool"]
 
-#: Smallest and largest piece of a file; the largest are asked for in huge pages.
-PIECE_SIZE_MIN: Final = 64 * KIB
-PIECE_SIZE_MAX: Final = 4 * MIB
-#: What is kept of files that are gone, beside half of what files have: they go whole, and come piece by piece.
-_SPARE_SIZE: Final = 64 * MIB
+#: Smallest and largest buffer; the largest ones ask for huge pages.
+BUFFER_SIZE_MIN: Final = 64 * KIB
+BUFFER_SIZE_MAX: Final = 4 * MIB
+#: Free bytes the pool keeps, beside half of the bytes in use: files are freed whole, and grow buffer by buffer.
+_FREE_SIZE_MIN: Final = 64 * MIB
 
 
 class BufferPool:
-    """What files of one owner share."""
+    """The free buffers that the files of one owner share."""
 
-    __slots__ = ("__weakref__", "_lock", "_pieces", "_returned", "_used", "size")
+    __slots__ = ("__weakref__", "_free", "_lock", "_returned", "_used", "size")
 
     def __init__(self) -> None:
-        #: By their size.
-        self._pieces: dict[int, list[mmap.mmap]] = {}
+        #: Free buffers by their size.
+        self._free: dict[int, list[mmap.mmap]] = {}
         self._used = 0
-        #: Bytes that are kept.
+        #: Free bytes in the pool.
         self.size = 0
-        #: What nobody has a view of any more, and is not among the others yet. It comes whenever and wherever the last
-        #: view goes, even in the middle of a change here: so it waits for no lock.
+        #: Buffers that lost their last view and are not in `_free` yet. Finalizers append at any time on any thread,
+        #: even while this thread holds the lock, so appending must not take it.
         self._returned: deque[mmap.mmap] = deque()
         self._lock = Lock()
 
     def take(self, size: int) -> Bytes:
-        """A piece of one of the sizes there are, which may hold anything; it comes back with the last view of it."""
+        """A buffer of one of the pool's sizes, with arbitrary content; it returns to the pool with its last view."""
         with self._lock:
             self._used += size
-            spare = self._pieces.get(size)
-            memory = spare.pop() if spare else None
+            free = self._free.get(size)
+            memory = free.pop() if free else None
             if memory is not None:
                 self.size -= size
-        self._sort_in()
+        self._collect_returned()
         if memory is None:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if size >= PIECE_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
+            if size >= BUFFER_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
                 memory.madvise(mmap.MADV_HUGEPAGE)
-        piece: Bytes = np.frombuffer(memory, np.uint8)
-        # Slices of an array, and slices of those, all hold on to it.
-        weakref.finalize(piece, self._come_back, memory).atexit = False
-        return piece
+        buffer: Bytes = np.frombuffer(memory, np.uint8)
+        # Slices of the array, and slices of those, keep a reference to it.
+        weakref.finalize(buffer, self._return, memory).atexit = False
+        return buffer
 
-    def _come_back(self, memory: mmap.mmap) -> None:
+    def _return(self, memory: mmap.mmap) -> None:
         self._returned.append(memory)
-        self._sort_in()
+        self._collect_returned()
 
-    def _sort_in(self) -> None:
-        """Keep what has come back, as far as there is room for it; the rest goes back to the system.
+    def _collect_returned(self) -> None:
+        """Move returned buffers to the free lists; free the excess to the system.
 
-        If somebody else is changing something right now, that looks here next.
+        If another thread holds the lock, that thread collects them.
         """
         while self._returned and self._lock.acquire(blocking=False):
             try:
@@ -83,9 +81,9 @@ class BufferPool:
 
     def _keep(self, memory: mmap.mmap) -> None:
         self._used -= len(memory)
-        self._pieces.setdefault(len(memory), []).append(memory)
+        self._free.setdefault(len(memory), []).append(memory)
         self.size += len(memory)
-        while self.size > _SPARE_SIZE + self._used // 2:
-            largest = max(size for size, spare in self._pieces.items() if spare)
-            self._pieces[largest].pop()
+        while self.size > _FREE_SIZE_MIN + self._used // 2:
+            largest = max(size for size, free in self._free.items() if free)
+            self._free[largest].pop()
             self.size -= largest

@@ -1,8 +1,8 @@
-"""Whether one durable write (RWF_DSYNC) beats a write and a sync on the disk below a directory.
+"""Measures whether one durable write (RWF_DSYNC) beats a write plus a sync on the disk of a directory.
 
-It depends on the file system and the drive: one call saves a round trip and the sync of everything else in the file,
-but some drives answer a forced write more slowly than a cache flush. So it is measured, not guessed: a few small writes
-each way, taken by turns into preallocated space, as a write-ahead log does them. The answer is kept per device.
+The answer depends on the file system and the drive: one call saves a round trip and the sync of everything else in the
+file, but some drives are slower with a forced write than with a cache flush. So this module measures: a few small
+writes of each kind, alternating, into preallocated space, as a write-ahead log writes. It caches the result per device.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from seawall.limits import PAGE_SIZE
 
 __all__ = ["configured_direct_sync", "direct_sync_wins"]
 
-#: Writes each way: the median of so many is steady enough to tell a factor, and takes a few milliseconds.
+#: Writes of each kind: enough for a steady median, and still only a few milliseconds.
 _WRITES = 16
 
 
 def direct_sync_wins(directory: str) -> bool:
-    """Measure it on the device of `directory`, once per process; false where the system has no RWF_DSYNC."""
+    """True if RWF_DSYNC is faster on the device of `directory`; measured once per process, false where unsupported."""
     return hasattr(os, "RWF_DSYNC") and _measure(os.stat(directory).st_dev, directory)
 
 
 def configured_direct_sync(config: Config, directory: str) -> bool:
-    """What the configuration says, or where it leaves that open, what pays on the device of `directory`."""
+    """The configured choice; for `auto`, the faster one on the device of `directory`."""
     choice = config.disk.direct_sync
     return direct_sync_wins(directory) if choice is Toggle.AUTO else choice is Toggle.ON
 
@@ -45,8 +45,8 @@ def _measure(_device: int, directory: str) -> bool:
         try:
             reserve_space(descriptor, 2 * _WRITES * PAGE_SIZE)
             file.sync()
-            for turn in range(_WRITES):
-                at = 2 * turn * PAGE_SIZE
+            for index in range(_WRITES):
+                at = 2 * index * PAGE_SIZE
                 started = perf_counter_ns()
                 os.pwritev(descriptor, [block], at, os.RWF_DSYNC)
                 between = perf_counter_ns()
@@ -55,7 +55,7 @@ def _measure(_device: int, directory: str) -> bool:
                 direct_ns.append(between - started)
                 synced_ns.append(perf_counter_ns() - between)
         except OSError:
-            # The file system refuses the flag: the other way always works.
+            # The file system refuses the flag: a write plus a sync always works.
             return False
         finally:
             file.close()

@@ -1,7 +1,7 @@
-"""Files of the real machine, and the three operations every user of files needs.
+"""Files of the operating system, and helpers that work on every implementation of `Files`.
 
-`OsFiles` and `OsFile` put the `os` calls behind the seam of `interfaces.py`. `write_all`, `read_exactly` and
-`replace_file` are written against the seam alone, so they work the same on a simulated disk.
+`OsFiles` and `OsFile` implement the protocols of `interfaces.py` with `os` calls. `write_all`, `read_exactly` and
+`replace_file` use the protocols alone, so they work the same on a simulated disk.
 
 This module must not know what is stored: bytes, positions and names only.
 
@@ -9,14 +9,14 @@ Invariants
 - INV-SYNC-FATAL: after a failed sync, no write or sync of that file or disk ring reports success again. Linux reports a
   lost page once and then calls it clean, so trying again would turn a loss into a success. The handle refuses every
   later change and sync with `SyncError`.
-- `write_all` returns only when every byte was taken; a write that takes none is an error.
+- `write_all` returns only when every byte is written; a write of no bytes is an error.
 - INV-REPLACE-ATOMIC: after `replace_file`, or a crash inside it, a name has all of the old bytes or all of the new
   ones.
 
 Signals: the interpreter repeats interrupted calls by itself (PEP 475), so EINTR never reaches this code.
 
-What a crash does: whatever was not synced may be there, be gone, or be there in parts; a name that was not synced
-with its directory likewise.
+What a crash does: bytes that were not synced may survive, be lost, or survive in part; so may a name whose directory
+was not synced.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = [
 #: Ending of the temporary name inside `replace_file`. A file with this name after a crash is debris: never read it.
 REPLACEMENT_SUFFIX: Final = ".replacing"
 
-#: Codes of errors by which a system says that a disk, or a user's share of it, is full.
+#: Error codes for a full disk or an exhausted quota.
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-#: macOS keeps written data in the drive's own cache on `fsync`; only this command empties it. None elsewhere.
+#: On macOS `fsync` leaves data in the drive's own cache; only this command flushes it. None elsewhere.
 _FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
-#: Whether a kernel that writes and syncs by itself keeps the promise of `OsFile.sync`.
+#: True if a numba kernel that calls write and sync itself is as durable as `OsFile.sync`.
 PLAIN_SYNC_IS_ENOUGH: Final = _FULL_SYNC_COMMAND is None
 
-#: Has a write go to the disk at once, and be dropped from memory then: since Linux 6.14, and not in every file system.
+#: Write to the disk at once and drop the pages then: since Linux 6.14, and not in every file system.
 _RWF_DONTCACHE: Final = 0x80 if sys.platform.startswith("linux") else 0
 
-#: Reasons the kernel gives when it cannot copy between these two files, though a read and a write would work.
+#: Error codes for two files that the kernel cannot copy between, though a read and a write would work.
 _COPY_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -75,8 +75,8 @@ def write_all(
 ) -> int:
     """Write every byte of the buffers at position `at`, finishing short writes without copying; return the count.
 
-    With `durable` they are on the disk when it returns; what was written before, only after a sync. Those that are
-    `uncached`, and not that, nobody is expected to read soon.
+    With `durable` these bytes are on the disk when it returns; earlier writes still need a sync. `uncached`, without
+    `durable`, bypasses the page cache where possible.
     """
     remaining = _byte_views(buffers)
     write = file.write_durably if durable else file.write_uncached if uncached else file.write
@@ -116,7 +116,7 @@ def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
             file.close()
         files.rename(temporary, path)
     except BaseException:
-        # The failure on its way out matters more than debris, which the next replacement overwrites.
+        # The error being raised matters more than debris, which the next replacement overwrites.
         with contextlib.suppress(OSError):
             files.unlink(temporary)
         raise
@@ -124,12 +124,12 @@ def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
 
 
 def system_error(code: int) -> OSError:
-    """The error of the operating system with this number."""
+    """An `OSError` with this errno."""
     return OSError(code, os.strerror(code))
 
 
 def remove_if_there(files: Files, path: str) -> None:
-    """Remove a name that is not needed any more; fine if somebody else has removed it."""
+    """Remove a name; fine if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(path)
 
@@ -140,10 +140,10 @@ def parent_directory(path: str) -> str:
 
 
 def reserve_space(descriptor: int, length: int) -> None:
-    """Back the first `length` bytes of a file with space, growing it if it is shorter; undo the growth on failure.
+    """Reserve space for the first `length` bytes of a file, growing it if it is shorter; undo the growth on failure.
 
-    Where the system has no `posix_fallocate` (macOS), the missing end is written as zeros; a hole that an earlier
-    `truncate` left inside the file then stays one.
+    Where the system has no `posix_fallocate` (macOS), this writes zeros past the end; a hole that an earlier `truncate`
+    left inside the file stays a hole.
     """
     size = os.fstat(descriptor).st_size
     try:
@@ -171,11 +171,11 @@ class OsFile:
 
     @property
     def path(self) -> str:
-        """Path it was opened by; used in messages only."""
+        """Path it was opened with; used in messages only."""
         return self._path
 
     def fileno(self) -> int:
-        """Descriptor of the operating system; -1 once closed, which every call answers with EBADF."""
+        """The file descriptor; -1 once closed, so that every call on it fails with EBADF."""
         return self._descriptor
 
     def size(self) -> int:
@@ -215,24 +215,24 @@ class OsFile:
         try:
             return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
         except OSError as error:
-            if not _is_space_back(error):
+            if not _may_retry_after(error):
                 raise
             return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write as `write` does; where the system can do that, nothing of it stays in memory once it is on the disk."""
+        """Write like `write`, but drop the pages from the page cache once they are on disk, where supported."""
         self.require_synced()
         self._require_position(at)
         try:
             return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at, _RWF_DONTCACHE)
         except OSError as error:
-            # Unknown to the system or to this file system, and nothing is written.
+            # The system or this file system does not know the flag; nothing was written.
             if error.errno != errno.EOPNOTSUPP:
                 raise
             return self.write(buffers, at)
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write as `write` does, durable when it returns; by one call where the disk is quicker with that."""
+        """Write like `write`, durable when it returns; a single call if the handle uses `direct_sync`."""
         if not self._direct_sync:
             written = self.write(buffers, at)
             self.sync()
@@ -243,11 +243,11 @@ class OsFile:
         try:
             return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at, os.RWF_DSYNC)
         except OSError as error:
-            # Whether the write or its sync failed is not said, so it counts as the worse of the two.
+            # The error may come from the write or from its sync; treat it as the sync, which is worse.
             raise self._failed(error) from error
 
     def sync(self) -> None:
-        """Make data and length durable; `SyncError` if that fails, once and for ever."""
+        """Make data and length durable; `SyncError` if that fails, and the handle then refuses every later change."""
         self.require_synced()
         try:
             _sync_descriptor(self._descriptor)
@@ -260,7 +260,7 @@ class OsFile:
         try:
             reserve_space(self._descriptor, length)
         except OSError as error:
-            if not _is_space_back(error):
+            if not _may_retry_after(error):
                 raise
             reserve_space(self._descriptor, length)
 
@@ -270,7 +270,7 @@ class OsFile:
         os.ftruncate(self._descriptor, length)
 
     def try_lock(self) -> bool:
-        """Take the exclusive advisory lock of this file; false if another handle has it. Closing gives it back."""
+        """Take the exclusive advisory lock of this file; false if another handle has it. Closing releases it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -278,18 +278,18 @@ class OsFile:
         return True
 
     def close(self) -> None:
-        """Give the descriptor back; closing twice is fine. Closing syncs nothing."""
+        """Close the descriptor; closing twice is fine. Closing syncs nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     @property
     def direct_sync(self) -> bool:
-        """Whether a durable write is one call."""
+        """True if a durable write is one call (RWF_DSYNC)."""
         return self._direct_sync
 
     def failed(self, code: int) -> SyncError:
-        """INV-SYNC-FATAL: a durable write that a kernel made for this handle failed with this error; what to raise."""
+        """INV-SYNC-FATAL: record that a kernel's durable write on this handle failed; returns the error to raise."""
         return self._failed(system_error(code))
 
     def require_synced(self) -> None:
@@ -298,14 +298,14 @@ class OsFile:
             raise SyncError(f"{self._path}: an earlier sync failed, so nothing more may be written through this handle")
 
     def _failed(self, error: OSError) -> SyncError:
-        """INV-SYNC-FATAL: note that a sync failed, and say so."""
+        """INV-SYNC-FATAL: record that a sync failed; returns the error to raise."""
         self._sync_failed = True
         failure = SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
         failure.__cause__ = error
         return failure
 
     def _require_position(self, at: int) -> None:
-        """Refuse a position before the file: to `preadv2` and `pwritev2`, -1 means the cursor, which nobody set."""
+        """Refuse a negative position: `preadv2` and `pwritev2` take -1 for the file cursor."""
         if at < 0:
             raise OSError(errno.EINVAL, f"position {at} is before the beginning", self._path)
 
@@ -313,9 +313,9 @@ class OsFile:
 class OsFiles:
     """Directories and names of the operating system.
 
-    With `direct_sync` a durable write is one call (RWF_DSYNC); `direct_sync.direct_sync_wins` tells whether that pays.
+    With `direct_sync` a durable write is one call (RWF_DSYNC); `direct_sync.direct_sync_wins` measures which is faster.
 
-    What it makes is for this user alone, or for one `group`, too (`permissions.py`).
+    It creates files for this user alone, or readable by one `group` too (`permissions.py`).
     """
 
     __slots__ = ("_direct_sync", "_group")
@@ -325,7 +325,7 @@ class OsFiles:
         self._group = group
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
-        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        """Open a file; `create` creates it if it is missing, `exclusive` creates it and fails if it exists."""
         if read_only and (create or exclusive):
             raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
@@ -336,7 +336,7 @@ class OsFiles:
         return OsFile(descriptor, path, direct_sync=self._direct_sync)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name; an `OSError` that says neither yes nor no is raised."""
+        """True if a file or directory has this name; raises an `OSError` that leaves the answer open."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -348,25 +348,25 @@ class OsFiles:
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents; fine if it is there."""
+        """Create a directory and its missing parents; fine if it exists."""
         make_directories(path, self._group)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what had it, atomically."""
+        """Rename a file atomically, replacing a file that has the new name."""
         os.rename(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a name; the space of a large file comes back a little later (`releasing.py`)."""
-        kept = RELEASER.keep(path)
+        """Remove a name; the space of a large file becomes free a little later (`space_release.py`)."""
+        held = RELEASER.hold(path)
         try:
             os.unlink(path)
         finally:
-            if kept is not None:
-                RELEASER.take(kept)
+            if held is not None:
+                RELEASER.close_later(held)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable; `SyncError` if that fails."""
-        # From the reserve if need be: names have changed already, and must not stay as they are for want of it.
+        # From the reserve if need be: names have changed already, and this sync must not fail for want of a descriptor.
         with open_from_reserve(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor:
             try:
                 os.fsync(descriptor)
@@ -398,23 +398,23 @@ class OsFiles:
         return status.f_bavail * status.f_frsize
 
 
-def _is_space_back(error: OSError) -> bool:
-    """Whether a disk was found full, which is worth another try: all space is back that was on its way then."""
+def _may_retry_after(error: OSError) -> bool:
+    """True if the disk was full and all pending space is free now, so that the call may be tried again."""
     if error.errno not in NO_SPACE:
         return False
-    # Even if nothing is on its way any more: it may have come back since.
+    # Retry even if nothing is pending: space may have become free since the error.
     RELEASER.wait()
     return True
 
 
 def _byte_views(buffers: Sequence[ReadableBuffer]) -> list[memoryview]:
-    """The buffers as views of single bytes, without the empty ones: an empty leader would look like no progress."""
+    """The buffers as byte views, without the empty ones: an empty first buffer would look like no progress."""
     views = [memoryview(buffer) for buffer in buffers]
     return [view if view.format == "B" and view.ndim == 1 else view.cast("B") for view in views if view.nbytes]
 
 
 def _skip(views: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of the views after their first `count` bytes."""
+    """The views without their first `count` bytes."""
     for index, view in enumerate(views):
         if count < view.nbytes:
             return [view[count:], *views[index + 1 :]]
@@ -431,13 +431,13 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def _write_zeros(descriptor: int, start: int, end: int) -> None:
-    """Fill a file from its end at `start` up to `end` with written zeros."""
+    """Write zeros from the end of a file at `start` up to `end`."""
     zeros = memoryview(bytes(min(COPY_BUFFER_SIZE, max(0, end - start))))
     while start < end:
         start += os.pwrite(descriptor, zeros[: end - start], start)
 
 
 def _copy_through_memory(source: File, source_at: int, target: File, target_at: int, length: int) -> int:
-    """One bounded round of copying by read and write."""
+    """Copy at most one buffer by read and write."""
     data = source.read(min(length, COPY_BUFFER_SIZE), source_at)
     return write_all(target, [data], target_at)

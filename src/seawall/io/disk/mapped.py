@@ -1,22 +1,23 @@
-"""Parts of files, mapped to be gone through once: what the page cache holds is used where it lies, without a copy.
+"""Maps parts of files for one sequential scan, so that the scan uses the pages of the page cache without a copy.
 
-A page that the disk cannot give, or that lies behind the end of its file, is a SIGBUS at the first touch, which nothing
-can handle. So nothing behind the end of a file is mapped, and a stretch is touched only after `MappedPart.fetch` has
-brought all its pages, without the GIL: a failing disk, and a file that got shorter, show there, and the caller reads
-instead, which says what is wrong. Where the system cannot bring pages this way nothing is mapped.
+Touching a mapped page that the disk cannot read, or that is past the end of its file, is a SIGBUS that no code can
+handle. So nothing past the end of a file is mapped, and callers touch a range only after `MappedPart.fetch` has loaded
+all its pages (without the GIL). A failing disk or a truncated file shows there; the caller then reads the bytes
+instead, and that read reports the error. Where the system cannot load pages this way, nothing is mapped.
 
-INV-MAPPED-NOT-SERVED: a process that serves others maps no data file, so a truncated file cannot end it. Between
-fetching and touching somebody else may truncate the file, and then the process ends. So only these map: a store that
-opens its log, before it serves anybody; `read_arrow`, in the process of its caller; tasks of Spark, which are repeated.
-See decision 0009.
+INV-MAPPED-NOT-SERVED: a process that serves others maps no data file, so a truncated file cannot end it. Another
+process may truncate the file between fetching and touching, and then this process dies. So mapping is limited to: a
+store that opens its log, before it serves clients; `read_arrow`, in the process of its caller; tasks of Spark, which
+Spark repeats. See decision 0009.
 
-Nobody touches bytes that were not fetched right before. Only what Seawall itself never cuts off is mapped: files of the
-log, and the places of batches in segments.
+Callers fetch bytes right before they touch them. They map only what Seawall itself never truncates: log files, and
+the batches inside segments.
 
-What lies there may still be written to, with the same bytes or where nothing is promised. Whoever verifies something
-holds on to the numbers it has checked and does not look them up again.
+A mapped range may still change: by rewrites of the same bytes, or where its content is not guaranteed yet. So code that
+verifies a batch keeps the numbers it has checked, and does not read them again.
 
-A mapping needs neither name nor handle of its file, and ends with the last view of it. A crash does nothing to it.
+A mapping needs neither the name nor the handle of its file, and ends with the last view of it. A crash does not affect
+it.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MappedPart", "map_part"]
 
-#: Advice of `madvise`, on Linux: bring pages now and say whether that went well (from 5.14 on); begin to bring them.
+#: `madvise` advice on Linux: load pages now and report errors (since 5.14); start to load them.
 _POPULATE_READ: Final = 22
 _WILL_NEED: Final = 3
 
 
 class MappedPart:
-    """A stretch of a file from the beginning of a page on. Made by `map_part`."""
+    """A mapped range of a file that starts on a page. Made by `map_part`."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_address", "at", "size")
 
     def __init__(self, address: int, size: int, at: int) -> None:
         self._address = address
-        #: Bytes of it.
+        #: Length in bytes.
         self.size: Final = size
         #: File position of its first byte.
         self.at: Final = at
@@ -56,17 +57,17 @@ class MappedPart:
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """All of it, read-only; to be touched only where it was fetched."""
+        """The whole range, read-only; touch only what `fetch` has loaded."""
         import numpy as np
 
         return np.asarray(self)
 
     def fetch(self, start: int, end: int) -> bool:
-        """Bring bytes `start` up to `end`; false if they cannot be had this way and must be read."""
+        """Load bytes `start` up to `end`; false if that fails and the caller must read them."""
         return self._advise(start, end, _POPULATE_READ)
 
     def announce(self, start: int, end: int) -> None:
-        """Let the disk begin with bytes that are fetched soon; those behind the end are left out."""
+        """Start to load bytes that the caller will fetch soon; ignores those past the end."""
         if start < self.size:
             self._advise(start, min(end, self.size), _WILL_NEED)
 
@@ -77,9 +78,9 @@ class MappedPart:
 
 
 def map_part(file: Readable, at: int, length: int) -> MappedPart | None:
-    """Map `length` bytes of a file from position `at` on, and what is before them in their page.
+    """Map `length` bytes of a file from position `at` on, and the bytes before them in the same page.
 
-    None where that is not possible, as on a simulated disk or where the file is shorter: those bytes must be read.
+    None where that is impossible, as on a simulated disk or for a shorter file; the caller must read the bytes then.
     """
     if sys.platform != "linux" or not isinstance(file, OsFile) or length <= 0 or file.size() < at + length:
         return None

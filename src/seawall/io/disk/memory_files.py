@@ -1,13 +1,13 @@
-"""Files that are nothing but memory: for what must not outlive the process.
+"""Files in memory, for a log that must not outlive the process.
 
-The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
-directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
+They implement the same protocols as `OsFiles`, so the storage layer works on them unchanged. Names are opaque paths; a
+directory is any prefix of a name before a slash. Syncs do nothing, because nothing could survive.
 
-Bytes lie in *extents*, one behind the other: stretches of pieces (`buffer_pool`). A file that grows is not copied, and
-space that is reserved costs nothing: a piece is taken when something is written to it.
+The bytes of a file are in consecutive *extents*: ranges of pooled buffers (`buffer_pool`). Growing a file copies
+nothing. Reserved space costs nothing: the file takes a buffer when bytes are written to it.
 
-One owner at a time for changes, beside whom others may read what was there before; a file that was unlinked is gone
-when its last handle is.
+One thread at a time may change a file, while others read what was there before. An unlinked file is freed with its last
+handle.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Final
 import numpy as np
 
 from seawall.errors import InvalidInputError
-from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, PIECE_SIZE_MIN, BufferPool
+from seawall.io.disk.buffer_pool import BUFFER_SIZE_MAX, BUFFER_SIZE_MIN, BufferPool
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
 from seawall.kernels.runtime.memory import Bytes, copy_out
 from seawall.limits import KIB
 
 __all__ = ["BufferPool", "MemoryFile", "MemoryFiles"]
 
-#: So many bytes at once are on their way out of the caches: they are written past them, which takes two thirds of the
-#: time and leaves there what is needed next.
+#: A copy of this size or more would flush the CPU caches, so it bypasses them: that takes two thirds of the time and
+#: keeps the cached data.
 _STREAMED_SIZE: Final = 64 * KIB
 _NOTHING: Final = np.zeros(0, np.uint8)
 
 
-def _piece_size(size: int) -> int:
-    """The size of the next piece where so many bytes are missing: a power of two."""
-    return min(max(PIECE_SIZE_MIN, 1 << (size - 1).bit_length()), PIECE_SIZE_MAX)
+def _buffer_size(size: int) -> int:
+    """The size of the next buffer for `size` more bytes: a power of two within the limits."""
+    return min(max(BUFFER_SIZE_MIN, 1 << (size - 1).bit_length()), BUFFER_SIZE_MAX)
 
 
 class _Extent:
-    """Bytes of a file that lie in one piece of memory: from `start` to `end` in the file, from `at` on in memory."""
+    """Bytes of a file inside one buffer: from `start` to `end` in the file, from `at` on in memory."""
 
     __slots__ = ("at", "end", "memory", "start")
 
@@ -56,36 +56,36 @@ _START: Final = attrgetter("start")
 
 
 class _Content:
-    """The bytes of one file, and who has its lock."""
+    """The bytes of one file, and the handle that holds its lock."""
 
-    __slots__ = ("_extents", "_piece", "_piece_used", "_spare", "filled", "locked_by", "size")
+    __slots__ = ("_buffer", "_buffer_used", "_extents", "_pool", "filled", "locked_by", "size")
 
-    def __init__(self, spare: BufferPool) -> None:
-        self._spare = spare
-        #: They hold all that was written, which is up to `filled`. What is behind it reads as zeros.
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        #: All written bytes, up to `filled`. Bytes from there to `size` read as zeros.
         self._extents: list[_Extent] = []
         self.filled = 0
         self.size = 0
-        #: The last piece that was taken, and how much of it is used.
-        self._piece: Bytes = _NOTHING
-        self._piece_used = 0
+        #: The newest buffer, and how much of it is used.
+        self._buffer: Bytes = _NOTHING
+        self._buffer_used = 0
         self.locked_by: MemoryFile | None = None
 
     def resize(self, size: int) -> None:
-        """Cut it, or grow it with zeros."""
+        """Truncate the file, or grow it with zeros."""
         self.size = size
         while self.filled > size:
             last = self._extents[-1]
             last.end = self.filled = max(last.start, size)
-            if last.memory is self._piece:
-                self._piece_used = last.at + last.end - last.start
+            if last.memory is self._buffer:
+                self._buffer_used = last.at + last.end - last.start
             if last.end == last.start:
                 self._extents.pop()
-        if not self._piece_used:
-            self._piece = _NOTHING
+        if not self._buffer_used:
+            self._buffer = _NOTHING
 
     def _append(self, memory: Bytes, at: int, length: int) -> None:
-        """The next bytes of the file are those that lie in memory from `at` on."""
+        """Make `length` bytes of a buffer, from `at` on, the next bytes of the file."""
         end = self.filled + length
         last = self._extents[-1] if self._extents else None
         if last is not None and last.memory is memory and last.at + last.end - last.start == at:
@@ -96,44 +96,44 @@ class _Content:
         self.size = max(self.size, end)
 
     def _grow(self, end: int) -> None:
-        """Have room for bytes up to `end`, which are to be written now."""
+        """Add memory for bytes up to `end`; the caller writes them next."""
         while self.filled < end:
-            if self._piece_used == len(self._piece):
-                # What was reserved will come, too.
-                self._piece, self._piece_used = self._spare.take(_piece_size(max(self.size, end) - self.filled)), 0
-            length = min(end - self.filled, len(self._piece) - self._piece_used)
-            self._append(self._piece, self._piece_used, length)
-            self._piece_used += length
+            if self._buffer_used == len(self._buffer):
+                # Size the buffer for the reserved bytes too: they will be written.
+                self._buffer, self._buffer_used = self._pool.take(_buffer_size(max(self.size, end) - self.filled)), 0
+            length = min(end - self.filled, len(self._buffer) - self._buffer_used)
+            self._append(self._buffer, self._buffer_used, length)
+            self._buffer_used += length
 
     def read(self, at: int, end: int) -> bytes:
-        """The bytes from one place to another."""
+        """The bytes from `at` up to `end`, or up to the end of the file."""
         end, filled = min(end, self.size), self.filled
-        known = [memory.data[first:last] for memory, first, last in self._spans(at, min(end, filled))]
+        written = [memory.data[first:last] for memory, first, last in self._spans(at, min(end, filled))]
         unwritten = max(0, end - max(at, filled))
-        return b"".join([*known, bytes(unwritten)])
+        return b"".join([*written, bytes(unwritten)])
 
     def write(self, views: Sequence[memoryview], at: int, end: int) -> None:
-        """Put bytes at a place, up to `end`; a gap before them is filled with zeros."""
+        """Write bytes from `at` up to `end`; fills a gap before them with zeros."""
         before = self.filled
         self._grow(end)
         for memory, first, last in self._spans(before, at):
             memory[first:last] = 0
         spans = self._spans(at, end)
-        place = space = 0
+        offset = limit = 0
         for view in views:
             done, size = 0, len(view)
             while done < size:
-                if place == space:
-                    memory, place, space = next(spans)
-                step = min(size - done, space - place)
+                if offset == limit:
+                    memory, offset, limit = next(spans)
+                step = min(size - done, limit - offset)
                 if step >= _STREAMED_SIZE:
-                    copy_out(memory, place, np.frombuffer(view, np.uint8), done, step)
+                    copy_out(memory, offset, np.frombuffer(view, np.uint8), done, step)
                 else:
-                    memory.data[place : place + step] = view[done : done + step]
-                place, done = place + step, done + step
+                    memory.data[offset : offset + step] = view[done : done + step]
+                offset, done = offset + step, done + step
 
     def _spans(self, at: int, end: int) -> Iterator[tuple[Bytes, int, int]]:
-        """The memory between two places, and what of each."""
+        """The buffers that hold the bytes from `at` up to `end`, each with its first and last offset."""
         index = bisect_right(self._extents, at, key=_START) - 1
         while at < end:
             extent = self._extents[index]
@@ -154,11 +154,11 @@ class MemoryFile:
 
     @property
     def path(self) -> str:
-        """Path it was opened by; used in messages only."""
+        """Path it was opened with; used in messages only."""
         return self._path
 
     def fileno(self) -> int:
-        """There is no descriptor, which every call with one answers with EBADF."""
+        """Always -1: there is no descriptor, so every system call with it fails with EBADF."""
         return -1
 
     def size(self) -> int:
@@ -170,9 +170,9 @@ class MemoryFile:
         total = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            piece = self.read(view.nbytes, at + total)
-            view[: len(piece)] = piece
-            total += len(piece)
+            data = self.read(view.nbytes, at + total)
+            view[: len(data)] = data
+            total += len(data)
         return total
 
     def read(self, length: int, at: int) -> bytes:
@@ -180,7 +180,7 @@ class MemoryFile:
         return self._content.read(at, at + length)
 
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
+        """Write all buffers at position `at`; fills a gap before them with zeros."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         total = sum(map(len, views))
         self.allocate(at + total)
@@ -188,11 +188,11 @@ class MemoryFile:
         return total
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write: memory is all there is."""
+        """Same as `write`."""
         return self.write(buffers, at)
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
-        """Write: as durable as it gets."""
+        """Same as `write`: memory has no other durability."""
         return self.write(buffers, at)
 
     def sync(self) -> None:
@@ -214,32 +214,32 @@ class MemoryFile:
         return self._content.locked_by is self
 
     def close(self) -> None:
-        """Give the handle back; closing twice is fine."""
+        """Release the lock if this handle holds it; closing twice is fine."""
         if self._content.locked_by is self:
             self._content.locked_by = None
 
 
 class MemoryFiles:
-    """Names and files of one process's memory."""
+    """The names and files of one in-memory log."""
 
-    __slots__ = ("_files", "_spare")
+    __slots__ = ("_files", "_pool")
 
-    def __init__(self, spare: BufferPool | None = None) -> None:
+    def __init__(self, pool: BufferPool | None = None) -> None:
         self._files: dict[str, _Content] = {}
-        self._spare = spare or BufferPool()
+        self._pool = pool or BufferPool()
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> MemoryFile:
-        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        """Open a file; `create` creates it if it is missing, `exclusive` creates it and fails if it exists."""
         if read_only and (create or exclusive):
             raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
         if exclusive and path in self._files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if (create or exclusive) and path not in self._files:
-            self._files[path] = _Content(self._spare)
+            self._files[path] = _Content(self._pool)
         return MemoryFile(self._content(path), path)
 
     def exists(self, path: str) -> bool:
-        """Whether a file has this name, or a directory with something in it."""
+        """True if a file has this name, or a directory that holds a file."""
         return path in self._files or any(name.startswith(f"{path}/") for name in self._files)
 
     def list(self, directory: str) -> list[str]:
@@ -248,10 +248,10 @@ class MemoryFiles:
         return sorted({name.split("/", 1)[0] for name in inside})
 
     def make_directory(self, path: str) -> None:
-        """Nothing to do: a directory is there with its first file."""
+        """Nothing to do: a directory exists with its first file."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what had it."""
+        """Rename a file, replacing a file that has the new name."""
         self._files[new] = self._content(old)
         del self._files[old]
 
@@ -268,7 +268,7 @@ class MemoryFiles:
         return target.write([source.read(length, source_at)], target_at)
 
     def free_bytes(self, path: str) -> int:
-        """Memory is not counted: as much as a number can say, less what the files below `path` take."""
+        """The largest 64-bit number less the size of the files below `path`: free memory is not measured."""
         below = (content for name, content in self._files.items() if name.startswith(path))
         return (1 << 63) - 1 - sum(content.size for content in below)
 

@@ -1,8 +1,8 @@
-"""Whether bytes of a file are in memory, and how to bring them there.
+"""Tells whether a range of a file is in the page cache, and loads it there.
 
-Whoever must not wait for a disk looks first: a read that may not wait fails where it would have to. The last byte of
-every MiB of a stretch is looked at, because the system brings pages in long runs. Where it cannot tell, everything
-counts as near.
+Code that must not block on a disk checks first, with reads that fail instead of blocking (RWF_NOWAIT). The check reads
+the last byte of every MiB of the range, because the system reads ahead in long runs. Where the system has no such
+reads, every range counts as cached ("near").
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from seawall.limits import MIB
 
 __all__ = ["bring_near", "is_near"]
 
-_PIECE_SIZE: Final = 1 * MIB
-_MAY_NOT_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
+_STEP_SIZE: Final = 1 * MIB
+_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
 def is_near(file: int, at: int, size: int) -> bool:
-    """Whether a stretch of a file can probably be read without a wait."""
-    if _MAY_NOT_WAIT is None:
+    """True if a range of a file can probably be read without blocking on the disk."""
+    if _NO_WAIT is None:
         return True
     byte = bytearray(1)
     try:
-        for end in (*range(at + _PIECE_SIZE, at + size, _PIECE_SIZE), at + size):
-            os.preadv(file, [byte], end - 1, _MAY_NOT_WAIT)
+        for end in (*range(at + _STEP_SIZE, at + size, _STEP_SIZE), at + size):
+            os.preadv(file, [byte], end - 1, _NO_WAIT)
     except BlockingIOError:
         return False
     except OSError:
-        # This file system takes no such reads.
+        # This file system does not support such reads.
         return True
     return True
 
 
 def bring_near(file: int, at: int, size: int) -> None:
-    """Read a stretch of a file, so that it is in memory; an error is told to whoever reads it then."""
-    space = bytearray(_PIECE_SIZE)
+    """Read a range of a file into the page cache; ignores errors, which the caller's own read will report."""
+    discarded = bytearray(_STEP_SIZE)
     end = at + size
     try:
         while at < end:
-            count = os.preadv(file, [memoryview(space)[: end - at]], at)
+            count = os.preadv(file, [memoryview(discarded)[: end - at]], at)
             if not count:
                 return
             at += count

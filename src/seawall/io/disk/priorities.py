@@ -1,7 +1,7 @@
-"""Which thread's reads may wait: the class of a thread at the disk.
+"""Sets the disk I/O priority of a thread.
 
-Linux keeps a class for each thread, and some of its schedulers honour it: bfq and mq-deadline do, none and kyber do
-not. It is about what really comes from the disk: pages that are in memory cost nothing. Elsewhere nothing is asked for.
+Linux keeps an I/O class for each thread. The schedulers bfq and mq-deadline honour it; none and kyber do not. It
+affects real disk reads only, not reads from the page cache. On other systems this module does nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["read_when_idle"]
 
-#: `ioprio_set`, by the machine's name: it has no function in the C library.
+#: System call number of `ioprio_set` by machine name; the C library has no wrapper for it.
 _NUMBERS: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
 _WHO_PROCESS: Final = 1
 _THIS_THREAD: Final = 0
@@ -20,7 +20,7 @@ _CLASS_IDLE: Final = 3 << 13
 
 
 def read_when_idle() -> bool:
-    """Let this thread have the disk only when nobody else wants it; whether the system takes note of that."""
+    """Put this thread into the idle I/O class, so that other reads go first; true if the system accepted that."""
     number = _NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None
     if number is None:
         return False

@@ -1,21 +1,21 @@
-"""Files that are removed give their space back on a thread of their own, so that nobody waits for that.
+"""Frees the disk space of removed files on a background thread, so that the remover does not wait for it.
 
-    RELEASER.keep(path)      before a large file is removed: a descriptor that keeps its bytes, or None
-    RELEASER.take(…)         after it: closed on the thread, which is when the space comes back
-    RELEASER.wait()          for who found the disk full: until all of it is back; whether there was any
+    RELEASER.hold(path)         before a large file is unlinked: a descriptor that keeps its blocks, or None
+    RELEASER.close_later(…)     after the unlink: the thread closes the descriptor, which frees the blocks
+    RELEASER.wait()             after ENOSPC: wait until all pending space is free; true if there was any
 
-The name of a file is gone at once, but what it held goes with the last that has it open, and that takes its time: 14 to
-20 ms for 64 MiB on a disk that is told of every free block (ext4 mounted with `discard`, without a journal). Whoever
-drops segments does so while appends wait.
+An unlink removes the name at once; the file system frees the blocks when the last descriptor is closed. That takes 14
+to 20 ms for 64 MiB on a disk that gets a discard for every free block (ext4 mounted with `discard`, without a journal),
+and retention drops segments while appends wait.
 
-Whoever removes files syncs their directory next, and that would wait for a disk that is busy with free blocks. So it
-begins a moment later, unless somebody waits for it.
+The remover syncs the directory next, and that sync would wait for a disk busy with discards. So the thread starts after
+a short pause, unless a caller is waiting for the space.
 
-So many descriptors wait at the most; whoever comes then waits for room. Nobody is told that a disk is full while space
-is on its way back.
+The number of pending descriptors is bounded; at the bound, callers wait. Nothing reports a full disk while space is
+still pending.
 
-A crash, or the end of the process, gives everything back. After a fork the child has no thread and nothing that waits;
-what was kept open in the parent stays its parent's.
+A crash, or the end of the process, frees everything. After a fork the child starts without a thread and with nothing
+pending; the parent's descriptors stay the parent's job.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from seawall.limits import MIB
 
 __all__ = ["RELEASER", "Releaser"]
 
-#: From so many bytes on it takes long enough to be worth a thread.
+#: Smallest file whose blocks take long enough to free to be worth a thread.
 _LARGE_SIZE: Final = 8 * MIB
 
-#: Descriptors that wait to be closed, at the most.
-_WAITING_MAX: Final = 64
+#: Most descriptors that may be waiting to be closed.
+_PENDING_MAX: Final = 64
 
-#: The moment before they are.
+#: Pause before the thread starts to close them.
 _PAUSE_S: Final = 0.1
 
-#: What is needed of a file to keep it: where there is such a thing, nothing of what is in it.
-_KEEPING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0)
+#: Flags that hold a file open; O_PATH, where it exists, needs no read permission.
+_HOLD_FLAGS: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Releaser:
-    """Closes descriptors on a thread that begins when it is first needed. Threads may share it."""
+    """Closes descriptors on a thread that starts on first use. Thread-safe."""
 
     def __init__(self) -> None:
         self._reset()
@@ -54,65 +54,65 @@ class Releaser:
 
     def _reset(self) -> None:
         self._change = threading.Condition()
-        #: Not closed yet; the first one is being closed, if there is one.
-        self._waiting: deque[int] = deque()
-        #: Threads that wait for it.
-        self._hurried = 0
+        #: Descriptors not closed yet; the thread is closing the first one.
+        self._pending: deque[int] = deque()
+        #: Number of threads that wait for the releaser.
+        self._waiters = 0
         self._thread: threading.Thread | None = None
 
-    def keep(self, path: str) -> int | None:
-        """A descriptor that keeps what a file holds, if that is much; None if not, or if it cannot be had."""
+    def hold(self, path: str) -> int | None:
+        """A descriptor that keeps the blocks of a large file; None if it is small or cannot be opened."""
         with suppress(OSError):
             if os.lstat(path).st_blocks * 512 >= _LARGE_SIZE:
-                return os.open(path, _KEEPING)
+                return os.open(path, _HOLD_FLAGS)
         return None
 
-    def take(self, descriptor: int) -> None:
-        """Have a descriptor closed soon."""
+    def close_later(self, descriptor: int) -> None:
+        """Close a descriptor soon, on the thread; waits while too many are pending."""
         with self._change:
-            self._await(lambda: len(self._waiting) < _WAITING_MAX)
-            self._waiting.append(descriptor)
+            self._await(lambda: len(self._pending) < _PENDING_MAX)
+            self._pending.append(descriptor)
             self._change.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="seawall-releasing", daemon=True)
                 self._thread.start()
 
     def wait(self) -> bool:
-        """Wait until everything is closed that was to be; false if nothing was."""
+        """Wait until every pending descriptor is closed; false if none was pending."""
         with self._change:
-            was_any = bool(self._waiting)
-            self._await(lambda: not self._waiting)
+            was_any = bool(self._pending)
+            self._await(lambda: not self._pending)
             return was_any
 
     def _await(self, is_done: Callable[[], bool]) -> None:
-        """Wait for the thread; called with the lock, which is free meanwhile."""
+        """Wait for the thread; the caller holds the lock, and waiting releases it."""
         if is_done():
             return
-        self._hurried += 1
+        self._waiters += 1
         self._change.notify_all()
         self._change.wait_for(is_done)
-        self._hurried -= 1
+        self._waiters -= 1
 
     def _run(self) -> None:
         while True:
             with self._change:
-                if not self._waiting:
-                    self._change.wait_for(lambda: self._waiting)
-                    self._change.wait_for(lambda: self._hurried, _PAUSE_S)
-                descriptor = self._waiting[0]
+                if not self._pending:
+                    self._change.wait_for(lambda: self._pending)
+                    self._change.wait_for(lambda: self._waiters, _PAUSE_S)
+                descriptor = self._pending[0]
             os.close(descriptor)
             with self._change:
-                self._waiting.popleft()
+                self._pending.popleft()
                 self._change.notify_all()
 
     def _leave_to_parent(self) -> None:
-        waiting = list(self._waiting)
-        # Whoever held the old lock when the parent forked is not here to let it go.
+        pending = list(self._pending)
+        # A parent thread may have held the old lock at the fork; that thread does not exist here.
         self._reset()
-        for descriptor in waiting:
+        for descriptor in pending:
             with suppress(OSError):
                 os.close(descriptor)
 
 
-#: That of this process.
+#: The releaser of this process.
 RELEASER: Final = Releaser()

@@ -1,7 +1,7 @@
-"""Bytes that a disk does not give back: how to tell that error from others, and how to read around it.
+"""Recognises read errors of a failing disk, and reads around them.
 
-A bad sector fails a read of everything around it. Whoever verifies what it reads can treat the sector as damage: it
-reads the other pages, and the checksums tell which batches are lost.
+A bad sector fails the read of a whole range. A reader that verifies checksums can treat the sector as damage: it reads
+the other pages, and the checksums show which batches are lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from seawall.limits import PAGE_SIZE
 
 __all__ = ["UNREADABLE", "read_readable"]
 
-#: Codes of errors by which a system says that a disk cannot give back bytes that were written to it.
+#: Error codes for bytes that were written to a disk and can no longer be read.
 UNREADABLE: Final = frozenset(
     code
     for name in ("EIO", "EBADMSG", "EUCLEAN", "ENODATA", "EREMOTEIO", "EILSEQ")
@@ -25,7 +25,7 @@ UNREADABLE: Final = frozenset(
 def read_readable(file: Readable, buffer: memoryview, at: int) -> int:
     """Fill a buffer from position `at`; return the bytes up to its end or the end of the file.
 
-    Pages that the disk cannot give back are zeros. Only who verifies what is read may use this: there they are damage.
+    Unreadable pages are zeros. Use this only where checksums are verified, so that the zeros count as damage.
     """
     try:
         return file.read_into([buffer], at)

@@ -1,8 +1,8 @@
-"""io_uring behind a disk ring: set up the kernel's queue, probe whether it works here, serve from it.
+"""Serves a disk ring through io_uring: sets up the kernel's queue, and probes whether io_uring works here.
 
-The queue is made by system calls through the C library; after that the resident loop of `kernels/runtime/uring.py`
-alone touches it. Containers often forbid io_uring by seccomp, and kernels can be told to: hence `probe()`, which does a
-real write and sync through a real queue instead of trusting a version number.
+This module creates the queue with system calls through the C library; after that only the resident loop of
+`kernels/runtime/uring.py` touches it. Containers often forbid io_uring by seccomp, and a sysctl can disable it. So
+`probe()` does a real write and sync through a real queue instead of trusting a version number.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Parameters(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class UringProbe:
-    """Whether io_uring works here, and what was seen."""
+    """The result of a probe: whether io_uring works here, and the observation behind that."""
 
     available: bool
     detail: str
@@ -106,7 +106,7 @@ class KernelQueue:
         return np.frombuffer(self._map_region(offset, length), np.uint32)
 
     def close(self) -> None:
-        """Let go of the arrays, then of the memory, then of the queue."""
+        """Drop the arrays, unmap the memory, and close the queue, in that order."""
         for name in ("sq", "cq", "sqes", "cqes"):
             self.__dict__.pop(name, None)
         for region in self._maps:
@@ -118,7 +118,7 @@ class KernelQueue:
 
 
 class UringServer(ServerThread):
-    """Serves a disk ring from an io_uring queue: many operations in flight, chains linked by the kernel."""
+    """Serves a disk ring from an io_uring queue: many operations in flight, chains linked by the operating system."""
 
     def __init__(self, ring: DiskRing, cpus: Collection[int] = ()) -> None:
         self._queue = queue = KernelQueue(ring.entries)
@@ -127,7 +127,7 @@ class UringServer(ServerThread):
         super().__init__(ring, "uring", lambda: uring.serve_uring(words, doorbell, completed, *arrays), cpus)
 
     def stop(self) -> None:
-        """Finish what is in flight, wait for the thread, and close the queue."""
+        """Finish the operations in flight, wait for the thread, and close the queue."""
         super().stop()
         self._queue.close()
 

@@ -1,7 +1,7 @@
-"""A listening port whose connections are accepted one by one, by whoever gives them to event loops.
+"""A listening port that hands out connections one at a time, so that the server can distribute them over event loops.
 
-An event loop that accepts by itself takes all that wait at once, decides alone what becomes of a failure, and does not
-report TLS handshakes that fail.
+An event loop that accepts by itself takes all pending connections at once, handles failures on its own, and does not
+report failed TLS handshakes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from seawall import limits
 
 __all__ = ["Accepted", "AcceptingPort", "hang_up", "watch_peer"]
 
-#: A connection that no loop has yet.
+#: A connection that is not assigned to a loop yet.
 Accepted: TypeAlias = socket.socket
 
 
 def watch_peer(accepted: Accepted) -> None:
-    """Have the system probe a silent peer, so that a connection whose peer is gone ends although nothing is sent."""
+    """Enable TCP keepalive, so that a connection ends when its peer is gone although nothing is sent."""
     wanted = {
         "TCP_KEEPIDLE": limits.TCP_KEEPALIVE_IDLE_S,
         "TCP_KEEPINTVL": limits.TCP_KEEPALIVE_INTERVAL_S,
         "TCP_KEEPCNT": limits.TCP_KEEPALIVE_PROBES,
     }
-    # Each is a refinement that a platform, or a socket that is no TCP socket, may lack.
+    # Optional: a platform, or a socket that is not TCP, may lack each of them.
     with suppress(OSError):
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in wanted.items():
@@ -35,13 +35,13 @@ def watch_peer(accepted: Accepted) -> None:
 
 
 def hang_up(accepted: Accepted) -> None:
-    """End a connection in both directions, whoever has it: who waits for its peer is told that the peer is gone."""
+    """Shut a connection down in both directions; any reader of it sees the end of the stream."""
     with suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)
 
 
 class AcceptingPort:
-    """A port that another socket is bound to, which may be closed then."""
+    """A listening socket on a port that another socket has bound; that one may be closed afterwards."""
 
     __slots__ = ("_socket",)
 
@@ -55,7 +55,7 @@ class AcceptingPort:
         return self._socket.fileno()
 
     def accept(self) -> Accepted | None:
-        """The next connection, or None if there is none now; `OSError` if there is one, and no room for it."""
+        """The next connection, or None if there is none now; `OSError` if no descriptor is left for it."""
         try:
             accepted, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -66,5 +66,5 @@ class AcceptingPort:
         return accepted
 
     def close(self) -> None:
-        """Listen no more; connections go on."""
+        """Stop listening; accepted connections stay open."""
         self._socket.close()

@@ -1,6 +1,6 @@
-"""Event loops: the fastest there is on this machine.
+"""Picks the fastest event loop that is installed.
 
-uvloop where it is installed (the extra `server`), asyncio's own elsewhere. What runs on a loop must not care which.
+That is uvloop if it is installed (the extra `server`), else asyncio's own. Code on a loop must not depend on which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["loop_factory"]
 
 
 def loop_factory() -> tuple[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The name of the loop that is used here, and what makes one."""
+    """The name of the event loop to use, and a function that creates one."""
     if find_spec("uvloop") is None:
         return "asyncio", asyncio.new_event_loop
     make: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop

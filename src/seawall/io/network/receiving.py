@@ -1,4 +1,4 @@
-"""What a connection is about to receive, for whoever would rather know before receiving it."""
+"""Tells how many bytes a connection has ready, before receiving them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["queued_size"]
 
 
 def queued_size(connection: int) -> int:
-    """Bytes that have come and were not received; 0 where that cannot be told."""
+    """Bytes in the receive queue of a socket; 0 where the system does not say."""
     count = array.array("i", [0])
     try:
         fcntl.ioctl(connection, termios.FIONREAD, count)

@@ -1,12 +1,12 @@
-"""Bytes of a file to a connection without passing through the memory of this process.
+"""Sends ranges of files over a connection with `sendfile`, without copying them through this process.
 
-An event loop owns the descriptor of its connection and lets nobody else wait on it, so this works on a duplicate. It
-must not know what the bytes are, nor what was sent before them: whoever calls has seen to it that nothing waits.
+An event loop owns the descriptor of its connection and lets no other code wait on it, so this module uses a duplicate.
+It must not know what the bytes are, nor what was sent before: the caller makes sure that no earlier bytes are unsent.
 
-The system sends the pages of the file themselves, and a page that is not there is an error of the call: no file is
-mapped, so one that somebody truncates ends nobody (decision 0018).
+The system sends the pages of the file directly, and a missing page is an error of the call. No file is mapped, so a
+truncated file cannot kill the process (decision 0018).
 
-A failure of the connection is raised; a failure of the file is reported to whoever gave the piece.
+A connection failure raises an exception; a file failure goes to the piece's `failed` callback.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Final
 
 __all__ = ["FilePiece", "FileSender", "read_piece"]
 
-#: Codes of errors, beside those of `ConnectionError`, by which a call that sends tells of the connection.
-_OF_CONNECTION: Final = frozenset(
+#: Error codes of a failed connection, beside those of `ConnectionError`.
+_CONNECTION_ERRORS: Final = frozenset(
     {errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
 )
 
 
 @dataclass(slots=True)
 class FilePiece:
-    """A stretch of a file that is still to be sent; `release` is called once, when nobody needs the file any more."""
+    """A range of a file to send; its owner calls `release` once, when it no longer needs the file."""
 
     descriptor: int
     at: int
     size: int
     release: Callable[[], None]
-    #: Told the position at which the file has failed, or ended too early.
+    #: Called with the position at which reading the file failed, or at which it ended too early.
     failed: Callable[[int], None]
 
 
@@ -48,11 +48,12 @@ class FileSender:
         self._descriptor = os.dup(connected.fileno())
 
     def fileno(self) -> int:
-        """What to wait on until there is room."""
+        """The descriptor to wait on until the connection is writable."""
         return self._descriptor
 
     def send(self, piece: FilePiece, size: int) -> int | None:
-        """Send up to `size` bytes of a piece; how many went, None if there is no room, 0 if the file fails or ends.
+        """Send up to `size` bytes of a piece; returns the bytes sent, None if the socket buffer is full, 0 if the file
+        fails or ends.
 
         `OSError` if the connection fails.
         """
@@ -61,7 +62,7 @@ class FileSender:
         except BlockingIOError:
             return None
         except OSError as error:
-            if isinstance(error, ConnectionError) or error.errno in _OF_CONNECTION:
+            if isinstance(error, ConnectionError) or error.errno in _CONNECTION_ERRORS:
                 raise
             sent = 0
         if not sent:
@@ -69,12 +70,12 @@ class FileSender:
         return sent
 
     def close(self) -> None:
-        """Let the duplicate go; the connection stays."""
+        """Close the duplicate; the connection stays open."""
         os.close(self._descriptor)
 
 
 def read_piece(piece: FilePiece) -> bytes:
-    """The bytes themselves, for connections that do not send what is in files; fewer if the file fails or ends."""
+    """Read the bytes of a piece, for connections that cannot use `sendfile`; fewer if the file fails or ends."""
     read: list[bytes] = []
     at, end = piece.at, piece.at + piece.size
     with suppress(OSError):

@@ -1,16 +1,16 @@
-"""TCP of the real machine, non-blocking, and the one way addresses are written.
+"""Non-blocking TCP of the operating system, and the syntax of addresses.
 
-This module must not know the wire protocol: bytes in, bytes out. No call waits, with one exception: `connect` asks the
-resolver of the system for a host name that is not a number.
+This module must not know the wire protocol: bytes in, bytes out. No call blocks, with one exception: `connect` asks the
+system's resolver for a host name that is not a number.
 
-Addresses are `host:port`; an IPv6 host stands in brackets (`[::1]:1992`), because its colons would hide the port.
+Addresses are `host:port`; an IPv6 host needs brackets (`[::1]:1992`), because its colons would hide the port.
 
 Invariants
-- Whatever goes wrong with a connection is a `ConnectionError`, raised by `send` and `receive_into` and by every later
-  call on that stream; a caller has one thing to catch.
+- Every failure of a connection is a `ConnectionError`, raised by `send` and `receive_into` and by every later call on
+  that stream, so callers catch one type.
 
-A name with several addresses (`localhost` is often both `::1` and `127.0.0.1`) is tried address by address, so that
-the family a server chose to listen on does not matter.
+`connect` tries each address of a name in turn (`localhost` is often both `::1` and `127.0.0.1`), so it does not matter
+which family the server listens on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Address(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """One resolved address: what `socket` takes to make a connection there."""
+    """One resolved address: the arguments for `socket` to connect to it."""
 
     family: int
     target: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 
 def parse_address(text: str) -> Address:
-    """`host:port` or `[ipv6]:port` in its parts."""
+    """Parse `host:port` or `[ipv6]:port`."""
     host, separator, port_text = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
@@ -55,7 +55,7 @@ def parse_address(text: str) -> Address:
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise InvalidInputError(f"{text!r} has no valid port; it is a number from 0 to 65535")
     try:
-        # As the system will be asked for it: labels of 1 to 63 bytes.
+        # The resolver needs labels of 1 to 63 bytes.
         bare.encode("idna")
     except UnicodeError as error:
         raise InvalidInputError(f"{text[:64]!r} has no valid host name: {error}") from error
@@ -63,7 +63,7 @@ def parse_address(text: str) -> Address:
 
 
 def format_address(host: str, port: int) -> str:
-    """The text `parse_address` reads."""
+    """Format an address as `parse_address` reads it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -80,7 +80,7 @@ class OsStream:
         self._failure: ConnectionError | None = None
 
     def send(self, data: ReadableBuffer) -> int:
-        """Hand over bytes; return how many were taken, 0 if the peer or the network cannot take more now."""
+        """Send bytes; return how many were accepted, 0 if the peer or the network cannot accept more now."""
         connected = self._connected()
         if connected is None:
             return 0
@@ -92,7 +92,7 @@ class OsStream:
             raise self._fail(error) from error
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes; None if there are none now (or no room for any), 0 once the peer has finished sending."""
+        """Receive bytes; None if there are none now or the buffer is empty, 0 once the peer has finished sending."""
         connected = self._connected()
         if connected is None or not len(buffer):
             return None
@@ -104,7 +104,7 @@ class OsStream:
             raise self._fail(error) from error
 
     def fileno(self) -> int:
-        """The descriptor to wait on, -1 if there is none (now)."""
+        """The descriptor to wait on; -1 if there is none at the moment."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class OsStream:
             self._fail(OSError(errno.EBADF, "closed by this side"))
 
     def start(self) -> None:
-        """Begin to connect to the next address that lets us; the failure of the last one ends the stream."""
+        """Start to connect to the next candidate address; if the last one fails, the stream fails."""
         while self._candidates:
             candidate = self._candidates.pop(0)
             try:
@@ -131,20 +131,20 @@ class OsStream:
                 self._fail(OSError(code, os.strerror(code)))
 
     def refuse(self, error: OSError) -> None:
-        """Make this a stream that never had an address to connect to."""
+        """Fail this stream: its name has no address to connect to."""
         self._fail(error)
 
     def _connected(self) -> socket.socket | None:
-        """The socket once the connection stands, None while it is being made."""
+        """The socket once it is connected, None while connecting."""
         if self._connecting and self._socket is not None:
-            self._follow_connect(self._socket)
+            self._check_connect(self._socket)
         if self._failure is not None:
-            # The same error every time, but without the frames of earlier raises piling up on it.
+            # The same error every time, without accumulating the traceback frames of earlier raises.
             raise self._failure.with_traceback(None)
         return None if self._connecting else self._socket
 
-    def _follow_connect(self, attempt: socket.socket) -> None:
-        """See whether the connection under way has been made or refused, without waiting."""
+    def _check_connect(self, attempt: socket.socket) -> None:
+        """Check without blocking whether the connection attempt has succeeded or failed."""
         poller = select.poll()
         poller.register(attempt, select.POLLOUT)
         if not poller.poll(0):
@@ -159,7 +159,7 @@ class OsStream:
             self._fail(OSError(code, os.strerror(code)))
 
     def _fail(self, error: OSError) -> ConnectionError:
-        """Give the socket back and remember why, as the one kind of error a caller has to know."""
+        """Close the socket and record the error as a `ConnectionError`, which is returned."""
         self._drop_socket()
         if isinstance(error, ConnectionError):
             self._failure = error
@@ -174,7 +174,7 @@ class OsStream:
 
 
 def stream_pair(name: str) -> tuple[OsStream, OsStream]:
-    """Two ends of one connection within this machine (a Unix stream), for a process and one that it forks."""
+    """The two ends of a local connection (a Unix stream), for a process and its forked child."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in ends:
         end.setblocking(False)
@@ -192,7 +192,7 @@ class OsListener:
 
     @property
     def address(self) -> str:
-        """`host:port` really bound, also when port 0 was asked for."""
+        """The bound `host:port`; the actual port if port 0 was requested."""
         host, port = self._socket.getsockname()[:2]
         return format_address(host, port)
 
@@ -201,16 +201,16 @@ class OsListener:
         try:
             accepted, peer = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            # An aborted connection was gone before it was accepted; the next call finds the next one.
+            # An aborted connection ended before the accept; the next call returns the next one.
             return None
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
-            # A connection that the peer has reset already takes no options on macOS; reading it will tell.
+            # On macOS a connection that the peer has already reset refuses options; the next read reports the reset.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return OsStream(format_address(*peer[:2]), accepted=accepted)
 
     def close(self) -> None:
-        """Stop listening; accepted connections go on."""
+        """Stop listening; accepted connections stay open."""
         self._socket.close()
 
 
@@ -225,7 +225,7 @@ class OsNetwork:
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # A restarted server must not wait for the old connections of its port to be forgotten.
+            # A restarted server must not wait for old connections of its port in TIME_WAIT.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(target)
             listening.listen(LISTEN_BACKLOG)

@@ -1,11 +1,11 @@
-"""Encrypted connections: contexts of servers and clients, and streams of threads over them.
+"""TLS: contexts for servers and clients, and a stream for threads that block.
 
-A server has a certificate and its key; clients verify it against the authorities of the system or of a file, and its
-name against the host they connect with. A server may ask clients for certificates too, and verifies them against
-authorities of its own. TLS 1.2 is the oldest that is spoken.
+A server has a certificate and its key. Clients verify the certificate against the authorities of the system or of a
+file, and its name against the host they connect to. A server may request client certificates too, and verifies them
+against its own list of authorities. The oldest supported version is TLS 1.2.
 
-Bytes that were decrypted and not taken are asked for (`has_bytes`) before anybody waits for more: the socket tells
-nothing of them.
+Decrypted bytes may wait inside the TLS object, where polling the socket does not show them: check `has_bytes` before
+waiting.
 
 This module must not know the wire protocol.
 """
@@ -33,28 +33,28 @@ __all__ = [
     "server_context",
 ]
 
-#: Whether a client encrypts, and whom it believes: as the system does, a file of authorities, or a context of its own.
+#: TLS setting of a client: off, the system's authorities, a file of authorities, or a complete context.
 Tls: TypeAlias = bool | str | Path | ssl.SSLContext
 
 
 class PeerCertificate(TypedDict, total=False):
-    """What is used of a certificate as `SSLObject.getpeercert` describes it."""
+    """The part of `SSLObject.getpeercert` that Seawall uses."""
 
     subject: tuple[tuple[tuple[str, str], ...], ...]
 
 
-#: Bytes of one record: buffers below it are joined, because each record costs more than the copy.
+#: Size of one TLS record: smaller buffers are joined, because a record costs more than the copy.
 _RECORD_SIZE: Final = 16 * 1024
 
 _NOT_NOW: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def server_context(certificate: Path, key: Path, client_authorities: Path | None = None) -> ssl.SSLContext:
-    """What a listener encrypts with: a chain of certificates and the key of the first, both PEM.
+    """The context of a listener, from a certificate chain and the key of its first certificate, both PEM.
 
-    With `client_authorities` clients are asked for a certificate, and one that none of these has signed ends the
-    handshake. A client that shows none is let through: the session refuses it, in words that the client understands,
-    where TLS would only end the connection.
+    With `client_authorities` the server requests client certificates; one that none of the authorities has signed ends
+    the handshake. A client without a certificate passes: the session refuses it with an error that the client
+    understands, where TLS would only end the connection.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -71,7 +71,7 @@ def server_context(certificate: Path, key: Path, client_authorities: Path | None
 def client_context(
     tls: Tls, certificate: str | Path | None = None, key: str | Path | None = None
 ) -> ssl.SSLContext | None:
-    """What a client encrypts with, None if it does not; `certificate` is what it shows a server that asks for one."""
+    """The context of a client, None without TLS; `certificate` is for servers that request one."""
     if certificate is None and key is not None:
         raise InvalidInputError(f"the key {key} has no certificate: give tls_cert, too")
     if isinstance(tls, ssl.SSLContext):
@@ -105,13 +105,13 @@ def _load_authorities(context: ssl.SSLContext, authorities: str | Path) -> None:
 
 
 def common_name(certificate: PeerCertificate) -> str:
-    """The common name of the subject of a certificate; empty without one."""
+    """The common name in the subject of a certificate; empty if it has none."""
     names = [value for part in certificate.get("subject", ()) for field, value in part if field == "commonName"]
     return names[-1] if names else ""
 
 
 def refused_handshake(address: str, error: OSError) -> Exception:
-    """Why there is no encrypted connection: a lost one may be made again, one that is not trusted never."""
+    """The error to raise for a failed handshake: `ConnectionError` may be retried, `CallerError` (no trust) may not."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return CallerError(
             f"the certificate of {address} is not trusted ({error.verify_message}): name the authority that made it"
@@ -124,18 +124,18 @@ def refused_handshake(address: str, error: OSError) -> Exception:
 
 
 def ended_unwelcome(error: ConnectionError) -> ConnectionError:
-    """An encrypted connection that ended before its WELCOME: servers may end TLS without a word about the reason."""
+    """The error for a TLS connection that ended before WELCOME: servers may close it without giving a reason."""
     return ConnectionError(error.errno, f"{error}; a server that does not trust our certificate (tls_cert) does so")
 
 
 def _is_certificate_refused(error: OSError) -> TypeGuard[ssl.SSLError]:
-    """Whether the peer has ended TLS for want of a certificate, or because of the one it was shown."""
+    """True if the peer ended TLS because it got no certificate, or does not trust the one it got."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
 def encrypted(connected: socket.socket, context: ssl.SSLContext, host: str, address: str) -> ssl.SSLSocket:
-    """Shake hands over a connection that stands, within the timeout it has."""
+    """Do the TLS handshake on an open connection, within the timeout of the socket."""
     try:
         return context.wrap_socket(connected, server_hostname=host)
     except OSError as error:
@@ -144,29 +144,29 @@ def encrypted(connected: socket.socket, context: ssl.SSLContext, host: str, addr
 
 
 class TlsStream:
-    """One encrypted connection that stands; the words of `waiting.WaitingStream`."""
+    """One open TLS connection; the same API as `waitable_streams.WaitingStream`."""
 
     __slots__ = ("_peer", "_socket", "wants_space")
-    #: Whether `fill` waits by itself.
+    #: True if `fill` itself blocks for a moment.
     waits: ClassVar[bool] = False
 
     def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
         self._socket = connected
         self._peer = peer
-        #: Whether somebody waits for it to take more bytes.
+        #: True if the sender has unsent bytes and waits for the stream to become writable.
         self.wants_space = False
 
     @property
     def has_bytes(self) -> bool:
-        """Whether there are bytes that its descriptor does not tell of."""
+        """True if there are decrypted bytes that polling the descriptor does not show."""
         return self._socket.fileno() >= 0 and self._socket.pending() > 0
 
     def fileno(self) -> int:
-        """Its descriptor; -1 once it is closed."""
+        """The file descriptor; -1 once closed."""
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[ReadableBuffer]) -> int:
-        """Hand over bytes; how many were taken, 0 if none can be now."""
+        """Send bytes; return how many were accepted, 0 if none can be now."""
         taken = 0
         for data in _records(buffers):
             try:
@@ -181,7 +181,7 @@ class TlsStream:
         return taken
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes, of as many records as there are; None if there are none now, 0 at the end."""
+        """Receive the bytes of all available records; None if there are none now, 0 at the end."""
         space = memoryview(buffer)
         taken = 0
         while taken < len(space):
@@ -197,7 +197,7 @@ class TlsStream:
         return taken
 
     def fill(self, buffer: WritableBuffer) -> int | None:
-        """As `receive_into`: records are decrypted one by one, as they come."""
+        """Same as `receive_into`: records are decrypted one at a time, as they arrive."""
         return self.receive_into(buffer)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class TlsStream:
             self._socket.close()
 
     def _alert(self) -> OSError | None:
-        """Why the peer ended TLS, if it said so before the connection broke."""
+        """The TLS alert that the peer sent before the connection broke, or None."""
         try:
             self._socket.recv(1)
         except ssl.SSLError as error:
@@ -217,7 +217,7 @@ class TlsStream:
 
     def _lost(self, error: OSError) -> Exception:
         if isinstance(error, ssl.SSLError):
-            # With TLS 1.3 a server judges the certificate of a client when the client's handshake is already over.
+            # With TLS 1.3 a server checks the client's certificate after the client's handshake is already complete.
             return refused_handshake(self._peer, error)
         if isinstance(error, ConnectionError):
             return error
@@ -225,7 +225,7 @@ class TlsStream:
 
 
 def _records(buffers: Sequence[ReadableBuffer]) -> list[ReadableBuffer]:
-    """The same bytes, with small ones joined. What was refused before comes again with the same beginning."""
+    """The same bytes with small buffers joined; after a short send, a retry starts with the same bytes again."""
     joined: list[ReadableBuffer] = []
     small: list[ReadableBuffer] = []
     size = 0

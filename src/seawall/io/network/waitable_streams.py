@@ -1,12 +1,12 @@
-"""Connections for threads that wait: made with a deadline, never blocking for long, and waited for together.
+"""Connections for threads that block: opened with a deadline, never blocking for long, polled together.
 
     stream = open_stream("host:1992", timeout_s=5)
-    stream.send([header, block])                       # how much was taken; what was not is sent when there is room
-    stream.fill(buffer)                                # what is sure to come, all of it, as far as it comes soon
-    await_streams([stream], waker, timeout_s=1)        # until one can be read, the waker is called, or time is up
+    stream.send([header, block])                       # bytes accepted; send the rest when the stream is writable
+    stream.fill(buffer)                                # bytes that are sure to arrive, as many as arrive soon
+    await_streams([stream], waker, timeout_s=1)        # until one is readable, the waker is called, or time is up
 
-Whatever goes wrong with a connection is a `ConnectionError`, as in `sockets.py`; time that is up is none. This module
-must not know the wire protocol.
+Every failure of a connection is a `ConnectionError`, as in `sockets.py`; a timeout is not an error. This module must
+not know the wire protocol.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 
 __all__ = ["WaitingStream", "Waker", "await_streams", "open_stream"]
 
-#: How long `fill` waits for more, and that as the system takes it: seconds and microseconds.
+#: How long `fill` waits for more bytes; as a `timeval` for the system: seconds and microseconds.
 _FILL_WAIT_US: Final = 100_000
 _FILL_WAIT: Final = Struct("@ll").pack(0, _FILL_WAIT_US)
 
 
 class WaitingStream:
-    """One TCP connection that stands. Made by `open_stream`."""
+    """One open TCP connection. Made by `open_stream`."""
 
     __slots__ = ("_peer", "_socket", "wants_space")
-    #: Whether `fill` waits by itself.
+    #: True if `fill` itself blocks for a moment.
     waits: ClassVar[bool] = True
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self._socket = connected
         self._peer = peer
-        #: Whether somebody waits for it to take more bytes.
+        #: True if the sender has unsent bytes and waits for the stream to become writable.
         self.wants_space = False
 
     @property
     def has_bytes(self) -> bool:
-        """Whether there are bytes that its descriptor does not tell of."""
+        """True if there are bytes that polling the descriptor does not show: never, without TLS."""
         return False
 
     def fileno(self) -> int:
-        """Its descriptor; -1 once it is closed."""
+        """The file descriptor; -1 once closed."""
         return self._socket.fileno()
 
     def send(self, buffers: Sequence[ReadableBuffer]) -> int:
-        """Hand over bytes; how many were taken, 0 if none can be now."""
+        """Send bytes; return how many were accepted, 0 if none can be now."""
         try:
             return self._socket.sendmsg(buffers[:IOVEC_COUNT_MAX], (), socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
@@ -68,11 +68,11 @@ class WaitingStream:
             raise self._lost(error) from error
 
     def send_by(self, send: Callable[[int], int]) -> int:
-        """`send`, by who takes a descriptor, and tells bytes or minus errno."""
-        return self._told(send(self._socket.fileno())) or 0
+        """Like `send`, with a function that takes the descriptor and returns bytes or minus errno."""
+        return self._checked(send(self._socket.fileno())) or 0
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes; None if there are none now, 0 once the peer has finished sending."""
+        """Receive bytes; None if there are none now, 0 once the peer has finished sending."""
         try:
             return self._socket.recv_into(buffer, 0, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
@@ -81,9 +81,10 @@ class WaitingStream:
             raise self._lost(error) from error
 
     def fill(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes that are on their way until the buffer is full, or none come for a moment (`_FILL_WAIT_US`).
+        """Receive bytes until the buffer is full, or none arrive for a moment (`_FILL_WAIT_US`).
 
-        Otherwise as `receive_into`. It is one call of the system however the bytes come, and nobody is woken for a few.
+        Otherwise like `receive_into`. It is one system call however the bytes arrive, and the thread does not wake up
+        for a few of them.
         """
         try:
             return self._socket.recv_into(buffer, 0, socket.MSG_WAITALL)
@@ -93,11 +94,12 @@ class WaitingStream:
             raise self._lost(error) from error
 
     def fill_by(self, receive: Callable[[int], int]) -> int | None:
-        """`fill`, by who takes a descriptor that waits a moment, and tells bytes, 0 at the end, or minus errno."""
-        return self._told(receive(self._socket.fileno()))
+        """Like `fill`, with a function that takes the descriptor, blocks for a moment, and returns bytes, 0 at the end
+        of the stream, or minus errno."""
+        return self._checked(receive(self._socket.fileno()))
 
-    def _told(self, count: int) -> int | None:
-        """Bytes, or None if there can be none now, of a call that has told bytes or minus errno."""
+    def _checked(self, count: int) -> int | None:
+        """The bytes of a call that returned bytes or minus errno; None if it would block; raises other errors."""
         if count >= 0:
             return count
         if -count in (errno.EAGAIN, errno.EINTR):
@@ -115,7 +117,7 @@ class WaitingStream:
 
 
 class Waker:
-    """What ends a wait for streams from another thread."""
+    """Ends a wait for streams from another thread."""
 
     __slots__ = ("_receiving", "_sending")
 
@@ -125,31 +127,31 @@ class Waker:
         self._sending.setblocking(False)
 
     def fileno(self) -> int:
-        """The descriptor that can be read after a wake."""
+        """The descriptor that is readable after `wake`."""
         return self._receiving.fileno()
 
     def wake(self) -> None:
-        """End the wait that is under way, or else the next one."""
-        # A full buffer has woken it already, a closed one has nobody to wake.
+        """End the current wait, or else the next one."""
+        # A full buffer means that it is already awake; a closed one has no waiter.
         with contextlib.suppress(OSError):
             self._sending.send(b"\0")
 
     def clear(self) -> None:
-        """Forget the wakes so far."""
+        """Drop all wake-ups so far."""
         with contextlib.suppress(BlockingIOError):
             while self._receiving.recv(4_096):
                 pass
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._receiving.close()
         self._sending.close()
 
 
 def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -> WaitingStream | TlsStream:
-    """Connect with `host:port`, trying each address of a name; `ConnectionError` if that fails or takes too long.
+    """Connect to `host:port`, trying each address of a name; `ConnectionError` if that fails or times out.
 
-    With `tls` it is encrypted; a server that is not trusted is a `CallerError`.
+    With `tls` the connection is encrypted; `CallerError` if the server is not trusted.
     """
     host, port = parse_address(address)
     try:
@@ -166,14 +168,14 @@ def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -
         secured = encrypted(connected, tls, host, address)
         secured.setblocking(False)
         return TlsStream(secured, address)
-    # Each call says whether it waits; those that do end soon, so that whoever calls can look at the clock.
+    # Each call chooses whether to block; a blocking one returns soon, so that the caller can check its deadline.
     connected.setblocking(True)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FILL_WAIT)
     return WaitingStream(connected, address)
 
 
 def await_streams(streams: Iterable[WaitingStream | TlsStream], waker: Waker | None, timeout_s: float) -> None:
-    """Wait until a stream can be read, has room that somebody wants, the waker is called, or time is up."""
+    """Wait until a stream is readable, or writable if it wants that, the waker is called, or time is up."""
     poller = select.poll()
     for stream in streams:
         if stream.has_bytes:

@@ -1,4 +1,4 @@
-"""Which start of the machine this is: what lived in its memory belongs to one start and to no other."""
+"""Identifies the current boot of the machine: the content of shared memory belongs to one boot only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BOOT_ID_SIZE", "boot_id"]
 
 BOOT_ID_SIZE: Final = 16
 
-#: Where Linux tells it: a number drawn when the kernel starts, the same in all containers of the machine.
+#: Linux draws this random id when the kernel starts; it is the same in all containers of the machine.
 _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -21,14 +21,14 @@ _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 def boot_id() -> bytes:
     """Sixteen bytes that are the same until the next reboot.
 
-    Where the system tells none they are drawn anew by each process and kept by those it forks: nothing is ever taken
-    for a leftover of this start, which costs warm starts and is safe.
+    Where the system has no boot id, each process draws random bytes, which its forked children share. Then nothing
+    counts as left over from this boot: that is safe, and costs warm starts.
     """
     return read_boot_id(_BOOT_ID_FILE)
 
 
 def read_boot_id(path: str) -> bytes:
-    """The number that a file holds, as text; random bytes if there is none."""
+    """The boot id in a file, written as text; random bytes if there is none."""
     try:
         return UUID(Path(path).read_text(encoding="ascii").strip()).bytes
     except (OSError, ValueError):

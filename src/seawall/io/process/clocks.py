@@ -1,7 +1,7 @@
-"""The clocks of the real machine.
+"""The clocks of the operating system.
 
-Nothing else in Seawall reads `time`, so that a simulated clock can stand in for this one. The monotonic clock counts
-from the boot of the machine and is the same for all its processes, so that stamps may be compared across a pod.
+Nothing else in Seawall reads `time`, so that a simulated clock can replace this one. The monotonic clock counts from
+the boot of the machine and is the same for all its processes, so that the processes of a pod can compare timestamps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class OsClock:
 
     __slots__ = ()
 
-    # The functions themselves: a clock is read several times for each small batch.
+    # The functions without a wrapper: a small batch reads the clock several times.
     #: Nanoseconds since the Unix epoch; may step back.
     wall_ns = staticmethod(time.time_ns)
     #: Nanoseconds since some fixed point; never steps back.

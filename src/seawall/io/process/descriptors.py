@@ -1,14 +1,14 @@
-"""File descriptors: how many this process may have, who may have how many of them, and what to do when they run out.
+"""File descriptors: the limit of this process, how the server divides it, and what happens when they run out.
 
-    raise_descriptor_limit()     at the start of a server: take what the system grants
-    DescriptorBudget.of(…)       shares: connections, segment files, everything else
-    is_exhausted(error)          whether the system refused a descriptor; then nothing was changed
-    open_from_reserve(…)         for a short open without which a change could not be completed
+    raise_descriptor_limit()     at the start of a server: raise the soft limit to the hard one
+    DescriptorBudget.of(…)       the parts for connections, segment files and everything else
+    is_exhausted(error)          true if the system refused a descriptor; nothing was changed then
+    open_from_reserve(…)         a short open that is needed to complete a change
 
-Running out of descriptors is a refusal for a while and never a failure: whatever needs one asks before it changes
-anything, or takes one that is kept in reserve.
+Running out of descriptors is a temporary refusal, never a failure: code opens its descriptor before it changes
+anything, or uses one of the reserve.
 
-The descriptors in reserve are lent for single short operations, one operation at a time.
+The reserve serves single short operations, one at a time.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = [
     "segment_file_share",
 ]
 
-#: Codes of errors by which a system says that a process, or the machine, has no descriptor left.
+#: Error codes for a process, or a machine, without a free descriptor.
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
-#: What "any number" of descriptors counts as.
+#: The number that stands for an unlimited number of descriptors.
 MANY_DESCRIPTORS: Final = 1 << 20
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that there was no descriptor left, in this process or on this machine."""
+    """True if an error means that this process or this machine has no descriptor left."""
     return isinstance(error, OSError) and error.errno in NO_DESCRIPTORS
 
 
 def no_descriptor(error: OSError, path: str) -> DescriptorsError:
-    """What somebody is told for whom a file could not be opened because there is no descriptor left."""
+    """The error to raise when a file cannot be opened because no descriptor is left."""
     return DescriptorsError(
         f"{path}: no file descriptor is left to open it ({error.strerror}); try again, close connections, or raise "
         "the limit (ulimit -n)"
@@ -58,13 +58,13 @@ def no_descriptor(error: OSError, path: str) -> DescriptorsError:
 
 
 def descriptor_limit() -> int:
-    """Descriptors this process may have now."""
+    """The number of descriptors this process may have now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of descriptors to the hard one; how many this process may have then."""
+    """Raise the soft limit of descriptors to the hard one; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # Where the system has a lower limit of its own (macOS), the soft one stays.
@@ -75,22 +75,21 @@ def raise_descriptor_limit() -> int:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """How the descriptors of a server are shared out. The shares together never exceed the limit."""
+    """How a server divides its descriptors. The parts together never exceed the limit."""
 
     limit: int
     #: Connections that may be open at the same time; each counts `limits.CONNECTION_DESCRIPTORS`.
     connections: int
-    #: Files of segments that are kept open.
+    #: Segment files that may stay open.
     segment_files: int
 
     @classmethod
     def of(cls, limit: int, connections_wanted: int) -> Self:
-        """The shares of a server under a limit: a part for segment files, the rest for connections, up to what is
-        wanted."""
-        shared = max(0, limit - limits.OTHER_DESCRIPTORS)
+        """Divide a limit: a part for segment files, the rest for connections, at most `connections_wanted`."""
+        available = max(0, limit - limits.OTHER_DESCRIPTORS)
         segment_files = segment_file_share(limit)
-        space = (shared - segment_files) // limits.CONNECTION_DESCRIPTORS - limits.CONNECTIONS_REFUSED_AT_ONCE
-        return cls(limit, max(1, min(connections_wanted, space)), segment_files)
+        affordable = (available - segment_files) // limits.CONNECTION_DESCRIPTORS - limits.CONNECTIONS_REFUSED_AT_ONCE
+        return cls(limit, max(1, min(connections_wanted, affordable)), segment_files)
 
     def __str__(self) -> str:
         return (
@@ -100,26 +99,26 @@ class DescriptorBudget:
 
 
 def segment_file_share(limit: int) -> int:
-    """Segment files that may be open at the same time in a process with so many descriptors."""
-    share = max(0, limit - limits.OTHER_DESCRIPTORS) // limits.SEGMENT_FILES_PART
-    return min(max(share, limits.SEGMENT_FILES_OPEN_MIN), limits.SEGMENT_FILES_OPEN_MAX)
+    """Segment files that may be open at the same time in a process with this descriptor limit."""
+    part = max(0, limit - limits.OTHER_DESCRIPTORS) // limits.SEGMENT_FILES_PART
+    return min(max(part, limits.SEGMENT_FILES_OPEN_MIN), limits.SEGMENT_FILES_OPEN_MAX)
 
 
 class _Reserve:
-    """Open descriptors that mean nothing, to be closed when a real one is needed and there is none."""
+    """Placeholder descriptors; one is closed when a real descriptor is needed and none is left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[int] = []
 
     def fill(self) -> None:
-        """Take descriptors into the reserve, as many as it lacks and can be had."""
+        """Open placeholders until the reserve is full or the system refuses."""
         with self._lock:
             self._fill()
 
     @contextmanager
     def opened(self, path: str, flags: int) -> Iterator[int]:
-        """A file, opened in place of a descriptor of the reserve; closed at the end."""
+        """Open a file in place of a descriptor of the reserve; close it at the end."""
         with self._lock:
             descriptor = self._open(path, flags)
             try:
@@ -135,7 +134,7 @@ class _Reserve:
             try:
                 return os.open(path, flags)
             except OSError as error:
-                # Another thread may take what was given up; the next one is tried then.
+                # Another thread may have taken the freed descriptor; try the next one.
                 if not is_exhausted(error) or not self._kept:
                     raise
 
@@ -150,15 +149,15 @@ _RESERVE: Final = _Reserve()
 
 @contextmanager
 def open_from_reserve(path: str, flags: int) -> Iterator[int]:
-    """Open a file for one short operation, also where the system has no descriptor left; closed at the end."""
+    """Open a file for one short operation, even if no descriptor is left; close it at the end."""
     _RESERVE.fill()
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
         if not is_exhausted(error):
             raise
-        with _RESERVE.opened(path, flags) as lent:
-            yield lent
+        with _RESERVE.opened(path, flags) as reserved:
+            yield reserved
         return
     try:
         yield descriptor

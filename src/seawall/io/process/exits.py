@@ -1,11 +1,11 @@
-"""The end of the interpreter: what is still under way is delivered within a bound, and the rest is reported.
+"""Flushes undelivered records when the interpreter exits, within a time limit, and warns about the rest.
 
-    finish_at_exit(sender)                # from now on, for as long as it lives
-    report_undelivered(3)                 # for who finds records that nobody will deliver any more
+    finish_at_exit(sender)                # flush this object at exit, for as long as it lives
+    report_undelivered(3)                 # warn about records that will never be delivered
 
-Handlers of `atexit` run after the main program, also after `sys.exit` and an exception, while daemon threads still run.
-They do not run after a signal that ends the process, nor after `os._exit`, by which children of `multiprocessing` end.
-What was not delivered is a `RuntimeWarning`, which Python prints to standard error unless the program filters it.
+`atexit` handlers run after the main program, also after `sys.exit` and an exception, while daemon threads still run.
+They do not run after a signal that ends the process, nor after `os._exit`, which ends children of `multiprocessing`.
+Undelivered records are a `RuntimeWarning`, which Python prints to standard error unless the program filters it.
 
 This module must not know what a record is.
 """
@@ -24,10 +24,10 @@ __all__ = ["Unfinished", "finish_at_exit", "report_undelivered"]
 
 
 class Unfinished(Protocol):
-    """What may have records under way when the interpreter ends."""
+    """An object that may have records in flight when the interpreter exits."""
 
     def finish(self, timeout_s: float) -> int:
-        """Deliver what is under way, for so long at the most; how many records were not delivered."""
+        """Deliver the records in flight within `timeout_s`; returns how many were not delivered."""
         ...
 
 
@@ -35,12 +35,12 @@ _unfinished: weakref.WeakSet[Unfinished] = weakref.WeakSet()
 
 
 def finish_at_exit(held: Unfinished) -> None:
-    """Have `finish` called when the interpreter ends, for as long as the object lives."""
+    """Call `finish` of this object when the interpreter exits, if the object still lives then."""
     _unfinished.add(held)
 
 
 def report_undelivered(count: int) -> None:
-    """Warn about records that were handed in and are not stored."""
+    """Warn about published records that were not delivered."""
     if count:
         warnings.warn(
             f"{count} records were handed in and not delivered before their log was given up: close publishers and "
@@ -58,7 +58,7 @@ def _finish_all() -> None:
         try:
             undelivered += held.finish(max(0.0, deadline - time.monotonic()))
         except KeyboardInterrupt:
-            # Whoever is impatient is still told what is lost.
+            # Stop waiting, and still report what is lost.
             deadline = 0.0
             undelivered += held.finish(0.0)
     report_undelivered(undelivered)

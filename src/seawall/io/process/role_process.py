@@ -1,13 +1,13 @@
-"""A role in a forked process: started from a process that is warm, ended in good order, and never left behind.
+"""Runs a role in a forked process: forked from a warm parent, stopped gracefully, and never orphaned.
 
-The parent has compiled every kernel and made every array before it forks, so a role is there at once and shares all of
-it. Whoever forks sees to it that no other thread holds anything then: in the child it would be held for ever.
+The parent compiles every kernel and creates every array before it forks, so a role starts at once and shares all of
+them. The caller must make sure that no other thread holds a lock at the fork: the child would never see it released.
 
-A role does not outlive its parent: the system ends it (Linux), as `stop` and `close` do. Nothing of the parent's code
-runs in a child behind its work: no cleanup of the parent, no exit handlers, no buffers written twice.
+A role does not outlive its parent: the system kills it (Linux), and `terminate` and `close` end it. After the role's
+work, the child runs none of the parent's code: no cleanup, no exit handlers, no second flush of buffers.
 
-SIGTERM asks a role to end after its step; Ctrl-C is a matter of the parent. What a crash does: a role that dies is seen
-by its parent (`wait`), and what it held in shared memory is left as it was. It must not know what a role does.
+SIGTERM asks a role to end after its current step; the parent handles Ctrl-C. What a crash does: the parent notices a
+dead role (`wait`), and the role's state in shared memory stays as it was. This module must not know what a role does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from seawall.io.process.shared_memory import c_library
 __all__ = ["RoleProcess"]
 
 _PR_SET_PDEATHSIG: Final = 1
-#: How often it is looked for the end of a child where the system has no handle for it.
-_LOOK_SECONDS: Final = 0.005
+#: Interval between checks for the end of a child, where the system has no pidfd.
+_CHECK_SECONDS: Final = 0.005
 
 
 class RoleProcess:
@@ -38,27 +38,27 @@ class RoleProcess:
     __slots__ = ("_exit_code", "_handle", "name", "pid")
 
     def __init__(self, name: str, work: Callable[[], None], *, on_terminate: Callable[[], None]) -> None:
-        """Fork, and do `work` in the child; `on_terminate` is called there when somebody wants it to end."""
+        """Fork, and run `work` in the child; SIGTERM calls `on_terminate` there."""
         self.name: Final = name
         self._exit_code: int | None = None
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        # A role that is told to end before it listens would not end in good order.
+        # A SIGTERM before the child has its handler would kill it instead of stopping it gracefully.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.pid: Final = os.fork()
         if self.pid == 0:
-            _be_role(name, parent, work, on_terminate)
+            _run_role(name, parent, work, on_terminate)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: 0 in good order, negative by a signal; None while it runs."""
+        """0 after a graceful end, negative after a signal; None while it runs."""
         return self._exit_code
 
     def terminate(self) -> None:
-        """Ask it to end after its step."""
+        """Ask it to end after its current step."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -66,14 +66,14 @@ class RoleProcess:
         self._send(signal.SIGKILL)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; false if it has not come in time."""
+        """Wait for its end; false if it still runs after `seconds`."""
         if self._exit_code is None and self._has_ended(seconds):
             _, status = os.waitpid(self.pid, 0)
             self._exit_code = os.waitstatus_to_exitcode(status)
         return self._exit_code is not None
 
     def close(self, seconds: float = 5.0) -> None:
-        """End it: in good order if that comes in time, at once if not. Closing twice is fine."""
+        """Terminate it, and kill it if it still runs after `seconds`. Closing twice is fine."""
         self.terminate()
         if not self.wait(seconds):
             self.kill()
@@ -97,17 +97,17 @@ class RoleProcess:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None or time.monotonic() >= deadline:
                 return ended is not None
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
 
-def _be_role(name: str, parent: int, work: Callable[[], None], on_terminate: Callable[[], None]) -> NoReturn:
+def _run_role(name: str, parent: int, work: Callable[[], None], on_terminate: Callable[[], None]) -> NoReturn:
     """Everything that happens in the child."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda _number, _frame: on_terminate())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        _end_with(parent)
+        _die_with(parent)
         work()
         code = 0
     finally:
@@ -117,10 +117,10 @@ def _be_role(name: str, parent: int, work: Callable[[], None], on_terminate: Cal
         os._exit(code)
 
 
-def _end_with(parent: int) -> None:
-    """Have this process ended when its parent is."""
+def _die_with(parent: int) -> None:
+    """Make the system kill this process when its parent ends."""
     if sys.platform == "linux":
         c_library().prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
-        # It has gone before we asked.
+        # The parent ended before the call above.
         os._exit(1)

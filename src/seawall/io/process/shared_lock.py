@@ -1,4 +1,4 @@
-"""A lock for threads of Python and for resident kernels: methods as of `threading.Lock`, and memory for kernels."""
+"""A lock for Python threads and resident kernels: the API of `threading.Lock`, and its memory for kernels."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["MemoryLock", "SharedLock"]
 
 
 class SharedLock:
-    """A lock of this process. The memory of a new one is all zeros, which is how a mutex begins on Linux."""
+    """A lock of this process. Its memory starts as zeros, which is an initialised mutex on Linux."""
 
     __slots__ = ("words",)
 
     def __init__(self) -> None:
-        #: What kernels take it by.
+        #: The memory of the mutex; kernels lock it through this array.
         self.words: Final = np.zeros(LOCK_WORDS, np.int64)
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it; false if it is held and this is not to wait."""
+        """Acquire the lock; false if it is held and `blocking` is false."""
         code = (acquire_lock if blocking else try_acquire_lock)(self.words)
         if code and (blocking or code != errno.EBUSY):
             raise system_error(code)
         return not code
 
     def release(self) -> None:
-        """Give it back, on the thread that has it."""
+        """Release the lock; only the thread that holds it may."""
         release_lock(self.words)
 
     def __enter__(self) -> bool:
@@ -41,5 +41,5 @@ class SharedLock:
         self.release()
 
 
-#: What is held while memory is read or changed that others change or read.
+#: A lock that guards memory which several threads read and change.
 MemoryLock: TypeAlias = "Lock | SharedLock"

@@ -1,20 +1,20 @@
 """Memory that several processes share, as mapped files.
 
-The path decides what it is: `/dev/shm` for memory, a DAX device's file system for persistent memory, any directory
-where neither exists. This module must not know what is laid out inside.
+The path decides the kind: `/dev/shm` for memory, a DAX device's file system for persistent memory, any directory where
+neither exists. This module must not know the layout of the content.
 
 Invariants
-- Every page is reserved before the mapping is handed out. A page of a sparse file that cannot be backed at its first
-  touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an error with a way out.
-- Mappings start on a page and the file ends on one; the view has exactly the length asked for.
+- Every page is reserved before the mapping is returned. Touching a page of a sparse file that cannot be backed kills
+  the process with SIGBUS, which no code can handle; a failed reservation is an ordinary error.
+- Mappings start on a page and the file ends on one; the view has exactly the requested length.
 - INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file, so two pods never share a fabric.
-  Whoever replaces a file unlinks it, and a lock on what was unlinked keeps nobody out.
-- INV-OWN-MEMORY: only regular files are mapped, and only files of this user are mapped for writing. Folders of shared
-  memory are open to all, and whoever made a file there can read and change it. Opening what somebody put there never
-  waits.
+  Replacing a file unlinks the old one, and a lock on an unlinked file keeps no other process out.
+- INV-OWN-MEMORY: only regular files are mapped, and only files of this user are mapped for writing. Directories of
+  shared memory are open to all users, and the owner of a file there can read and change it. Opening a planted file
+  (for instance a FIFO) never blocks.
 
-What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
-a reboot `/dev/shm` is empty.
+What a crash does: the end of a process does not change the file, so another process can attach to its content; after a
+reboot `/dev/shm` is empty.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["OsMapping", "OsSharedMemory", "c_library", "map_pages"]
 #: Number of the mbind system call; glibc has no wrapper for it.
 _MBIND_NUMBERS: Final = {"x86_64": 237, "aarch64": 235}
 
-#: Policy of mbind: take memory of this node while it has any, of another one after that.
+#: mbind policy: take memory of this node while it has any, then of another one.
 _PREFER: Final = 1
 
 
 def map_pages(descriptor: int, at: int, length: int) -> int | None:
-    """Map a stretch of a file, from the beginning of a page on, read-only; its address, None if the system refuses."""
+    """Map a page-aligned range of a file read-only; its address, or None if the system refuses."""
     import ctypes
 
     address: int = c_library().mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, at)
@@ -54,9 +54,9 @@ def map_pages(descriptor: int, at: int, length: int) -> int | None:
 
 
 class OsMapping:
-    """One mapping in this process, and the handle that its lock is taken by. Made by `OsSharedMemory`."""
+    """One mapping in this process, and the descriptor that holds its lock. Made by `OsSharedMemory`."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_give_back", "_length", "_map", "_path", "_view")
+    __slots__ = ("__weakref__", "_close_descriptor", "_descriptor", "_length", "_map", "_path", "_view")
 
     def __init__(self, descriptor: int, path: str, length: int, size: int, *, read_only: bool = False) -> None:
         self._descriptor = descriptor
@@ -64,11 +64,11 @@ class OsMapping:
         self._length = length
         self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE)
         self._view = memoryview(self._map)[:length]
-        self._give_back = weakref.finalize(self, os.close, descriptor)
+        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
 
     @property
     def view(self) -> memoryview:
-        """The bytes; read-only if it was attached so."""
+        """The bytes; read-only if the mapping was attached read-only."""
         return self._view
 
     def file_size(self) -> int:
@@ -76,7 +76,7 @@ class OsMapping:
         return os.fstat(self._descriptor).st_size
 
     def try_lock(self, *, shared: bool) -> bool:
-        """Take the lock of the file, or change its kind; false if others hold it (INV-LOCK-NAMED)."""
+        """Take the lock of the file, or change its mode; false if it is held elsewhere (INV-LOCK-NAMED)."""
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -85,7 +85,7 @@ class OsMapping:
 
     @property
     def is_named(self) -> bool:
-        """Whether its name still leads to this file."""
+        """True while its path still leads to this file."""
         try:
             named = os.lstat(self._path)
         except FileNotFoundError:
@@ -93,18 +93,18 @@ class OsMapping:
         return os.path.samestat(named, os.fstat(self._descriptor))
 
     def close(self) -> None:
-        """Unmap; `BufferError` while an array or a view over it is alive, and the mapping then stays usable."""
+        """Unmap; `BufferError` while an array or a view over it is alive, and the mapping stays usable then."""
         self._view.release()
         try:
             self._map.close()
         except BufferError:
             self._view = memoryview(self._map)[: self._length]
             raise
-        self._give_back()
+        self._close_descriptor()
 
 
 class OsSharedMemory:
-    """File-backed shared mappings. `node` is the memory node the pages should come from, where there are several."""
+    """File-backed shared mappings. `node` is the preferred NUMA node of the pages, if there are several."""
 
     __slots__ = ("_node",)
 
@@ -117,7 +117,7 @@ class OsSharedMemory:
         size = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.fchmod(descriptor, 0o600)  # whatever the umask
+            os.fchmod(descriptor, 0o600)  # independent of the umask
             if self._node is not None:
                 _prefer_node(descriptor, size, self._node)
             _reserve(descriptor, path, size)
@@ -129,7 +129,7 @@ class OsSharedMemory:
             raise
 
     def attach(self, path: str, length: int, *, read_only: bool = False) -> OsMapping:
-        """Map an existing file; `InvalidInputError` if it is shorter than `length`, or not a file of this user's."""
+        """Map an existing file; `InvalidInputError` if it is shorter than `length`, or not a file of this user."""
         _require_length(path, length)
         descriptor = _open_own(path, read_only=read_only)
         try:
@@ -147,19 +147,19 @@ class OsSharedMemory:
             raise
 
     def free_bytes(self, path: str, /) -> int:
-        """Bytes that a new file of this name could have."""
+        """Bytes available for a new file of this name."""
         status = os.statvfs(parent_directory(path))
         return status.f_bavail * status.f_frsize
 
     def remove(self, path: str) -> None:
-        """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
+        """Remove the name, fine if it does not exist; mappings of it stay valid until closed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 
 @cache
 def c_library() -> ctypes.CDLL:
-    """The C library with the calls of a mapping declared: a pointer does not fit what is passed by default."""
+    """The C library with the argument types of the mapping calls: ctypes passes 32-bit integers by default."""
     import ctypes
 
     library = ctypes.CDLL(None)
@@ -174,10 +174,10 @@ def c_library() -> ctypes.CDLL:
 
 
 def _prefer_node(descriptor: int, size: int, node: int) -> bool:
-    """Ask for pages of one memory node; false where the kernel does not take the hint, which costs speed only.
+    """Prefer pages of one NUMA node; false if the kernel does not accept the hint, which costs only speed.
 
-    It must stand before the pages are reserved, for the reservation is what picks them. The policy belongs to the
-    file and outlives the mapping it was given through.
+    Call it before reserving the pages, because the reservation allocates them. The policy belongs to the file and
+    outlives the mapping that sets it.
     """
     number = _MBIND_NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None
     if number is None:
@@ -196,7 +196,7 @@ def _prefer_node(descriptor: int, size: int, node: int) -> bool:
             ctypes.c_size_t(size),
             ctypes.c_int(_PREFER),
             ctypes.byref(mask),
-            # The kernel reads one bit less than it is told.
+            # The kernel reads one bit less than this number.
             ctypes.c_ulong(words * 64 + 1),
             ctypes.c_uint(0),
         )
@@ -205,14 +205,14 @@ def _prefer_node(descriptor: int, size: int, node: int) -> bool:
 
 
 def _open_own(path: str, *, read_only: bool) -> int:
-    """Open a regular file without waiting (INV-OWN-MEMORY); one that is to be written must belong to this user."""
+    """Open a regular file without blocking (INV-OWN-MEMORY); for writing it must belong to this user."""
     flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise InvalidInputError(f"{path}: a symbolic link; somebody else may have put it there: remove it") from error
+        raise InvalidInputError(f"{path}: a symbolic link; another user may have put it there: remove it") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         problem = "not a regular file"
@@ -221,16 +221,16 @@ def _open_own(path: str, *, read_only: bool) -> int:
     else:
         return descriptor
     os.close(descriptor)
-    raise InvalidInputError(f"{path}: {problem}; somebody else may have put it there: remove it")
+    raise InvalidInputError(f"{path}: {problem}; another user may have put it there: remove it")
 
 
 def _require_length(path: str, length: int) -> None:
     if length <= 0:
-        raise InvalidInputError(f"{path}: shared memory of {length} bytes was asked for; it needs at least one")
+        raise InvalidInputError(f"{path}: cannot map {length} bytes of shared memory; it needs at least one")
 
 
 def _reserve(descriptor: int, path: str, size: int) -> None:
-    """Back every page of a file of `size` bytes, or say what is missing."""
+    """Reserve every page of a file of `size` bytes; the error states how much is free."""
     try:
         reserve_space(descriptor, size)
     except OSError as error:

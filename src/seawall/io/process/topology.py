@@ -1,12 +1,12 @@
-"""Which CPUs and which memory belong together on this machine, and where roles go.
+"""The NUMA topology of this machine, and the assignment of roles to CPUs.
 
-On a machine with several memory nodes a load from the far node takes about half as long again as a near one, so
-roles that share the fabric belong on one node, and the fabric in that node's memory. `discover` reads what Linux says
-below `/sys/devices/system/node`; elsewhere, and where that is unreadable, the machine counts as one node.
+On a machine with several NUMA nodes, a load from a remote node takes about half as long again as a local one. So roles
+that share the fabric belong on one node, and the fabric in that node's memory. `discover` reads
+`/sys/devices/system/node` on Linux; elsewhere, or if that is unreadable, the machine counts as one node.
 
-Only CPUs this process may use are reported: a container limited to four CPUs is a machine of four CPUs. A node
-without usable CPUs (memory behind an expander, or a node outside the container's CPU set) stays in the list, since
-its memory can be used.
+Only CPUs that this process may use count: a container limited to four CPUs is a machine of four CPUs. A node without
+usable CPUs (memory behind an expander, or a node outside the container's CPU set) stays in the list, since its memory
+can be used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYSFS_NODES: Final = "/sys/devices/system/node"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One memory node: CPUs and the memory next to them."""
+    """One NUMA node: its CPUs and its memory."""
 
     id: int
     cpus: tuple[int, ...]
@@ -46,19 +46,19 @@ class Topology:
 
     @property
     def home_node(self) -> int | None:
-        """Node whose memory shared state should use; None where there is no choice."""
+        """The node whose memory shared state should use; None if there is only one node."""
         if len(self.nodes) < 2:
             return None
         return next(node.id for node in self.nodes if node.cpus)
 
     def plan(self, role_count: int) -> tuple[tuple[int, ...], ...]:
-        """The CPUs of each role: one of its own, all on one node if a node has enough, else node after node.
+        """The CPUs of each role: one CPU per role, all on one node if a node has enough, else node after node.
 
-        With more roles than CPUs nothing is pinned: every role gets every CPU, because two roles tied to one CPU
+        With more roles than CPUs nothing is pinned: every role gets every CPU, because two roles pinned to one CPU
         would wait for each other while another CPU idles.
         """
         if role_count < 0:
-            raise InvalidInputError(f"cannot place {role_count} roles; the count starts at 0")
+            raise InvalidInputError(f"cannot assign {role_count} roles to CPUs; the count starts at 0")
         every_cpu = tuple(cpu for node in self.nodes for cpu in node.cpus)
         if role_count > len(every_cpu):
             return (every_cpu,) * role_count
@@ -72,7 +72,7 @@ def discover(sysfs_nodes: str = SYSFS_NODES) -> Topology:
     try:
         nodes = tuple(_read_node(sysfs_nodes, node_id, allowed) for node_id in _node_ids(sysfs_nodes))
     except (OSError, ValueError):
-        # Not Linux, or a container that hides or rewrites sysfs: the flat view is right enough to run on.
+        # Not Linux, or a container that hides or rewrites sysfs: one node is good enough.
         nodes = ()
     if not any(node.cpus for node in nodes):
         nodes = (Node(0, tuple(sorted(allowed)), _physical_memory_bytes()),)
@@ -80,7 +80,7 @@ def discover(sysfs_nodes: str = SYSFS_NODES) -> Topology:
 
 
 def pin_thread(cpus: Collection[int]) -> bool:
-    """Tie the calling thread to these CPUs; false where the system cannot do that (macOS)."""
+    """Pin the calling thread to these CPUs; false where the system cannot do that (macOS)."""
     if not cpus:
         raise InvalidInputError("cannot pin a thread to no CPU at all; name at least one")
     if not hasattr(os, "sched_setaffinity"):
@@ -110,7 +110,7 @@ def _read_node(sysfs_nodes: str, node_id: int, allowed: frozenset[int]) -> Node:
 
 
 def _parse_cpu_list(text: str) -> list[int]:
-    """`0-3,8,10-11` as numbers; a node without CPUs has an empty list."""
+    """Parse `0-3,8,10-11` into numbers; a node without CPUs has an empty list."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,18 +1,17 @@
-"""How a role in a process of its own rests while it has nothing to do, and how others wake it.
+"""A wake-up event for a role in its own process: the role blocks on it while idle, and other processes wake it.
 
-    with work       it steps, and steps again
-    without         it looks on for a moment, longer the more often that has paid (at most `SPIN_NS`), then lies down:
-                    from then on whoever has work for it rings
-    told to stop    it ends after its step
+    with work       the role steps, and steps again
+    idle            it spins briefly, longer if that has paid off before (at most `SPIN_NS`), then blocks until another
+                    process wakes it
+    stopping        it ends after its current step
 
-Ringing is one atomic operation while the other is awake, and a system call only if it lies. The words of a bell are in
-memory that forked processes share, so it is made before the fork.
+Waking is one atomic operation while the role is awake, and a system call only if it blocks. The words of the event are
+in memory that forked processes share, so create the event before the fork.
 
-Whoever lies down says so first and then looks for work once more; whoever has made work asks afterwards whether the
-other lies. One of them sees the other. A sleep ends after a while by itself all the same, since roles have clocks to
-keep.
+No wake-up is lost: a role first arms the event and then checks for work once more; a producer first publishes work and
+then checks whether the event is armed. One of them sees the other. A sleep also times out, since roles have timers.
 
-What a crash does: the bell of a process that was killed is rung and nobody comes. It must not know what the work is.
+What a crash does: waking a killed role has no effect. This module must not know what the work is.
 """
 
 from __future__ import annotations
@@ -31,17 +30,18 @@ from seawall.kernels.runtime.atomics import compare_exchange_u64, load_acquire_u
 
 __all__ = ["WakeUpEvent", "keep_stepping"]
 
-#: Longest that a role looks on without work before it lies down; on a busy machine that takes a core from others.
+#: Longest spin without work before a role blocks; on a busy machine spinning takes a core from others.
 SPIN_NS: Final = 50_000
-#: Longest sleep without being rung for.
+#: Longest sleep without a wake-up.
 SLEEP_MS: Final = 100
 
-_LIES: Final = 0
-_STOPS: Final = 8
+#: Offsets of the two shared words: 1 while the role blocks or is about to; 1 once it must stop.
+_ARMED: Final = 0
+_STOPPING: Final = 8
 
 
 class WakeUpEvent:
-    """What one role sleeps on, and others ring."""
+    """The event that one role blocks on; others wake it."""
 
     __slots__ = ("_event", "_memory", "_poll", "_words")
 
@@ -53,65 +53,68 @@ class WakeUpEvent:
         self._poll.register(self._event.wait_fd, select.POLLIN)
 
     def ring(self) -> None:
-        """There is work: called after it can be seen."""
-        if compare_exchange_u64(self._words, _LIES, 1, 0) == 1:
+        """Wake the role; call this after the work is visible to it."""
+        if compare_exchange_u64(self._words, _ARMED, 1, 0) == 1:
             self._event.signal()
 
     def stop(self) -> None:
-        """End the role of this bell, in whichever process it is."""
-        store_release_u64(self._words, _STOPS, 1)
+        """Make the role of this event stop, whatever process it runs in."""
+        store_release_u64(self._words, _STOPPING, 1)
         self._event.signal()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the role of this bell is to end."""
-        return load_acquire_u64(self._words, _STOPS) == 1
+        """True once the role of this event must stop."""
+        return load_acquire_u64(self._words, _STOPPING) == 1
 
     def watch(self, descriptor: int, *, bytes_come: bool = True, has_space: bool = False) -> None:
-        """Let bytes that arrive here end a sleep, or room to send; in the process that sleeps. Replaces what was."""
+        """End a sleep when a descriptor becomes readable or writable; replaces an earlier `watch` of it.
+
+        Call it in the process that sleeps.
+        """
         wanted = (select.POLLIN if bytes_come else 0) | (select.POLLOUT if has_space else 0)
         self._poll.register(descriptor, wanted)
 
     def unwatch(self, descriptor: int) -> None:
-        """Sleep on, whatever happens here."""
+        """Stop watching a descriptor."""
         self._poll.unregister(descriptor)
 
-    def lie_down(self) -> None:
-        """From here on others ring. Look for work once more before sleeping."""
-        compare_exchange_u64(self._words, _LIES, 0, 1)
+    def arm(self) -> None:
+        """From now on `ring` signals the event. Check for work once more before sleeping."""
+        compare_exchange_u64(self._words, _ARMED, 0, 1)
 
     def sleep(self, timeout_ms: int = SLEEP_MS) -> bool:
-        """Wait until it is rung, something arrives, or the time is over; false for the last."""
+        """Block until the event is signalled or a watched descriptor is ready; false on a timeout."""
         return bool(self._poll.poll(timeout_ms))
 
-    def get_up(self) -> None:
-        """Awake again: nobody needs to ring."""
-        compare_exchange_u64(self._words, _LIES, 1, 0)
+    def disarm(self) -> None:
+        """The role is awake again: `ring` needs no signal."""
+        compare_exchange_u64(self._words, _ARMED, 1, 0)
         self._event.clear()
 
     def close(self) -> None:
-        """Give back the descriptor of this process."""
+        """Close the descriptor of this process."""
         self._event.close()
 
 
 def keep_stepping(step: Callable[[], int], wakeup: WakeUpEvent, spin_ns_max: int = SPIN_NS) -> None:
-    """Step a role, which says how much it did, until its bell tells to stop."""
+    """Run the steps of a role until its event says stop; `step` returns how much it did, 0 if it had no work."""
     spin_ns = spin_ns_max
     while not wakeup.is_stopping:
         if step():
             continue
-        if _looks_on(step, spin_ns):
+        if _spin(step, spin_ns):
             spin_ns = min(spin_ns_max, 2 * spin_ns + 1)
             continue
         spin_ns //= 2
-        wakeup.lie_down()
+        wakeup.arm()
         while not step() and not wakeup.sleep() and not wakeup.is_stopping:
             pass
-        wakeup.get_up()
+        wakeup.disarm()
 
 
-def _looks_on(step: Callable[[], int], spin_ns: int) -> bool:
-    """Whether work comes within a moment."""
+def _spin(step: Callable[[], int], spin_ns: int) -> bool:
+    """Step for `spin_ns` at the most; true as soon as a step had work."""
     deadline = time.monotonic_ns() + spin_ns
     while time.monotonic_ns() < deadline:
         os.sched_yield()

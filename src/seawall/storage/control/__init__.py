@@ -1,1 +1,1 @@
-"""Control batches: every change of state that is not an append, as bytes."""
+"""Encodes and parses control batches: every change of state that is not an append."""

@@ -1,20 +1,20 @@
-"""Control batches as a whole: several changes at one position, and a header around a block.
+"""Complete control batches: compounds of several changes at one position, and the header around a block.
 
     COMPOUND   count u32, 0 u32, then for each part: command u16, 0 u16, length u32, block
 
-A compound has 1 to 20,000 parts and no compound among them; they take effect in their order, at one position, all or
-none, since a batch is whole or is not there.
+A compound has 1 to 20,000 parts, none of them a compound. They take effect in their order, at one position, all or
+none, since a batch is in the log as a whole or not at all.
 
-An ASIDE has the bytes of a compound under a number of its own. It takes no position: its header carries that of the
-batch that comes next, which has not taken effect yet. So a store that follows an order which others made can log what
-it does by itself (rolls, ceilings, evictions, terms) between two entries of that order. It holds no entry: no
-reference, NOP, SKIP or transaction.
+An unpositioned control batch (command ASIDE) has the layout of a compound and its own command number. It takes no
+position: its header carries the position of the next batch, which has not taken effect yet. So a store that applies an
+order made elsewhere can log its own changes (rolls, ceilings, evictions, terms) between two entries of that order. It
+holds no entry of the order: no reference, NOP, SKIP or transaction.
 
-A control batch is valid when its block is (`control`), when its header has no codec, no records, no numbers of a topic
-and the topic and client that the block says, when every reference in it carries the position of the batch itself, and
-when a transaction is whole (`control_transactions`).
+A control batch is valid if its block is (`control/codec.py`), if its header has no codec, no records, no numbers of a
+topic and the topic and client of the block, if every reference in it carries the position of the batch itself, and if a
+transaction is whole (`control/transactions.py`).
 
-Whatever the bytes, `parse_control` and `read_control` give a control or `CorruptionError`.
+For any bytes, `parse_control` and `read_control` return a control or raise `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
     )
 }
 
-#: What has a position of its own in the order, and so is no part of an aside.
+#: Entries of the order: they have their own position, so an unpositioned control batch cannot hold them.
 _ENTRIES: Final = (Reference, OrderNop, OrderSkip, TransactionMark)
 
 
@@ -131,7 +131,7 @@ class Compound:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_COUNT.size, "COMPOUND", block)
         count, zero = _COUNT.unpack_from(block)
         require_zero("COMPOUND", zero)
@@ -148,13 +148,13 @@ class Compound:
             parts.append(_parse_simple(command, block[at : at + length]))
             at += length
         if at != len(block):
-            raise CorruptionError(f"COMPOUND: {len(block) - at} bytes behind the last part")
+            raise CorruptionError(f"COMPOUND: {len(block) - at} bytes after the last part")
         return cls(tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class UnpositionedControl(Compound):
-    """Changes that take no position: they stand before the batch whose position they carry."""
+    """Changes that take no position: they precede the batch whose position they carry."""
 
     COMMAND: ClassVar = ControlCommand.ASIDE
 
@@ -164,14 +164,14 @@ class UnpositionedControl(Compound):
             raise InvalidInputError("an aside holds no entry of the order: no reference, NOP, SKIP or transaction")
 
 
-#: What one control batch changes.
+#: The content of one control batch.
 Control: TypeAlias = SimpleControl | Compound
 
 _COMPOUNDS: Final[dict[int, type[Compound]]] = {kind.COMMAND: kind for kind in (Compound, UnpositionedControl)}
 
 
 def parse_control(command: int, block: Buffer) -> Control:
-    """The control in the block of a control batch with this command."""
+    """Parse the block of a control batch with this command."""
     try:
         kind = _COMPOUNDS.get(command)
         return _parse_simple(command, block) if kind is None else kind.parse(block)
@@ -180,17 +180,17 @@ def parse_control(command: int, block: Buffer) -> Control:
 
 
 def parts_of(control: Control) -> tuple[SimpleControl, ...]:
-    """The changes of a control in the order in which they take effect."""
+    """The changes of a control, in the order in which they take effect."""
     return control.parts if isinstance(control, Compound) else (control,)
 
 
 def references_of(control: Control) -> Iterator[Reference]:
-    """The appends that a control makes."""
+    """The references (appends) in a control."""
     return (part for part in parts_of(control) if isinstance(part, Reference))
 
 
 def control_batch(control: Control, *, position: Position, timestamp_ns: TimestampNs, term: Term) -> bytes:
-    """A control as the stored batch that goes to the log."""
+    """Encode a control as a stored batch for the log."""
     if any(reference.header.position != position for reference in references_of(control)):
         raise InvalidInputError(f"a reference to a batch of another position in the control batch of {position}")
     check_whole(parts_of(control))
@@ -213,7 +213,7 @@ def control_batch(control: Control, *, position: Position, timestamp_ns: Timesta
 
 
 def read_control(header: BatchHeader, block: Buffer) -> Control:
-    """The control of a stored batch whose checksums are verified."""
+    """Parse the control of a stored batch whose checksums are verified."""
     control = parse_control(header.command, block)
     expected = (control.topic_id, _client_of(control), 0, 0, 0, 0, Codec.NONE, AS_TOPIC, AS_TOPIC)
     found = (

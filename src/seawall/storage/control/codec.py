@@ -1,10 +1,9 @@
-"""The blocks of control batches: every change of state that is not an append, as bytes.
+"""The commands of control batches, and the binary blocks of the frequent ones.
 
 A control batch is a stored batch (`wire.format.batches`) whose header has a command other than 0, no records and no
-numbers of a topic; what it changes is in its block. This module gives each command its number, and those of the busy
-paths their dataclass and their bytes. Deletes of records are in `control_deletes`, the others are JSON
-(`control_documents`); `control_batches` has the compound and puts header and block together. None of them knows what a
-change does to a topic: that is `topics`.
+numbers of a topic; its block describes the change. This module assigns the command numbers, and defines dataclass and
+bytes of the frequent commands. Deletes of records are in `deletes`, the others are JSON (`documents`); `batches` has
+the compound and joins header and block. None of them knows what a change does to a topic: `topics` does.
 
 | command            | block                                                                                          |
 |--------------------|------------------------------------------------------------------------------------------------|
@@ -13,7 +12,7 @@ change does to a topic: that is `topics`.
 | 3 TOPIC_DELETE     | JSON: topic_id, name, epoch, before (the config that ends)                                     |
 | 4 TOPIC_CONFIG     | JSON: topic_id, before, after                                                                  |
 | 5 CEILING          | topic_id u32, 0 u32, ceiling u64, previous ceiling u64                                         |
-| 6 DELETE_RECORDS   | what was asked and the seqs that go: `control_deletes`                                         |
+| 6 DELETE_RECORDS   | the request and the seqs it removes: `deletes`                                                 |
 | 7 FLOOR            | JSON: topic_id, reason (cap, ttl), evict_floor, previous, removed_bytes                        |
 | 8 LOSS             | JSON: topic_id, first_seq, last_seq, reason, lost_bytes                                        |
 | 9 CURSOR           | topic_id u32, owner length u16, 0 u16, epoch u64, next_seq u64, previous u64, offset u64, owner|
@@ -22,18 +21,18 @@ change does to a topic: that is `topics`.
 | 12 TERM            | JSON: term, previous, start_position                                                           |
 | 13 CHECKPOINT      | absorbed_at u64, position u64, previous absorbed_at u64                                        |
 | 14 COMPOUND        | count u32, 0 u32, then for each part: command u16, 0 u16, length u32, block                    |
-| 15 ORDER_NOP       | a batch that was ordered and not stored: `control_order`                                       |
-| 16 ORDER_SKIP      | client seqs that were given up: `control_order`                                                |
-| 17 ASIDE           | as COMPOUND; takes no position (`control_batches`)                                             |
-| 18 TRANSACTION     | owner, epoch and counts: `control_transactions`                                                |
-| 19 SESSIONS_RETIRED| sessions that are forgotten: `control_sessions`                                                |
+| 15 ORDER_NOP       | a batch that was ordered and not stored: `order`                                               |
+| 16 ORDER_SKIP      | client seqs that were given up: `order`                                                        |
+| 17 ASIDE           | as COMPOUND; takes no position (`batches`)                                                     |
+| 18 TRANSACTION     | owner, epoch and counts: `transactions`                                                        |
+| 19 SESSIONS_RETIRED| sessions that are forgotten: `sessions`                                                        |
 
-Commands that change an object carry it as it was and as it will be. What counts is the later one: the earlier is for
-whoever follows changes, and is not compared, since a damaged log may have lost the change before.
+Commands that change an object carry its old and its new state. The new one takes effect. The old one is for consumers
+of the change feed; replay does not compare it, since a damaged log may have lost the change before.
 
-A control has exactly one encoding, so whatever parses encodes to the same bytes. The rules of a control are checked
-when it is made; one that breaks them cannot be written, and bytes that do are `CorruptionError`. Commands keep their
-numbers for ever; a number never gets a second meaning.
+A control has exactly one encoding: encoding a parsed control gives the same bytes. Constructing a control checks its
+rules; one that breaks them cannot be written, and bytes that do are a `CorruptionError`. Command numbers never change,
+and a number never gets a second meaning.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from seawall.wire.format.fields import (
     write_text,
 )
 
-_PLACE: Final = Struct("<QQ")
+_LOCATION: Final = Struct("<QQ")
 _TOPIC_NUMBERS: Final = Struct("<IIQQ")
 _CURSOR: Final = Struct("<IHHQQQQ")
 _CLIENT: Final = Struct("<Q")
@@ -68,7 +67,7 @@ _CHECKPOINT: Final = Struct("<QQQ")
 
 @unique
 class ControlCommand(IntEnum):
-    """What a control batch changes."""
+    """The command of a control batch: the kind of change."""
 
     REFERENCE = 1
     TOPIC_CREATE = 2
@@ -93,9 +92,9 @@ class ControlCommand(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A large batch that lies at its place already; its header is the one stored there.
+    """A large batch that is already in its segment; `header` is the one stored there.
 
-    Segment 0 and position 0 stand for a batch that is kept nowhere but in memory: only its header is logged.
+    Segment 0 and position 0 stand for a batch that is only in memory: the log has nothing but its header.
     """
 
     COMMAND: ClassVar = ControlCommand.REFERENCE
@@ -108,10 +107,10 @@ class Reference:
         require_topic(header.topic_id)
         if header.is_control or not header.record_count:
             raise InvalidInputError(f"a reference is to an append with records, not to command {header.command}")
-        is_placed = 1 <= self.segment_first_seq <= header.base_seq and self.file_position >= DATA_START
-        if not is_placed and (self.segment_first_seq or self.file_position):
+        is_in_segment = 1 <= self.segment_first_seq <= header.base_seq and self.file_position >= DATA_START
+        if not is_in_segment and (self.segment_first_seq or self.file_position):
             raise InvalidInputError(
-                f"seq {header.base_seq} cannot lie at {self.file_position} of segment {self.segment_first_seq}"
+                f"seq {header.base_seq} cannot be at {self.file_position} of segment {self.segment_first_seq}"
             )
 
     @property
@@ -121,20 +120,20 @@ class Reference:
 
     def encode(self) -> bytes:
         """The block."""
-        return self.header.header_bytes() + pack(_PLACE, "place", self.segment_first_seq, self.file_position)
+        return self.header.header_bytes() + pack(_LOCATION, "location", self.segment_first_seq, self.file_position)
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
-        if len(block) != limits.BATCH_HEADER_SIZE + _PLACE.size:
+        """Parse a block."""
+        if len(block) != limits.BATCH_HEADER_SIZE + _LOCATION.size:
             raise CorruptionError(f"REFERENCE: block of {len(block)} bytes")
-        first_seq, at = _PLACE.unpack_from(block, limits.BATCH_HEADER_SIZE)
+        first_seq, at = _LOCATION.unpack_from(block, limits.BATCH_HEADER_SIZE)
         return cls(parse_batch_header(block, source=BatchSource.STORED), first_seq, at)
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Seqs below `ceiling` may be handed out; every number from there on is still unseen."""
+    """Seqs below `ceiling` may be assigned; no seq from there on was ever visible."""
 
     COMMAND: ClassVar = ControlCommand.CEILING
     topic_id: TopicId
@@ -151,7 +150,7 @@ class Ceiling:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         topic_id, zero, ceiling, previous = _unpack(_TOPIC_NUMBERS, "CEILING", block)
         require_zero("CEILING", zero)
         return cls(TopicId(topic_id), Seq(ceiling), Seq(previous))
@@ -159,7 +158,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRoll:
-    """The next record of a topic begins a new segment; places are recomputed from this when the log is replayed."""
+    """The next record of a topic begins a new segment; replay recomputes segment positions from this."""
 
     COMMAND: ClassVar = ControlCommand.SEGMENT_ROLL
     topic_id: TopicId
@@ -178,7 +177,7 @@ class SegmentRoll:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         topic_id, zero, first_seq, previous = _unpack(_TOPIC_NUMBERS, "SEGMENT_ROLL", block)
         require_zero("SEGMENT_ROLL", zero)
         return cls(TopicId(topic_id), Seq(first_seq), Seq(previous))
@@ -186,9 +185,9 @@ class SegmentRoll:
 
 @dataclass(frozen=True, slots=True)
 class CursorCommit:
-    """An owner will read `next_seq` next. `previous` is 0 where it had no cursor.
+    """An owner will read `next_seq` next. `previous` is 0 if it had no cursor.
 
-    `offset` is what a version 1 consumer committed, kept to be echoed; None for all others.
+    `offset` is what a version 1 consumer committed, stored to return it to that consumer; None for all others.
     """
 
     COMMAND: ClassVar = ControlCommand.CURSOR
@@ -217,7 +216,7 @@ class CursorCommit:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_CURSOR.size, "CURSOR", block)
         topic_id, length, zero, epoch, next_seq, previous, offset = _CURSOR.unpack_from(block)
         require_zero("CURSOR", zero)
@@ -229,7 +228,7 @@ class CursorCommit:
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """A publisher's session as the sequencer keeps it, and the row it replaces; the bytes are the sequencer's."""
+    """The row of a publisher's session, and the row it replaces; the sequencer defines the bytes."""
 
     COMMAND: ClassVar = ControlCommand.CLIENT
     client_id: ClientId
@@ -253,7 +252,7 @@ class ClientRow:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_CLIENT.size + limits.CLIENT_ROW_SIZE, "CLIENT", block)
         (client_id,) = _CLIENT.unpack_from(block)
         rows = bytes(block[_CLIENT.size :])
@@ -262,7 +261,7 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Batches below `position`, which end at address `absorbed_at` of the log, lie at their places."""
+    """Batches below `position`, which end at log address `absorbed_at`, are flushed to their segments."""
 
     COMMAND: ClassVar = ControlCommand.CHECKPOINT
     absorbed_at: int
@@ -272,7 +271,7 @@ class Checkpoint:
     def __post_init__(self) -> None:
         require_unsigned(self.absorbed_at, self.position, self.previous_at)
         if self.absorbed_at < self.previous_at:
-            raise InvalidInputError(f"checkpoint at {self.absorbed_at} goes back behind {self.previous_at}")
+            raise InvalidInputError(f"checkpoint at {self.absorbed_at} goes back before {self.previous_at}")
 
     @property
     def topic_id(self) -> TopicId:
@@ -285,19 +284,19 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         absorbed_at, position, previous_at = _unpack(_CHECKPOINT, "CHECKPOINT", block)
         return cls(absorbed_at, Position(position), previous_at)
 
 
 def require_topic(topic_id: int) -> None:
-    """Refuse what is no id of a topic: 0 means none, the largest u32 means all."""
+    """Refuse an invalid topic id: 0 means none, the largest u32 means all."""
     if not 0 < topic_id < ALL_TOPICS:
         raise InvalidInputError(f"topic id {topic_id} is not from 1 to {ALL_TOPICS - 1}")
 
 
 def require_unsigned(*numbers: int) -> None:
-    """Refuse what does not fit a u64."""
+    """Refuse numbers that do not fit a u64."""
     for number in numbers:
         if not 0 <= number <= U64_MAX:
             raise InvalidInputError(f"{number} does not fit 64 bits")

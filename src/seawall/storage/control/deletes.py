@@ -1,4 +1,4 @@
-"""The control batch that deletes records: what was asked, and which seqs go because of it.
+"""The control batch that deletes records: the request, and the seqs that it removes.
 
 | at | size | field         | notes                                                                               |
 |----|------|---------------|-------------------------------------------------------------------------------------|
@@ -17,12 +17,12 @@
 Valid: the ranges are not empty, rise and never touch (no distance is 0), all seqs are below 2^63, and the block ends
 with the text.
 
-INV-DELETE-RESOLVED: a delete in the log lists the seqs that it removes, so its replay removes the same records. Whoever
-commits a delete looks up, before, which records it means and how many bytes they had. The seqs are what counts;
-`before_seq` and `match` say why, for people. So a delete covers exactly the records that precede it in the log, its
-replay needs neither tags nor segments, and these may go as soon as it is durable.
+INV-DELETE-RESOLVED: a delete in the log lists the seqs that it removes, so its replay removes the same records. The
+engine resolves a delete before it commits it: it looks up the matching records and their bytes. Only the seqs take
+effect; `before_seq` and `match` document the request for people. So a delete covers exactly the records that precede it
+in the log, its replay needs neither tags nor segments, and the segments may be removed as soon as it is durable.
 
-Seqs in the ranges may be gone already: they stay gone. A delete of more ranges than fit is several controls.
+The ranges may include seqs that are already deleted. A delete of more ranges than fit is several controls.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KINDS: Final = (None, MatchKind.EQ, MatchKind.PREFIX)
 
 @dataclass(frozen=True, slots=True)
 class TagMatch:
-    """Which tags a delete means: the one equal to `text`, or all that begin with it."""
+    """The tags that a delete matches: the one equal to `text`, or all that begin with it."""
 
     kind: MatchKind
     text: str
@@ -71,7 +71,7 @@ class TagMatch:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecords:
-    """Records go because somebody asked: those in `removed`, which had `removed_bytes` as far as they were live."""
+    """A requested delete: the seqs in `removed`, whose live records had `removed_bytes`."""
 
     COMMAND: ClassVar = ControlCommand.DELETE_RECORDS
     topic_id: TopicId
@@ -105,7 +105,7 @@ class DeleteRecords:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_FIXED.size, "DELETE_RECORDS", block)
         topic_id, kind, width, text_length, before_seq, removed_bytes, count, zero, first = _FIXED.unpack_from(block)
         require_zero("DELETE_RECORDS", zero)
@@ -116,21 +116,21 @@ class DeleteRecords:
             raise CorruptionError(f"DELETE_RECORDS: block of {len(block)} bytes, a text of {text_length}")
         distances = np.frombuffer(block[_FIXED.size : text_at], f"<u{width}")
         text = read_text(block[text_at:], "DELETE_RECORDS")
-        how = _KINDS[kind]
+        match_kind = _KINDS[kind]
         return cls(
             TopicId(topic_id),
             _ranges(first, distances.astype(np.uint64), width),
             removed_bytes,
             None if before_seq == U64_MAX else Seq(before_seq),
-            None if how is None else TagMatch(how, text),
+            None if match_kind is None else TagMatch(match_kind, text),
         )
 
 
 def _ranges(first: int, distances: npt.NDArray[np.uint64], width: int) -> DeletedSeqs:
-    """The set whose bounds lie this far apart."""
+    """The set of ranges whose bounds have these distances."""
     if not distances.all() or _width_of(int(distances.max())) != width:
         raise CorruptionError("DELETE_RECORDS: ranges touch or are empty, or their distances are too wide")
-    # Summed by Python: a sum of 64 bits that wraps around looks like any other.
+    # A Python sum: a 64-bit sum that wraps around would go unnoticed.
     if first + sum(distances.tolist()) >= _SEQ_LIMIT:
         raise CorruptionError("DELETE_RECORDS: a seq does not fit 63 bits")
     bounds = np.concatenate((np.array([first], np.uint64), distances)).cumsum(dtype=np.uint64)

@@ -1,9 +1,9 @@
-"""The control batches that are rare and that people read: their blocks are JSON.
+"""The control batches with JSON blocks: those that are rare and that people read.
 
-Which keys each has is in the table of `control`. A document is compact, its keys are in the order of the table, and all
-of them are there: with any other spelling of the same content it is damage.
+The table of `control/codec.py` lists the keys of each. A document is compact JSON with all keys, in the order of the
+table; any other encoding of the same content is damage.
 
-The configuration of a topic is a JSON object that passes through unread: `topics` knows what it means.
+The configuration of a topic is a JSON object that this module does not interpret: `topics` knows what it means.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seawall.wire.format.fields import (
     write_json,
 )
 
-#: Reasons for which records are evicted; every other loss is a `Loss`.
+#: Reasons of evictions; every other loss is a `Loss`.
 EVICTION_REASONS: Final = frozenset({GapReason.CAP, GapReason.TTL})
 
 _REASONS: Final = {reason.name.lower(): reason for reason in GapReason}
@@ -51,7 +51,7 @@ class _Document(ABC):
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         what = cls.COMMAND.name
         if len(block) > limits.CONTROL_DOCUMENT_SIZE_MAX:
             raise CorruptionError(f"{what}: block of {len(block)} bytes, at most {limits.CONTROL_DOCUMENT_SIZE_MAX}")
@@ -59,7 +59,7 @@ class _Document(ABC):
         try:
             is_written_form = control.encode() == bytes(block)
         except RecursionError as error:
-            # Writing starts deeper in the stack than reading did, so what could just be read may not be writable.
+            # Encoding starts deeper in the stack than parsing did, so a document may parse and still be too deep here.
             raise CorruptionError(f"{what}: nested too deep") from error
         if not is_written_form:
             raise CorruptionError(f"{what}: the document has keys, blanks or numbers that no writer writes")
@@ -72,12 +72,12 @@ class _Document(ABC):
     @classmethod
     @abstractmethod
     def from_document(cls, document: JsonObject) -> Self:
-        """The control that a document describes; keys that do not belong to it are found by `parse`."""
+        """The control that a document describes; `parse` finds unknown keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCreate(_Document):
-    """A topic begins, at a time in milliseconds since 1970. Ids and epochs are never given twice."""
+    """A topic is created, at a time in milliseconds since 1970. Ids and epochs are never reused."""
 
     COMMAND: ClassVar = ControlCommand.TOPIC_CREATE
     topic_id: TopicId
@@ -103,14 +103,14 @@ class TopicCreate(_Document):
     def from_document(cls, document: JsonObject) -> Self:
         """The control that a document describes."""
         what = "TOPIC_CREATE"
-        # Logs of the first days have topics that do not say it.
+        # The oldest logs have topics without it.
         created_ms = json_unsigned({"created_ms": 0, **document}, "created_ms", what, 63)
         return cls(*_named(document), json_object(document, "config", what), created_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDelete(_Document):
-    """A topic ends, with its records, cursors and keys; `before` is its last configuration."""
+    """A topic is deleted, with its records, cursors and keys; `before` is its last configuration."""
 
     COMMAND: ClassVar = ControlCommand.TOPIC_DELETE
     topic_id: TopicId
@@ -156,9 +156,9 @@ class TopicConfigure(_Document):
 
 @dataclass(frozen=True, slots=True)
 class FloorRaise(_Document):
-    """Records below `evict_floor` go because of a cap or their age; `removed_bytes` were those of the live ones.
+    """Records below `evict_floor` are evicted by a cap or their age; `removed_bytes` are those of the live ones.
 
-    The bytes are stated so that the segments of evicted records may be dropped before the next snapshot.
+    The control states the bytes, so that the segments of evicted records may be dropped before the next snapshot.
     """
 
     COMMAND: ClassVar = ControlCommand.FLOOR
@@ -173,7 +173,7 @@ class FloorRaise(_Document):
         require_unsigned(self.evict_floor, self.previous, self.removed_bytes)
         if self.reason not in EVICTION_REASONS or not 1 <= self.previous < self.evict_floor:
             raise InvalidInputError(
-                f"records go from {self.previous} to below {self.evict_floor} for {self.reason.name}: the floor must "
+                f"evict from {self.previous} to below {self.evict_floor} for {self.reason.name}: the floor must "
                 "rise, by cap or ttl"
             )
 
@@ -198,9 +198,9 @@ class FloorRaise(_Document):
 
 @dataclass(frozen=True, slots=True)
 class Loss(_Document):
-    """A range of seqs that will never be read, and why; both ends belong to it.
+    """A range of seqs that will never be readable, both ends included, and the reason.
 
-    `lost_bytes` were those of its live records; numbers that no record ever had count nothing.
+    `lost_bytes` are those of its live records; seqs that no record ever had count 0.
     """
 
     COMMAND: ClassVar = ControlCommand.LOSS

@@ -1,7 +1,7 @@
-"""Control batches for entries of the total order that bring no records, and for what stands beside that order.
+"""Control batches for entries of the total order that add no records.
 
-Where others make the order (a pod's sequencer), every entry of it is a batch of the log, so that positions have no
-hole: an append that was stored, or one of
+If a pod's sequencer makes the order, every entry of it is a batch of the log, so that positions have no gaps: a stored
+append, or one of
 
 | command       | block                                                                                               |
 |---------------|-----------------------------------------------------------------------------------------------------|
@@ -9,15 +9,15 @@ hole: an append that was stored, or one of
 |               | block_crc u32, 0 u32                                                                                |
 | 16 ORDER_SKIP | topic_id u32, count u32, client_id u64, first client_seq u64                                        |
 
-A NOP is a batch that was ordered and not stored: a duplicate, one that was refused, one that has to be sent again.
-Topic, client and seq are what its sender said, right or not. With `decides` it was new when it was refused, so its
-client seq is decided for good; any other NOP changes nothing. A SKIP gives up client seqs that never came: readers of
-the topic are owed a word about it; topic 0 stands for a session that was abandoned and held nothing.
+A NOP is a batch that was ordered and not stored: a duplicate, a rejected one, or one that must be sent again. Topic,
+client and seq are as its sender stated them, right or wrong. With `decides` the batch was new when it was rejected, so
+its client seq is decided for good; any other NOP changes nothing. A SKIP gives up client seqs that never arrived; it is
+reported to readers of the topic. Topic 0 stands for a session that was abandoned and held nothing.
 
-Whatever a store logs by itself while it follows (rolls, ceilings, evictions, terms) is an *aside* (`control_batches`):
-it carries the position of the entry that comes next, and takes none.
+Changes that a store logs on its own while it applies an order (rolls, ceilings, evictions, terms) are unpositioned
+control batches (`control/batches.py`): they carry the position of the next entry, and take none.
 
-What a crash does: nothing more than to any batch. This module must not know what a NOP or a SKIP does to a session.
+What a crash does: the same as to any batch. This module must not know what a NOP or a SKIP does to a session.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from seawall.wire.format.fields import Buffer, pack, require_exact, require_zero
 _NOP: Final = Struct("<BBHIQQQII")
 _SKIP: Final = Struct("<IIQQ")
 
-#: What can become of a batch that brings no records.
+#: The possible results of a batch that adds no records.
 _STATUSES: Final = (AckStatus.DUPLICATE, AckStatus.REJECTED, AckStatus.RETRY)
 
-#: Client seqs end here (`kernels.admission.client_window`).
+#: One past the largest client seq (`kernels.admission.client_window`).
 _CLIENT_SEQ_END: Final = (1 << 62) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class OrderNop:
-    """A batch that was ordered and is not stored; `original` is the position of the one it repeats, where known."""
+    """A batch that was ordered and not stored; `original` is the position of the one it repeats, if known."""
 
     COMMAND: ClassVar = ControlCommand.ORDER_NOP
     topic_id: TopicId
@@ -59,7 +59,7 @@ class OrderNop:
     def __post_init__(self) -> None:
         require_unsigned(self.client_id, self.client_seq)
         if self.status not in _STATUSES or (self.decides and self.status is not AckStatus.REJECTED):
-            raise InvalidInputError(f"a NOP with status {self.status.name} cannot be, or decides nothing")
+            raise InvalidInputError(f"a NOP with status {self.status.name} is impossible, or decides nothing")
         if self.original is not None and not 0 <= self.original < U64_MAX:
             raise InvalidInputError(f"position {self.original} of an original is not from 0 to 2^64 - 2")
 
@@ -71,7 +71,7 @@ class OrderNop:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_exact(_NOP, "ORDER_NOP", block)
         status, decides, reason, topic_id, client_id, client_seq, original, block_crc, zero = _NOP.unpack(block)
         require_zero("ORDER_NOP", zero)
@@ -108,7 +108,7 @@ class OrderSkip:
 
     @property
     def end_client_seq(self) -> ClientSeq:
-        """The client seq behind the last one."""
+        """The client seq after the last one."""
         return ClientSeq(self.first_client_seq + self.count)
 
     def encode(self) -> bytes:
@@ -117,7 +117,7 @@ class OrderSkip:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_exact(_SKIP, "ORDER_SKIP", block)
         topic_id, count, client_id, first_client_seq = _SKIP.unpack(block)
         return cls(topic_id, client_id, first_client_seq, count)

@@ -1,13 +1,13 @@
-"""The control batch that retires sessions: from there on the log knows nothing of their publishers.
+"""The control batch that retires sessions: the log then forgets their publishers.
 
 | command             | block                                                                                       |
 |---------------------|---------------------------------------------------------------------------------------------|
 | 19 SESSIONS_RETIRED | epoch floor u64, seq floor u64, then a client_id u64 for each session, rising                |
 
-No session that was ever retired had an epoch above the epoch floor, or used a client seq above the seq floor: the next
-session of a client that is not known begins above both (`engine.store.sessions`).
+No retired session had an epoch above the epoch floor, or used a client seq above the seq floor: the next session of an
+unknown client begins above both (`engine.store.sessions`).
 
-What a crash does: nothing more than to any batch. This module must not know what becomes of the rows.
+What a crash does: the same as to any batch. This module must not know what happens to the rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SessionsRetired:
-    """Sessions end and are forgotten; the floors are those of all that were ever retired."""
+    """Sessions that end and are forgotten; the floors cover all sessions that were ever retired."""
 
     COMMAND: ClassVar = ControlCommand.SESSIONS_RETIRED
     client_ids: tuple[ClientId, ...]
@@ -48,7 +48,7 @@ class SessionsRetired:
         before = 0
         for client_id in self.client_ids:
             if not before < client_id <= _NUMBER_MAX:
-                raise InvalidInputError(f"client id {client_id} behind {before}: they rise, from 1 to 2^63 - 1")
+                raise InvalidInputError(f"client id {client_id} after {before}: they rise, from 1 to 2^63 - 1")
             before = client_id
 
     @property
@@ -63,11 +63,11 @@ class SessionsRetired:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_FLOORS.size + _CLIENT_ID.itemsize, "SESSIONS_RETIRED", block)
         epoch_floor, seq_floor = _FLOORS.unpack_from(block)
         rest = bytes(block[_FLOORS.size :])
         if len(rest) % _CLIENT_ID.itemsize:
-            raise InvalidInputError(f"SESSIONS_RETIRED: {len(rest)} bytes are no whole client ids")
+            raise InvalidInputError(f"SESSIONS_RETIRED: {len(rest)} bytes are not a whole number of client ids")
         client_ids = tuple(ClientId(number) for number in np.frombuffer(rest, _CLIENT_ID).tolist())
         return cls(client_ids, SessionEpoch(epoch_floor), ClientSeq(seq_floor))

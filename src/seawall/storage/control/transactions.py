@@ -1,4 +1,4 @@
-"""The control that makes a compound a transaction: whose it is, and how much of it there is.
+"""The control that marks a compound as a transaction: its owner and epoch, and its counts.
 
 | at | size | field        | notes                                                          |
 |----|------|--------------|----------------------------------------------------------------|
@@ -9,12 +9,12 @@
 | 22 | 2    | reserved     | 0                                                              |
 | 24 | …    | owner        | UTF-8                                                          |
 
-It stands first in its compound and nowhere else; behind it come, in any order, what the appends need (rolls, ceilings,
-evictions), one REFERENCE for each batch, CURSORs that join, and the deletes of what was staged. A transaction that
-changes nothing is this control alone.
+It is the first part of its compound and never another one. After it follow, in any order, the changes that the appends
+need (rolls, ceilings, evictions), one REFERENCE for each batch, CURSORs that join the transaction, and the deletes of
+the staged data. A transaction that changes nothing is this control alone.
 
 INV-TRANSACTION-WHOLE: a transaction is one batch of the log, at one position, with exactly the references and records
-that it states. Since a batch of the log is whole or not there, so is the transaction.
+that it states. A batch is in the log as a whole or not at all, and so is the transaction.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.storage.control.codec import ControlCommand, Reference, require_unsigned
 from seawall.wire.format.fields import Buffer, pack, read_text, require_at_least, require_zero, write_text
-
-if TYPE_CHECKING:
-    from seawall.storage.control.batches import SimpleControl
 
 _FIXED: Final = Struct("<QQIHH")
 
@@ -41,7 +38,7 @@ _EPOCH_LIMIT: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class TransactionMark:
-    """What stands behind it in its compound is one transaction, the one of an owner's epoch."""
+    """The rest of its compound is one transaction, identified by owner and epoch."""
 
     COMMAND: ClassVar = ControlCommand.TRANSACTION
     owner: str
@@ -71,7 +68,7 @@ class TransactionMark:
 
     @classmethod
     def parse(cls, block: Buffer) -> Self:
-        """The control of a block."""
+        """Parse a block."""
         require_at_least(_FIXED.size, "TRANSACTION", block)
         epoch, record_count, batch_count, length, zero = _FIXED.unpack_from(block)
         require_zero("TRANSACTION", zero)
@@ -81,14 +78,14 @@ class TransactionMark:
 
 
 def check_key(owner: str, epoch: int) -> None:
-    """Refuse what is no key of a transaction."""
+    """Refuse an invalid transaction key."""
     if not owner or not 0 <= epoch < _EPOCH_LIMIT:
         raise InvalidInputError(f"a transaction needs an owner and an epoch from 0 to 2^63 - 1: {owner!r}, {epoch}")
     write_text(owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner of a transaction")
 
 
-def check_whole(parts: Sequence[SimpleControl]) -> None:
-    """INV-TRANSACTION-WHOLE of the parts of one control batch; those that are no transaction pass."""
+def check_whole(parts: Sequence[object]) -> None:
+    """Check INV-TRANSACTION-WHOLE for the parts of one control batch; accepts parts that are no transaction."""
     marks = [part for part in parts if isinstance(part, TransactionMark)]
     if not marks:
         return
@@ -96,5 +93,5 @@ def check_whole(parts: Sequence[SimpleControl]) -> None:
     mark = marks[0]
     if len(marks) > 1 or parts[0] is not mark or (mark.batch_count, mark.record_count) != (len(counts), sum(counts)):
         raise InvalidInputError(
-            f"a transaction of {len(counts)} references with {sum(counts)} records, not as its {len(marks)} marks say"
+            f"a transaction of {len(counts)} references with {sum(counts)} records, not what its {len(marks)} marks say"
         )

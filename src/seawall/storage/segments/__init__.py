@@ -1,1 +1,1 @@
-"""Segments: the stored batches of one topic, their index and sidecars, recovery."""
+"""Segments: the files with the stored batches of a topic, their indexes and sidecars, and their recovery."""

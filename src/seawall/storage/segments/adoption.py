@@ -1,16 +1,20 @@
-"""Files of staged batches that become segments of a topic: moved as they are, with other headers in their places.
+"""Turns a file of staged batches into a segment of a topic: renames it and rewrites its preface and batch headers.
 
-    1. note     what stands in the file now, preface and headers, and where it is: `<first_seq>.adopting`, durable
-    2. move     it gets the name of an active segment of the topic, durably
-    3. stamp    preface and headers are written over, and synced: it is a segment of the topic
-    4. log      the control that tells of it (elsewhere)
-    5. settle   the note is removed
+    1. note     save the current preface, headers and path of the file in `<first_seq>.adopting`, durably
+    2. move     rename the file to an active segment of the topic, durably
+    3. stamp    overwrite preface and headers, and sync: it is a segment of the topic
+    4. log      commit the control that refers to it (the engine does this)
+    5. settle   remove the note
 
 INV-ADOPTED-OR-BACK: a staged file that a transaction moved is a segment of its topic if the log says so; otherwise the
-next opening restores its bytes and name. Both can be done again and again.
+next opening restores its bytes and name. Both are idempotent.
 
-Blocks are not looked at: they were verified when they came, and whoever reads them does it again. This module must not
-know why a file is adopted, nor the log.
+This module does not read the blocks of the batches: they were verified on arrival, and every read verifies them again.
+It must not know why a file is adopted, nor the log.
+
+A note is a preface of kind ADOPTING, and from 4,096 on: count u32, length of the path u16, 0 u16, path, the old preface
+(4,096), for each batch its file position u64 and its old header (96), and a CRC-32C u32 of all that. Valid: preface and
+checksum match.
 """
 
 from __future__ import annotations
@@ -38,33 +42,33 @@ __all__ = ["adopt_file", "notes_of", "put_back", "settle"]
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 _COUNTS: Final = Struct("<IHH")
-_PLACE: Final = Struct("<Q")
+_POSITION: Final = Struct("<Q")
 _CRC: Final = Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What stood in a file before it was stamped, and where it was."""
+    """The preface, headers and path of a file before it was stamped."""
 
-    #: Its directory, beside that of the topic, and its name.
+    #: The last two parts of its path: a directory next to that of the topic, and the name.
     source: str
     preface: bytes
-    places: Sequence[int]
+    positions: Sequence[int]
     headers: Sequence[Buffer]
 
     def encode(self, home: TopicDirectory, first_seq: Seq) -> bytes:
-        """The whole file of the note, whose preface tells which segment it is about."""
-        about = Preface(FileKind.ADOPTING, home.directory_id, first=first_seq, topic_id=home.topic_id)
+        """The bytes of the note file; its own preface names the segment."""
+        own_preface = Preface(FileKind.ADOPTING, home.directory_id, first=first_seq, topic_id=home.topic_id)
         source = self.source.encode()
-        pieces = [_COUNTS.pack(len(self.places), len(source), 0), source, self.preface]
-        for place, header in zip(self.places, self.headers, strict=True):
-            pieces += (_PLACE.pack(place), bytes(header))
+        pieces = [_COUNTS.pack(len(self.positions), len(source), 0), source, self.preface]
+        for position, header in zip(self.positions, self.headers, strict=True):
+            pieces += (_POSITION.pack(position), bytes(header))
         body = b"".join(pieces)
-        return about.encode() + body + _CRC.pack(checksum(body))
+        return own_preface.encode() + body + _CRC.pack(checksum(body))
 
     @classmethod
     def parse(cls, data: bytes, home: TopicDirectory, path: str) -> Note:
-        """The note of a file."""
+        """Parse the bytes of a note file."""
         Preface.parse(data[:DATA_START], kind=FileKind.ADOPTING, directory_id=home.directory_id, path=path)
         body = memoryview(data)[DATA_START : -_CRC.size]
         if len(body) < _COUNTS.size or _CRC.pack(checksum(body)) != data[-_CRC.size :]:
@@ -72,13 +76,13 @@ class Note:
         count, length, _ = _COUNTS.unpack_from(body)
         at = _COUNTS.size + length
         rows = at + DATA_START
-        stride = _PLACE.size + _HEADER
+        stride = _POSITION.size + _HEADER
         starts = range(rows, rows + count * stride, stride)
         return cls(
             bytes(body[_COUNTS.size : at]).decode(),
             bytes(body[at:rows]),
-            [_PLACE.unpack_from(body, start)[0] for start in starts],
-            [body[start + _PLACE.size : start + stride] for start in starts],
+            [_POSITION.unpack_from(body, start)[0] for start in starts],
+            [body[start + _POSITION.size : start + stride] for start in starts],
         )
 
 
@@ -90,15 +94,15 @@ def adopt_file(
     index: BatchIndex,
     headers: tuple[Sequence[Buffer], Sequence[Buffer]],
 ) -> SegmentWriter:
-    """Make a file with the batches of an index a segment that begins at a seq: `headers` are those before and after.
+    """Turn a file with the batches of an index into a segment that begins at a seq; `headers` are the old and new ones.
 
-    `source` is open and stays so; whoever has it closes it. A crash leaves what INV-ADOPTED-OR-BACK says.
+    The caller keeps `source` open and closes it. For a crash see INV-ADOPTED-OR-BACK.
     """
     files = home.files
-    places = index.entries["at"].tolist()
+    positions = index.entries["at"].tolist()
     if not files.exists(home.directory):
         home.make_directory()
-    before = Note("/".join(source.path.rsplit("/", 2)[1:]), source.read(DATA_START, 0), places, headers[0])
+    before = Note("/".join(source.path.rsplit("/", 2)[1:]), source.read(DATA_START, 0), positions, headers[0])
     replace_file(files, home.path(adopting_name(first_seq)), before.encode(home, first_seq))
     path = home.path(active_name(first_seq))
     files.rename(source.path, path)
@@ -106,25 +110,25 @@ def adopt_file(
     files.sync_directory(parent_directory(source.path))
     file = home.open_segment(active_name(first_seq))
     preface = home.preface(first_seq, created_ns)
-    _stamp(file, preface.encode(), places, headers[1])
+    _stamp(file, preface.encode(), positions, headers[1])
     return SegmentWriter(home, preface, file, index)
 
 
 def settle(home: TopicDirectory, first_seq: Seq) -> None:
-    """The log tells of the segment: its note is needed no more."""
+    """Remove the note of a segment, once the log refers to the segment."""
     home.files.unlink(home.path(adopting_name(first_seq)))
 
 
 def notes_of(home: TopicDirectory) -> list[Seq]:
-    """The segments of a topic, by their first seq, that a crash may have left between two names."""
+    """First seqs of the segments that have a note: a crash may have interrupted their adoption."""
     found = (adopting_seq(name) for name in home.names())
     return sorted(first_seq for first_seq in found if first_seq is not None)
 
 
 def put_back(home: TopicDirectory, first_seq: Seq) -> None:
-    """The log does not tell of a segment: its file becomes again what it was.
+    """Restore the bytes and the name of a staged file whose segment the log does not mention.
 
-    Where the note is damaged nobody knows what that was: what was staged is lost, and missed where it was.
+    If the note is damaged, that is impossible: the staged data is lost, and the loss shows where it was staged.
     """
     files = home.files
     note_path, path = home.path(adopting_name(first_seq)), home.path(active_name(first_seq))
@@ -138,7 +142,7 @@ def put_back(home: TopicDirectory, first_seq: Seq) -> None:
     if note is not None and files.exists(path):
         file = files.open(path)
         try:
-            _stamp(file, note.preface, note.places, note.headers)
+            _stamp(file, note.preface, note.positions, note.headers)
         finally:
             file.close()
         source = f"{parent_directory(home.directory)}/{note.source}"
@@ -149,9 +153,9 @@ def put_back(home: TopicDirectory, first_seq: Seq) -> None:
     files.sync_directory(home.directory)
 
 
-def _stamp(file: File, preface: bytes, places: Sequence[int], headers: Sequence[Buffer]) -> None:
-    """Write preface and headers to their places, durably."""
+def _stamp(file: File, preface: bytes, positions: Sequence[int], headers: Sequence[Buffer]) -> None:
+    """Overwrite preface and headers at their file positions, durably."""
     write_all(file, [preface], 0)
-    for place, header in zip(places, headers, strict=True):
-        write_all(file, [header], place)
+    for position, header in zip(positions, headers, strict=True):
+        write_all(file, [header], position)
     file.sync()

@@ -1,4 +1,4 @@
-"""The index of a segment: one entry of 48 bytes for each batch, so lookups cost memory by the batch, not by the record.
+"""The index of a segment: one entry of 48 bytes per batch, so its memory grows with batches, not with records.
 
 Entry (`INDEX_ENTRY`), little-endian:
 
@@ -12,13 +12,12 @@ Entry (`INDEX_ENTRY`), little-endian:
 | 40 | 4    | count        | records, at least one                                                          |
 | 44 | 4    | length       | bytes of the whole stored batch, 96 or more                                    |
 
-Stored it is a sidecar (`sidecars.py`) of kind INDEX whose rows are the entries; valid if they keep the order below.
+On disk it is a sidecar (`sidecars.py`) of kind INDEX whose rows are the entries; valid if they keep the order below.
 
 Each entry begins, in seqs and in file positions, at or after the end of the one before it; positions, times and offsets
-do not fall. A stretch of the file between two entries that belongs to neither is damage that was there when the index
-was made.
+do not decrease. Bytes between two entries that belong to neither were damaged when the index was built.
 
-It can be lost: a scan of the segment makes it again. This module must not know how a segment is written or read.
+A lost index can be rebuilt by a scan of the segment. This module must not know how a segment is written or read.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
     "write_sidecar",
 ]
 
-#: Entries of a new index: a topic with a handful of batches costs 768 bytes.
+#: Capacity of a new index: a topic with a handful of batches costs 768 bytes.
 _FIRST_CAPACITY: Final = 16
 
 _U64_MAX: Final = (1 << 64) - 1
@@ -70,7 +69,7 @@ class BatchIndex:
 
     @classmethod
     def over(cls, entries: Entries) -> BatchIndex:
-        """An index that uses entries where they are, which nobody changes any more; it copies them if it grows."""
+        """An index over an array without a copy; the array must not change. Growing copies it."""
         index = cls()
         index._array = entries
         index._count = len(entries)
@@ -87,12 +86,12 @@ class BatchIndex:
 
     @property
     def memory_size(self) -> int:
-        """Bytes of memory that the entries take, those in reserve included."""
+        """Bytes of memory of the entries, unused capacity included."""
         return self._array.nbytes
 
     @property
     def entries(self) -> Entries:
-        """All entries as they are now, read-only; it stays as it is when the index grows."""
+        """All current entries, read-only; the array does not change when the index grows."""
         return self.slice(0, self._count)
 
     @property
@@ -118,7 +117,7 @@ class BatchIndex:
 
     @property
     def end(self) -> int:
-        """File position behind the last batch; where data starts if there is none."""
+        """File position after the last batch; the start of the data if there is none."""
         if not self._count:
             return DATA_START
         last = self._array[self._count - 1]
@@ -141,7 +140,7 @@ class BatchIndex:
         count: int,
         length: int,
     ) -> None:
-        """Add the entry of one batch; its order is the writer's duty, and is checked when the index is loaded."""
+        """Add the entry of one batch. The caller keeps the order; loading a stored index checks it."""
         self._reserve(1)
         self._array[self._count] = (base_seq, at, timestamp_ns, base_offset, position, count, length)
         self._count += 1
@@ -156,7 +155,7 @@ class BatchIndex:
         self._record_count += int(entries["count"].sum(dtype=np.uint64))
 
     def find_seq(self, seq: Seq) -> int:
-        """The batch that holds `seq`, else the first one behind it; the number of entries if there is none."""
+        """The batch that holds `seq`, else the first one after it; the number of entries if there is none."""
         index = self._search("base_seq", seq, "right") - 1
         if index < 0:
             return 0
@@ -164,35 +163,35 @@ class BatchIndex:
         return index if seq - int(entry["base_seq"]) < int(entry["count"]) else index + 1
 
     def seqs_below(self, seq: Seq) -> int:
-        """How many batches, from the first on, begin below `seq`."""
+        """How many batches begin below `seq`."""
         return self._search("base_seq", seq, "left")
 
     def fitting(self, first: int, last: int, size: int) -> int:
-        """Which of the entries behind `first`, up to `last`, is the first that ends beyond `size` bytes from there."""
+        """The end of the entries from `first` on, at most `last`, that fit into `size` bytes of the file."""
         if first >= last:
             return first
         limit = int(self._array[first]["at"]) + size
-        behind = min(last, self._search("at", min(limit, _U64_MAX), "right"))
-        final = self._array[behind - 1]
-        return behind if int(final["at"]) + int(final["length"]) <= limit else behind - 1
+        end = min(last, self._search("at", min(limit, _U64_MAX), "right"))
+        final = self._array[end - 1]
+        return end if int(final["at"]) + int(final["length"]) <= limit else end - 1
 
     def find_time(self, timestamp_ns: TimestampNs) -> int:
         """The first batch that is not older than `timestamp_ns`; the number of entries if there is none."""
         return self._search("timestamp_ns", timestamp_ns, "left")
 
     def find_position(self, position: Position) -> int:
-        """The first batch at or behind `position`; the number of entries if there is none."""
+        """The first batch at or after `position`; the number of entries if there is none."""
         return self._search("position", position, "left")
 
     def find_offset(self, offset: Offset) -> int:
         """The last batch that begins at or before `offset`, the first one if none does.
 
-        How far the last batch of the segment reaches is not in the index: its header says.
+        The index does not know the end offset of the last batch; its header does.
         """
         return max(0, self._search("base_offset", offset, "right") - 1)
 
     def _search(self, field: str, value: int, side: Literal["left", "right"]) -> int:
-        """One binary search; with a plain integer numpy would convert the whole column first."""
+        """One binary search; for a plain integer numpy would convert the whole column first, hence `np.uint64`."""
         if not 0 <= value < 1 << 64:
             raise InvalidInputError(f"{field} {value} is not a number of 64 bits")
         column: npt.NDArray[np.uint64] = self._array[field][: self._count]
@@ -205,11 +204,11 @@ class BatchIndex:
         return entry
 
     def _reserve(self, added: int) -> None:
-        """Make room, doubling, so that growing costs a constant for each entry."""
+        """Ensure capacity, doubling it, so that appending is amortised constant."""
         needed = self._count + added
         if needed <= len(self._array):
             return
-        # A new array rather than a resized one: views that were handed out keep the old one.
+        # A new array instead of a resize: existing views keep the old one.
         grown = np.zeros(max(needed, 2 * len(self._array)), INDEX_ENTRY)
         grown[: self._count] = self._array[: self._count]
         self._array = grown
@@ -223,7 +222,7 @@ class IndexEnds(NamedTuple):
 
     @classmethod
     def of(cls, index: BatchIndex) -> IndexEnds:
-        """Those of an index as it is now."""
+        """The ends of an index as it is now."""
         entries = index.entries
         if not len(entries):
             return cls(Offset(-1), Position(-1))
@@ -231,7 +230,7 @@ class IndexEnds(NamedTuple):
 
 
 def entries_of(rows: WalRows, at: int) -> Entries:
-    """The entries of batches of the log that lie back to back from a file position on."""
+    """The entries for log batches that will be contiguous from a file position on."""
     entries: Entries = np.empty(len(rows), INDEX_ENTRY)
     for name in ("base_seq", "timestamp_ns", "base_offset", "position", "count"):
         entries[name] = rows[name]
@@ -242,14 +241,14 @@ def entries_of(rows: WalRows, at: int) -> Entries:
 
 
 def join_entries(parts: Sequence[Entries]) -> Entries:
-    """Entries one behind the other. As bytes: to join records, their types are compared anew for every part."""
+    """Concatenate entries. It joins bytes, because numpy would compare the record types of every part."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([np.zeros(0, np.uint8), *(part.view(np.uint8) for part in parts)]).view(INDEX_ENTRY)
 
 
 def order_fault(entries: Entries) -> str | None:
-    """What breaks the order of entries, or that an entry could not be a batch; None if nothing does."""
+    """Describe what breaks the order of the entries, or an entry that cannot be a batch; None if they are valid."""
     if not len(entries):
         return None
     ends = {"base_seq": entries["base_seq"] + entries["count"], "at": entries["at"] + entries["length"]}
@@ -258,7 +257,7 @@ def order_fault(entries: Entries) -> str | None:
     if int(entries["length"].min()) < limits.BATCH_HEADER_SIZE:
         return f"a batch shorter than its header of {limits.BATCH_HEADER_SIZE} bytes"
     for field, end in ends.items():
-        # An end below its beginning has wrapped; entries are compared with the end of the one before.
+        # An end below its beginning has wrapped around; each entry is compared with the end of the one before.
         if np.any(end < entries[field]) or np.any(entries[field][1:] < end[:-1]):
             return f"{field} goes back or overlaps"
     for field in ("position", "timestamp_ns", "base_offset"):
@@ -268,12 +267,12 @@ def order_fault(entries: Entries) -> str | None:
 
 
 def write_sidecar(files: Files, path: str, index: BatchIndex, segment: Preface) -> None:
-    """Store an index beside the segment whose preface is given, durably, in place of what was there."""
+    """Write the index sidecar of the segment with this preface, durably, replacing an existing one."""
     write_rows(files, path, FileKind.INDEX, index.entries.tobytes(), len(index), segment)
 
 
 def load_sidecar(files: Files, path: str, segment: Preface) -> BatchIndex:
-    """The index stored under `path`; `CorruptionError` if it is damaged or belongs to another segment."""
+    """Load the index at `path`; `CorruptionError` if it is damaged or belongs to another segment."""
     rows = read_rows(files, path, FileKind.INDEX, INDEX_ENTRY.itemsize, segment)
     entries: Entries = np.frombuffer(rows, INDEX_ENTRY)
     fault = order_fault(entries)

@@ -1,7 +1,7 @@
-"""Sealed segments that nobody needs any more: how their files go.
+"""Removes the files of sealed segments that are no longer needed.
 
-A crash in between leaves files without a segment, which the next opening removes. This module must not know why they
-go.
+A crash in between leaves sidecars without a segment, which the next open removes. This module must not know why
+segments are dropped.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from seawall.storage.segments.topic_directory import TopicDirectory
 
 
 def drop_segments(home: TopicDirectory, segments: Sequence[SealedSegment]) -> None:
-    """Remove segments of a topic and what belongs to them, with one sync for all.
+    """Remove segments of a topic and their sidecars, with one sync for all.
 
-    The data goes first: what records were deleted must outlive it, and what is left of that harms nobody.
+    The data files go first: the list of deleted records must outlive the data, and a leftover list is harmless.
     """
     for segment in segments:
         segment.close()

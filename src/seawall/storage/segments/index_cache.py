@@ -1,13 +1,13 @@
-"""The indexes of sealed segments that are in memory, bounded in bytes.
+"""An LRU cache of the indexes of sealed segments, bounded in bytes.
 
-An index is read when somebody looks something up in its segment, and stays until the space is needed for others: the
-one that was used least recently goes first and is read again when it is wanted. Whoever holds an index, or a slice of
-one, keeps it: dropping it here frees the memory once the last of them is gone.
+The first lookup in a segment loads its index. It stays until the cache needs the space for others: the least recently
+used index is dropped first, and loaded again at its next use. A caller that holds an index, or a slice of one, keeps
+its memory: dropping it here frees the memory with the last such reference.
 
-The cache holds at most `limits.INDEX_CACHE_SIZE` bytes of entries, or one index where that alone is larger.
+The cache holds at most `limits.INDEX_CACHE_SIZE` bytes of entries, or one index if that alone is larger.
 
-All logs of a process share one cache, so the bound is one of the process. It keeps no owner alive. Safe from any
-thread. A crash does nothing to it. This module must not know where an index comes from.
+All logs of a process share one cache, so the bound holds for the process. It keeps no owner alive. Thread-safe. A crash
+does not affect it. This module must not know where an index comes from.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ __all__ = ["INDEXES", "IndexCache"]
 
 
 class IndexCache:
-    """Indexes by whoever they belong to, the one used last at the end."""
+    """Indexes by their owner, least recently used first."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max: Final = size_max
         self._lock = Lock()
         self._indexes: OrderedDict[ref[Hashable], BatchIndex] = OrderedDict()
         self._size = 0
-        #: Owners that are gone. The collector may find one while the lock is held, so they are dropped later.
-        self._gone: deque[ref[Hashable]] = deque()
+        #: Dead owners. The garbage collector may find one while the lock is held, so `put` drops them later.
+        self._dead: deque[ref[Hashable]] = deque()
 
     def __len__(self) -> int:
-        """How many indexes are held."""
+        """Number of cached indexes."""
         return len(self._indexes)
 
     @property
     def size(self) -> int:
-        """Bytes of all entries that are held."""
+        """Bytes of all cached entries."""
         return self._size
 
     def get(self, owner: Hashable) -> BatchIndex | None:
-        """The index of an owner, if it is held; it counts as used."""
+        """The cached index of an owner, or None; it counts as used."""
         with self._lock:
             index = self._indexes.get(ref(owner))
             if index is not None:
@@ -53,27 +53,27 @@ class IndexCache:
             return index
 
     def peek(self, owner: Hashable) -> BatchIndex | None:
-        """The index of an owner, if it is held; it does not count as used."""
+        """The cached index of an owner, or None; it does not count as used."""
         return self._indexes.get(ref(owner))
 
     def put(self, owner: Hashable, index: BatchIndex) -> None:
-        """Hold the index of an owner, in place of one it had; drop others until the bound is kept."""
+        """Cache the index of an owner, replacing an earlier one; drop others to keep the bound."""
         with self._lock:
             self._drop(ref(owner))
-            while self._gone:
-                self._drop(self._gone.popleft())
-            self._indexes[ref(owner, self._gone.append)] = index
+            while self._dead:
+                self._drop(self._dead.popleft())
+            self._indexes[ref(owner, self._dead.append)] = index
             self._size += index.memory_size
             while self._size > self._size_max and len(self._indexes) > 1:
                 self._drop(next(iter(self._indexes)))
 
     def discard(self, owner: Hashable) -> None:
-        """Hold nothing for an owner any more; fine if nothing was."""
+        """Drop the index of an owner; fine if it is not cached."""
         with self._lock:
             self._drop(ref(owner))
 
     def clear(self) -> None:
-        """Hold nothing: memory is wanted for other things."""
+        """Drop all indexes to free memory."""
         with self._lock:
             self._indexes.clear()
             self._size = 0

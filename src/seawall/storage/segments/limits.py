@@ -1,4 +1,4 @@
-"""When a segment is full, and how much disk space it reserves ahead of its end."""
+"""Decides when a segment is full, and how much disk space it preallocates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """When a segment is full; 0 means that this does not matter."""
+    """The limits of a segment; 0 means no limit."""
 
     records: int
     size: int
@@ -24,7 +24,7 @@ class SegmentLimits:
 
 
 class SealReason(Enum):
-    """Which limit a segment has reached."""
+    """The limit that a segment has reached."""
 
     RECORDS = "records"
     SIZE = "size"
@@ -34,9 +34,9 @@ class SealReason(Enum):
 def seal_reason(
     record_count: int, size: int, first_ns: TimestampNs, now_ns: TimestampNs, bounds: SegmentLimits
 ) -> SealReason | None:
-    """Why a segment with this many records and bytes of batches, begun at `first_ns`, is to be sealed; None if not.
+    """The reason to seal a segment with this many records and bytes of batches, begun at `first_ns`; None if not full.
 
-    A segment without records is never sealed: it has no last seq to be named by.
+    A segment without records is never sealed: it has no last seq for its name.
     """
     if not record_count:
         return None
@@ -50,6 +50,6 @@ def seal_reason(
 
 
 def reserve_target(reserved: int, needed: int) -> int:
-    """Bytes to reserve when `reserved` are not enough for `needed`: as much again as there is, within bounds."""
+    """Bytes to reserve if `reserved` are not enough for `needed`: twice as much, the step within bounds."""
     step = min(max(reserved, limits.SEGMENT_RESERVE_SIZE_MIN), limits.SEGMENT_RESERVE_SIZE_MAX)
     return max(reserved + step, needed)

@@ -1,19 +1,19 @@
-"""The names of the files in a topic's directory, and what each says before it is opened.
+"""Formats and parses the names of the files in a topic's directory.
 
 | name                                                   | what it is                                             |
 |--------------------------------------------------------|--------------------------------------------------------|
-| `<first_seq>.active`                                   | a segment that is written                              |
-| `<first_seq>-<last_seq>-<first_ms>-<last_ms>.sealed`   | a segment that never changes again                     |
+| `<first_seq>.active`                                   | an active segment                                      |
+| `<first_seq>-<last_seq>-<first_ms>-<last_ms>.sealed`   | a sealed segment, which never changes again            |
 | `<first_seq>.index`                                    | the index of the sealed segment that starts there      |
-| `<first_seq>.deletes`                                  | records deleted one by one from the segment            |
-| one of the two above, and `.replacing`                 | debris of a replacement that a crash cut off           |
-| `<first_seq>.adopting`, the same and `.replacing`      | what a crash left of an adoption (`adopting.py`)       |
+| `<first_seq>.deletes`                                  | the deleted records of the segment                     |
+| one of the two above, and `.replacing`                 | debris of an interrupted replacement                   |
+| `<first_seq>.adopting`, the same and `.replacing`      | note of an interrupted adoption (`adoption.py`)        |
 
 Seqs have 20 digits, milliseconds since the Unix epoch 13 or, from the year 2286 on, 14. So names sort by seq, and
-retention by seq or by time decides from a listing alone.
+retention by seq or by time needs only a directory listing.
 
-A name is understood only if formatting what was understood gives the same name again. Everything else is unknown: it is
-reported, and nobody deletes it.
+A name is valid only if formatting its parsed parts gives the same name again. Every other name is unknown: it is
+reported, and never deleted.
 
 This module must not open files.
 """
@@ -54,7 +54,7 @@ _SEALED: Final = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{13,14})-([0-9]{13,1
 
 
 class FileRole(Enum):
-    """What a file that is named by its first seq alone holds; the value is the ending of its name."""
+    """The role of a file that is named by its first seq alone; the value is the suffix of its name."""
 
     ACTIVE = "active"
     INDEX = "index"
@@ -63,7 +63,7 @@ class FileRole(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class SealedName:
-    """What the name of a sealed segment says; sorts by seq."""
+    """The parts of the name of a sealed segment; sorts by seq."""
 
     first_seq: Seq
     last_seq: Seq
@@ -88,7 +88,7 @@ class SealedName:
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """The names of a topic's directory, sorted out; every list rises by first seq."""
+    """The names in a topic's directory by role; each in the order of first seq."""
 
     active: tuple[Seq, ...]
     sealed: tuple[SealedName, ...]
@@ -99,7 +99,7 @@ class TopicFiles:
 
 
 def active_name(first_seq: Seq) -> str:
-    """Name of a segment that is written."""
+    """Name of an active segment."""
     return _single(first_seq, FileRole.ACTIVE)
 
 
@@ -114,13 +114,13 @@ def adopting_name(first_seq: Seq) -> str:
 
 
 def adopting_seq(name: str) -> Seq | None:
-    """The first seq of the segment that a note is about; None if the name is not one of a note."""
+    """The first seq in the name of an adoption note; None for any other name."""
     found = _ADOPTING.fullmatch(name)
     return None if found is None else Seq(int(found[1]))
 
 
 def deletes_name(first_seq: Seq) -> str:
-    """Name of the file of a segment's deleted records."""
+    """Name of the delete sidecar of a segment."""
     return _single(first_seq, FileRole.DELETES)
 
 
@@ -130,7 +130,7 @@ def topic_directory_name(topic_id: TopicId) -> str:
 
 
 def parse_name(name: str) -> SealedName | tuple[FileRole, Seq] | None:
-    """What a name says; None if it is not exactly one of ours."""
+    """Parse a name; None if it is not valid."""
     single = _SINGLE.fullmatch(name)
     if single is not None:
         first_seq = int(single[1])
@@ -147,7 +147,7 @@ def parse_name(name: str) -> SealedName | tuple[FileRole, Seq] | None:
 
 
 def sort_names(names: Iterable[str]) -> TopicFiles:
-    """Tell the names of a listing apart."""
+    """Sort the names of a listing by role."""
     single: dict[FileRole, list[Seq]] = {role: [] for role in FileRole}
     sealed: list[SealedName] = []
     debris: list[str] = []
@@ -177,7 +177,7 @@ def _single(first_seq: Seq, role: FileRole) -> str:
 
 
 def _is_debris(name: str) -> bool:
-    """Whether a name is one that `replace_file` uses on the way to a sidecar, or an adoption for a moment.
+    """True for a temporary name of `replace_file` for a sidecar, and for an adoption note.
 
     Data files are never replaced.
     """

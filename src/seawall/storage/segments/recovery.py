@@ -1,26 +1,26 @@
-"""Bringing the directory of one topic back in order when it is opened.
+"""Recovers the directory of one topic when the log is opened.
 
-What it is told: for each segment that is not sealed, by its first seq, the entries of the batches that must be in it,
-as snapshot and write-ahead log give them; the last of these segments is the one to be written on. What is not among
-them was never promised to anybody. Without (`expected=None`: there is no log to ask) it goes by what the files show,
-and bytes behind the last valid batch of an active segment count as a write that was cut off.
+Input: for each unsealed segment, by its first seq, the entries of the batches that must be in it, from snapshot and
+write-ahead log; the last of these segments is the one that is written next. Other batches were never acknowledged.
+Without that input (`expected=None`: there is no log) the files decide, and bytes after the last valid batch of an
+active segment count as an interrupted write.
 
-What it does, each step leading to the same state however often a crash cuts it off and it starts again:
-1. Debris of replacements, indexes of segments that are not sealed and sidecars of segments that are gone are removed.
-2. Each sealed segment gets its index: the stored one, or one made from the data and stored again.
-3. Each active one is held against what is expected, or scanned, and cut behind its last batch. One that is not the last
-   is sealed, unless an older one waits: segments are sealed in their order, and readers rely on it. One in which
-   nothing is expected, or that never got its first batch, is removed. One that is expected and gone is made anew, with
-   everything in it missing.
-4. An active segment beside a sealed one of the same seq is removed if the sealed one is sound and has all its batches;
-   otherwise both stay and the pair is reported.
+Steps, each idempotent, so that a crash may interrupt recovery at any point:
+1. Remove debris of replacements, indexes of unsealed segments, and sidecars of segments that no longer exist.
+2. Load the index of each sealed segment, or rebuild it from the data and store it.
+3. Compare each active segment with what is expected, or scan it, and truncate it after its last batch. Seal every one
+   but the last, unless an older one is still pending: segments are sealed in their order, and readers rely on it.
+   Remove a segment without expected batches, or without a first batch. Create an expected segment that is missing, with
+   all its batches reported as damage.
+4. Remove an active segment next to a sealed one of the same seq if the sealed one is sound and has all its batches;
+   otherwise keep both and report the pair.
 
-Bytes that should be a batch and are not are reported, and stay where they are. An older active segment with damage is
-not sealed unless asked for, so that the caller can fill its places from the log first. A second run changes no byte and
+Bytes that should be a batch and are not are reported, and stay as they are. An older active segment with damage stays
+unsealed unless `seal_damaged`, so that the caller can fill it from the log first. A second run changes no byte and
 reports the same.
 
-Names that mean nothing here are reported and left alone, and so is a file that says it is another segment. This module
-must not know the write-ahead log.
+Unknown names are reported and left unchanged, and so is a file whose preface names another segment. This module must
+not know the write-ahead log.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ __all__ = ["TopicRecovery", "recover_topic"]
 
 @dataclass(frozen=True, slots=True)
 class TopicRecovery:
-    """The segments of a topic as they are now, and everything that is wrong with them."""
+    """The segments of a topic after recovery, and everything that is wrong with them."""
 
     #: Sealed segments by rising seq.
     sealed: tuple[SealedSegment, ...]
-    #: The segment to write on, if there is one.
+    #: The segment that is written next, if there is one.
     active: SegmentWriter | None
-    #: Older segments that wait to be sealed, because places in them are damaged or to be filled.
+    #: Older segments that are not sealed yet, because they are damaged or have unflushed batches.
     pending: tuple[SegmentWriter, ...]
     #: Deleted records by first seq of their segment; a segment whose sidecar is damaged is in `damages` instead.
     deletes: Mapping[Seq, DeletedSeqs]
     damages: tuple[SegmentDamage, ...]
-    #: Pairs of files that contradict each other: the one that serves, the one that is left alone.
+    #: Pairs of conflicting files: the one in use, and the one that is ignored.
     conflicts: tuple[tuple[str, str], ...]
     unknown: tuple[str, ...]
 
@@ -68,10 +68,10 @@ def recover_topic(
     seal_damaged: bool = False,
     unfilled: Collection[Seq] = (),
 ) -> TopicRecovery:
-    """Put one topic's directory in order; the caller holds the lock of the data directory.
+    """Recover one topic's directory; the caller holds the lock of the data directory.
 
-    `unfilled` are segments, by first seq, that the caller will fill from the log: they are left open, however whole
-    they look, because what a failed sync has left in the page cache looks whole, too.
+    `unfilled` are segments, by first seq, that the caller will fill from the log. They stay unsealed even if they look
+    complete, because pages that a failed sync left in the page cache look complete, too.
     """
     recovery = _Recovery(home, expected, seal_damaged, unfilled)
     return recovery.run()
@@ -79,7 +79,7 @@ def recover_topic(
 
 @dataclass(slots=True)
 class _Recovery:
-    """One run."""
+    """One recovery run."""
 
     home: TopicDirectory
     expected: Mapping[Seq, Entries] | None
@@ -95,7 +95,7 @@ class _Recovery:
     names_changed: bool = False
 
     def run(self) -> TopicRecovery:
-        """Recover the topic; whatever fails, it may be tried again, and no file stays open."""
+        """Recover the topic; after any error all files are closed, and the caller may try again."""
         try:
             return self._run()
         except BaseException:
@@ -108,7 +108,8 @@ class _Recovery:
     def _run(self) -> TopicRecovery:
         names = sort_names(self.home.names())
         self._clear_debris(names)
-        # Names rise: of several sealed segments of one seq the last reaches furthest. Which is right nobody knows.
+        # Names rise: of several sealed segments of one seq the last has the highest last seq. Which is right is
+        # unknown.
         furthest = {name.first_seq: name for name in names.sealed}
         for name in names.sealed:
             if name == furthest[name.first_seq]:
@@ -145,11 +146,12 @@ class _Recovery:
         self.names_changed = True
 
     def _settle_deletes(self, names: TopicFiles) -> None:
-        """Load the deletes of every segment; those of a segment that is gone go, too."""
-        there = ({name.first_seq for name in names.sealed} | {*names.active} - self.removed) | {*(self.expected or ())}
+        """Load the deletes of every segment; remove those of segments that no longer exist."""
+        active = {*names.active} - self.removed
+        existing = {name.first_seq for name in names.sealed} | active | {*(self.expected or ())}
         for first_seq in names.deletes:
             path = self.home.path(deletes_name(first_seq))
-            if first_seq not in there:
+            if first_seq not in existing:
                 self._unlink(deletes_name(first_seq))
                 continue
             try:
@@ -158,7 +160,7 @@ class _Recovery:
                 self._report_whole(self.home.files.open(path, read_only=True), first_seq)
 
     def _report_missing(self) -> None:
-        """Batches that are expected in a segment that was sealed without them."""
+        """Report batches that are expected in a segment that was sealed without them."""
         for first_seq, entries in (self.expected or {}).items():
             sealed, index = self.sealed.get(first_seq), BatchIndex(entries)
             if sealed is not None and len(index) and sealed.name.last_seq < index.last_seq:
@@ -181,7 +183,7 @@ class _Recovery:
         segment.close()
 
     def _resolve_pair(self, first_seq: Seq) -> None:
-        """An active segment beside a sealed one: the sealed one was complete before it got its name."""
+        """Handle an active segment next to a sealed one, which was complete before it got its name."""
         sealed = self.sealed[first_seq]
         name = active_name(first_seq)
         file = self.home.files.open(self.home.path(name), read_only=True)
@@ -202,29 +204,29 @@ class _Recovery:
         expected = dict.fromkeys(names.active, ()) if self.expected is None else self.expected
         last = max(expected, default=None)
         for first_seq in sorted({*names.active, *expected}):
-            is_there, is_last = first_seq in names.active, first_seq == last
+            exists, is_last = first_seq in names.active, first_seq == last
             if first_seq in self.sealed:
-                if is_there:
+                if exists:
                     self._resolve_pair(first_seq)
-            elif is_there:
+            elif exists:
                 self._recover_active(first_seq, is_last=is_last)
             elif is_last or len(expected[first_seq]):
-                self._make_anew(first_seq, is_last=is_last)
+                self._recreate(first_seq, is_last=is_last)
 
-    def _make_anew(self, first_seq: Seq, *, is_last: bool) -> None:
-        """Give the batches of a lost segment, which may be in the log, a place to be copied to."""
+    def _recreate(self, first_seq: Seq, *, is_last: bool) -> None:
+        """Create a lost segment again, so that its batches can be copied from the log."""
         SegmentWriter.create(self.home, first_seq, TimestampNs(0)).close()
         self._recover_active(first_seq, is_last=is_last)
 
     def _recover_active(self, first_seq: Seq, *, is_last: bool) -> None:
         file = self.home.open_segment(active_name(first_seq))
         try:
-            self._judge_active(file, first_seq, is_last=is_last)
+            self._check_active(file, first_seq, is_last=is_last)
         except BaseException:
             file.close()
             raise
 
-    def _judge_active(self, file: File, first_seq: Seq, *, is_last: bool) -> None:
+    def _check_active(self, file: File, first_seq: Seq, *, is_last: bool) -> None:
         try:
             preface = read_segment_preface(file, self.home, first_seq)
         except CorruptionError:
@@ -234,7 +236,7 @@ class _Recovery:
         if not len(index) and (preface is None or not is_last):
             self._remove_empty(file, first_seq, preface)
             if is_last and self.expected is not None:
-                self._make_anew(first_seq, is_last=True)
+                self._recreate(first_seq, is_last=True)
             return
         if preface is None:
             damages.insert(0, SegmentDamage(file.path, 0, DATA_START, first_seq, Seq(first_seq - 1)))
@@ -256,7 +258,7 @@ class _Recovery:
                 raise
 
     def _content(self, file: File, first_seq: Seq) -> tuple[BatchIndex, list[SegmentDamage]]:
-        """The entries an active segment must have, or shows, and what of them is damaged."""
+        """The entries that an active segment must have, or shows, and the damage among them."""
         if self.expected is not None:
             index = BatchIndex(self.expected.get(first_seq))
             return index, find_damage(file, index.entries, self.home.topic_id)
@@ -264,7 +266,7 @@ class _Recovery:
         return scan.index, list(scan.damages)
 
     def _remove_empty(self, file: File, first_seq: Seq, preface: Preface | None) -> None:
-        """Remove a segment without batches, unless it holds something that nobody said may go."""
+        """Remove a segment without batches; without a log, only if it holds nothing but zeros."""
         if self.expected is None and not _is_blank(file, 0 if preface is None else DATA_START):
             self._report_whole(file, first_seq)
             return
@@ -273,12 +275,12 @@ class _Recovery:
         self.removed.add(first_seq)
 
     def _report_whole(self, file: File, first_seq: Seq) -> None:
-        """A file of which nothing can be used; it stays as it is."""
+        """Report a file that is unusable as a whole; it stays as it is."""
         self.damages.append(SegmentDamage(file.path, 0, file.size(), first_seq, None))
         file.close()
 
 
 def _is_blank(file: File, start: int) -> bool:
-    """Whether a file holds nothing but zeros from `start` on, as one does that was preallocated and never written."""
+    """True if a file holds only zeros from `start` on, like one that was preallocated and never written."""
     pieces = (file.read(limits.COPY_BUFFER_SIZE, at) for at in range(start, file.size(), limits.COPY_BUFFER_SIZE))
     return not any(piece.strip(b"\0") for piece in pieces)

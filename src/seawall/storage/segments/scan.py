@@ -1,12 +1,12 @@
-"""Reading the batches of a segment file: those an index names, or all that can be found without one.
+"""Reads and verifies the batches of a segment file: those of an index, or all that a scan finds without one.
 
-Nothing is believed because it lies on disk: every batch that leaves this module has had both its checksums verified, by
-one kernel call for a run of batches, and either equals its index entry or continues the batches before it.
+This module trusts no stored byte: it verifies both checksums of every batch, with one kernel call for a run of batches,
+and every batch either equals its index entry or continues the batches before it.
 
-Scanning without an index walks from batch to batch. Where no valid batch stands, the stretch up to the next valid one
-is damage. That next one is looked for first where the damaged header says it is, since most damage leaves the length
-alone; only then at every byte. So bytes inside a record that look like a batch are not taken for one as long as either
-the length in the damaged header or the index has survived.
+A scan without an index walks from batch to batch. If there is no valid batch at a position, the range up to the next
+valid one is damage. The scan looks for that next batch first where the damaged header says it is, since most damage
+does not hit the length; only then at every byte. So bytes inside a record that look like a batch are not mistaken for
+one as long as either the length in the damaged header or the index has survived.
 
 INV-DAMAGE-NAMED: damage in a segment is reported as a range of bytes and of seqs; it never ends the reading, and
 nothing deletes it.
@@ -48,7 +48,7 @@ __all__ = ["SegmentDamage", "SegmentScan", "damage_between", "find_damage", "rea
 _PAYLOAD_LENGTH: Final = Struct("<I")
 _PAYLOAD_LENGTH_AT: Final = 32
 
-#: Entries one kernel call may report; it is called again while there are more.
+#: Most entries that one kernel call reports; it is called again while there are more.
 _ENTRIES_PER_CALL: Final = 1_024
 
 _Bytes = npt.NDArray[np.uint8]
@@ -56,7 +56,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SegmentDamage:
-    """Bytes `from_at` up to `to_at` of a file, with the seqs they held; `last_seq` is None where nothing tells."""
+    """Damaged bytes `from_at` up to `to_at` of a file, with the seqs they held; `last_seq` is None if unknown."""
 
     path: str
     from_at: int
@@ -69,9 +69,9 @@ class SegmentDamage:
         return f"{self.path}: bytes {self.from_at} to {self.to_at} are damaged: seqs {self.first_seq} to {last}"
 
     def error(self) -> SegmentDamageError:
-        """The same, to be raised."""
+        """The damage as an exception."""
         return SegmentDamageError(
-            f"{self}; what lies before and behind can be read",
+            f"{self}; the bytes before and after it are readable",
             path=self.path,
             from_at=self.from_at,
             to_at=self.to_at,
@@ -82,16 +82,16 @@ class SegmentDamage:
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """What a scan found: the valid batches, and the damage between them. What follows the last batch is in neither."""
+    """The result of a scan: valid batches, and the damage between them; bytes after the last batch are in neither."""
 
     index: BatchIndex
     damages: tuple[SegmentDamage, ...]
 
 
 def read_batches(file: File, entries: Entries, topic_id: TopicId) -> memoryview:
-    """The batches of consecutive entries, back to back as stored, by one read; verified.
+    """Read and verify the batches of consecutive entries, contiguous as stored, with one read.
 
-    Raises `SegmentDamageError` for the first stretch that is not what the entries say.
+    Raises `SegmentDamageError` for the first range that does not match the entries.
     """
     if not len(entries):
         return memoryview(b"")
@@ -101,18 +101,18 @@ def read_batches(file: File, entries: Entries, topic_id: TopicId) -> memoryview:
             raise damage_between(file.path, entries, int(gaps.argmax()) + 1).error()
     bad, verdicts, stored = _verified(file, entries, topic_id)
     if bad:
-        raise _stretches(file.path, entries, np.flatnonzero(verdicts))[0].error()
+        raise _damage_runs(file.path, entries, np.flatnonzero(verdicts))[0].error()
     return stored.data.toreadonly()
 
 
 def find_damage(file: File, entries: Entries, topic_id: TopicId) -> list[SegmentDamage]:
-    """Every stretch of the entries that is not in the file as they say, reading all of it in bounded pieces."""
+    """Every run of entries that does not match the file; reads all of it in bounded pieces."""
     verdicts = [_verified(file, entries[first:last], topic_id)[1] for first, last in _pieces(entries)]
-    return _stretches(file.path, entries, np.flatnonzero(np.concatenate(verdicts))) if verdicts else []
+    return _damage_runs(file.path, entries, np.flatnonzero(np.concatenate(verdicts))) if verdicts else []
 
 
 def damage_between(path: str, entries: Entries, index: int) -> SegmentDamage:
-    """The stretch between entry `index` and the one before it, which belongs to neither."""
+    """The bytes between entry `index` and the one before it, which belong to neither."""
     before, after = entries[index - 1], entries[index]
     return SegmentDamage(
         path,
@@ -131,7 +131,7 @@ def scan_segment(file: File, topic_id: TopicId, first_seq: Seq) -> SegmentScan:
 
 
 class _Scanner:
-    """One walk through a file; `at` is how far it has come."""
+    """One scan of a file; `_at` is the current position."""
 
     def __init__(self, file: File, topic_id: TopicId, first_seq: Seq) -> None:
         self.index = BatchIndex()
@@ -156,7 +156,7 @@ class _Scanner:
             self.damages.append(SegmentDamage(self._file.path, damaged_from, found, first_seq, last_seq))
 
     def _walk(self) -> None:
-        """Go from batch to batch until there is no valid one."""
+        """Walk from batch to batch until there is no valid one."""
         wanted = limits.SEGMENT_SCAN_SIZE
         while self._at < self._size:
             window = self._window(self._at, wanted)
@@ -173,16 +173,16 @@ class _Scanner:
         return code
 
     def _next_batch(self) -> int | None:
-        """Where the first valid batch behind the damage at `at` stands; None if there is none."""
+        """Position of the first valid batch after the damage at `_at`; None if there is none."""
         stated = self._file.read(_PAYLOAD_LENGTH.size, self._at + _PAYLOAD_LENGTH_AT)
         if len(stated) == _PAYLOAD_LENGTH.size:
-            behind = self._at + limits.FRAME_HEADER_SIZE + int(_PAYLOAD_LENGTH.unpack(stated)[0])
-            if self._is_batch(behind):
-                return behind
-        return next((place for place in self._headers(self._at + 1) if self._is_batch(place)), None)
+            next_at = self._at + limits.FRAME_HEADER_SIZE + int(_PAYLOAD_LENGTH.unpack(stated)[0])
+            if self._is_batch(next_at):
+                return next_at
+        return next((at for at in self._headers(self._at + 1) if self._is_batch(at)), None)
 
     def _headers(self, start: int) -> Iterator[int]:
-        """Places from `start` on where a valid header stands."""
+        """Positions of valid headers from `start` on."""
         at = start
         while at + limits.BATCH_HEADER_SIZE <= self._size:
             window = self._window(at, limits.SEGMENT_SCAN_SIZE)
@@ -194,27 +194,27 @@ class _Scanner:
                 # The last bytes of the window may be the beginning of a header.
                 at += len(window) - limits.BATCH_HEADER_SIZE + 1
 
-    def _is_batch(self, place: int) -> bool:
-        """Whether a whole valid batch stands there that may follow what was seen; nothing of it is taken yet."""
-        header = self._window(place, limits.BATCH_HEADER_SIZE)
+    def _is_batch(self, at: int) -> bool:
+        """True if a complete valid batch at this position may follow the batches so far; does not advance the scan."""
+        header = self._window(at, limits.BATCH_HEADER_SIZE)
         if find_header(header, 0, len(header), self._topic_id, self._state) != 0:
             return False
         size = limits.FRAME_HEADER_SIZE + _PAYLOAD_LENGTH.unpack_from(header.data, _PAYLOAD_LENGTH_AT)[0]
-        window = self._window(place, size)
-        space: Entries = np.zeros(1, INDEX_ENTRY)
+        window = self._window(at, size)
+        entry: Entries = np.zeros(1, INDEX_ENTRY)
         state = self._state.copy()
-        scan_batches(window, 0, len(window), place, self._topic_id, space, state)
+        scan_batches(window, 0, len(window), at, self._topic_id, entry, state)
         return bool(state[STATE_COUNT] == 1)
 
-    def _base_seq(self, place: int) -> int:
-        return int.from_bytes(self._file.read(8, place + 64), "little")
+    def _base_seq(self, at: int) -> int:
+        return int.from_bytes(self._file.read(8, at + 64), "little")
 
     def _window(self, at: int, length: int) -> _Bytes:
         return np.frombuffer(self._file.read(min(length, max(0, self._size - at)), at), np.uint8)
 
 
 def _pieces(entries: Entries) -> Iterator[tuple[int, int]]:
-    """Runs of entries, each as long as a scan reads at once, or one batch if that is longer."""
+    """Runs of entries, each at most as long as one read of a scan, or one batch if that is longer."""
     first = 0
     while first < len(entries):
         reach = np.uint64(int(entries["at"][first]) + limits.SEGMENT_SCAN_SIZE)
@@ -224,7 +224,7 @@ def _pieces(entries: Entries) -> Iterator[tuple[int, int]]:
 
 
 def _verified(file: File, entries: Entries, topic_id: TopicId) -> tuple[int, _Bytes, _Bytes]:
-    """How many of some entries are not good, the verdicts, and the bytes from the first entry to the last."""
+    """The number of bad entries, a verdict for each (0 is good), and the bytes from the first entry to the last."""
     first_at = int(entries["at"][0])
     length = int(entries["at"][-1]) + int(entries["length"][-1]) - first_at
     stored: _Bytes = np.empty(length, np.uint8)
@@ -234,13 +234,13 @@ def _verified(file: File, entries: Entries, topic_id: TopicId) -> tuple[int, _By
     return bad, verdicts, stored
 
 
-def _stretches(path: str, entries: Entries, damaged: npt.NDArray[np.intp]) -> list[SegmentDamage]:
-    """Damaged entries put together where they are neighbours."""
+def _damage_runs(path: str, entries: Entries, damaged: npt.NDArray[np.intp]) -> list[SegmentDamage]:
+    """One damage for each run of neighbouring damaged entries."""
     runs = np.split(damaged, np.flatnonzero(np.diff(damaged) != 1) + 1) if len(damaged) else []
-    return [_stretch(path, entries[run[0]], entries[run[-1]]) for run in runs]
+    return [_damage_of(path, entries[run[0]], entries[run[-1]]) for run in runs]
 
 
-def _stretch(path: str, first: np.void, last: np.void) -> SegmentDamage:
+def _damage_of(path: str, first: np.void, last: np.void) -> SegmentDamage:
     return SegmentDamage(
         path,
         int(first["at"]),

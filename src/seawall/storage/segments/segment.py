@@ -1,27 +1,27 @@
-"""Segments: the stored batches of one topic, back to back from byte 4,096 of a file, in seq order.
+"""Segments: files with the stored batches of one topic, contiguous from byte 4,096, in seq order.
 
-A batch has its *place* (segment, file position) from the moment it is appended: the running end of the active segment.
-Bytes get there later, in any order and more than once: large batches are written at once, small ones copied out of the
-write-ahead log, and replay repeats either. Each fills the same place with the same bytes.
+A batch gets its *segment position* (segment, file position) when it is appended: the end of the active segment. Its
+bytes are written later, in any order and maybe more than once: large batches are written directly, small ones are
+flushed from the write-ahead log, and replay repeats either. Every write puts the same bytes at the same position.
 
-States, told apart by name (`segment_names.py`)
-    active    preallocated ahead of its end, zeros behind; the log vouches for what is missing
-    sealed    cut at the end of its last batch, synced, and never changed again
+States, distinguished by the file name (`segments/names.py`)
+    active    preallocated past its end, with zeros there; the log holds what is not flushed yet
+    sealed    truncated after its last batch, synced, and never changed again
 
-Sealing: cut, sync the data, store the index, rename, sync the directory. A crash before the rename leaves an active
-segment, with or without an index that nobody reads; sealing again does the same to it. A crash after it leaves a sealed
-one. Nothing in between can be seen, because the name is the state.
+Sealing: truncate, sync the data, store the index, rename, sync the directory. A crash before the rename leaves an
+active segment, with or without an index, which is not used; sealing it again repeats the steps. A crash after the
+rename leaves a sealed one. There is no visible state in between, because the name is the state.
 
 Invariants
-- A file position is handed out once, and only after its disk space was reserved, so that a full disk is found before
-  anything is promised.
+- A file position is assigned once, and only after its disk space was reserved, so that a full disk is found before
+  anything is acknowledged.
 - INV-SEALED-WHOLE: a segment is sealed only when its index covers all of its batches, and after every earlier segment
   of its topic.
-- INV-READ-VERIFIED: what is read from a segment is delivered as whole batches whose checksums were verified. What is
-  not as its index entry says is left out (`segment_scan.py`).
+- INV-READ-VERIFIED: what is read from a segment is delivered as whole batches whose checksums were verified. Bytes that
+  do not match their index entry are not delivered (`segments/scan.py`).
 
-One owner at a time for each object: nothing here takes a lock. What is read without the owner's lock is read from a
-file that was pinned under it (`shared_file.py`). This module must not know the write-ahead log.
+Objects here are not thread-safe. A reader without the owner's lock reads from a file that it pinned under that lock
+(`shared_file.py`). This module must not know the write-ahead log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class SegmentWriter:
-    """A segment that is written. Made by `create`, or by recovery with the index of what is in it."""
+    """The writer of an active segment. Made by `create`, or by recovery with the index of its batches."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class SegmentWriter:
     ) -> None:
         self._home = home
         self._preface = preface
-        #: The file, to be pinned by whoever reads it later, or fills places without waiting.
+        #: The file; pin it to read it later, or to write batches asynchronously.
         self.shared: Final = SharedFile(file, home.open_files, read_only=read_only, is_synced=is_synced)
         self._reserved = file.size()
         self._sealed: SealedSegment | None = None
-        #: Whether its file may have another name than the one it was opened by, and is pinned therefore.
+        #: True if the file may have another name than the one it was opened with, and is pinned therefore.
         self._is_renamed = False
         self._end = index.end
-        #: The batches placed so far; whoever places one adds its entry.
+        #: The batches that have a position; the caller of `place` adds the entry.
         self.index = index
 
     @classmethod
@@ -88,7 +88,7 @@ class SegmentWriter:
         *,
         reserve: int = limits.SEGMENT_RESERVE_SIZE_MIN,
     ) -> SegmentWriter:
-        """Make the file, durably, with space reserved: so much, or near the end of the disk, some.
+        """Create the file durably, with `reserve` bytes preallocated, or the minimum if the disk is nearly full.
 
         After an error there is no file.
         """
@@ -106,7 +106,7 @@ class SegmentWriter:
             home.files.sync_directory(home.directory)
         except (OSError, DiskFullError):
             file.close()
-            # The failure on its way out matters more; recovery removes a segment that was never finished.
+            # The error being raised matters more; recovery removes an incomplete segment.
             with contextlib.suppress(OSError):
                 home.files.unlink(path)
             raise
@@ -119,12 +119,12 @@ class SegmentWriter:
 
     @property
     def first_seq(self) -> Seq:
-        """Seq the segment starts at."""
+        """First seq of the segment."""
         return Seq(self._preface.first)
 
     @property
     def end(self) -> int:
-        """File position the next batch gets."""
+        """File position of the next batch."""
         return self._end
 
     @property
@@ -134,70 +134,71 @@ class SegmentWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of all batches placed so far."""
+        """Bytes of all batches that have a position."""
         return self._end - DATA_START
 
     def place(self, length: int) -> int:
-        """Hand out the next `length` bytes; returns their file position.
+        """Assign the next `length` bytes to a batch; returns their file position.
 
-        `DiskFullError` if the disk has no room for them: then nothing was handed out.
+        `DiskFullError` if the disk has no space for them: then nothing was assigned.
         """
         if length < limits.BATCH_HEADER_SIZE:
-            raise InvalidInputError(f"{self.path}: no place of {length} bytes; a batch has {limits.BATCH_HEADER_SIZE}")
+            raise InvalidInputError(
+                f"{self.path}: a batch of {length} bytes; it has at least {limits.BATCH_HEADER_SIZE}"
+            )
         self.reserve(length)
         at = self._end
         self._end += length
         return at
 
     def reserve(self, length: int) -> None:
-        """Make sure that `length` more bytes can be placed; `DiskFullError` if the disk has no room for them."""
+        """Reserve disk space for `length` more bytes; `DiskFullError` if the disk has none."""
         if self._end + length > self._reserved:
             self._grow(self._end + length)
 
     def write_at(self, at: int, buffers: Sequence[ReadableBuffer]) -> None:
-        """Fill a place with a batch that is in memory; durable after `sync`."""
-        self._require_place(at, sum(memoryview(buffer).nbytes for buffer in buffers))
+        """Write a batch from memory to its position; durable after `sync`."""
+        self._require_assigned(at, sum(memoryview(buffer).nbytes for buffer in buffers))
         with self.shared.writing() as file:
             write_all(file, buffers, at)
 
     def copy_from(self, source: File, source_at: int, at: int, length: int) -> None:
-        """Fill a place, or several in a row, with bytes of another file, inside the kernel; durable after `sync`."""
-        self._require_place(at, length)
+        """Copy contiguous batches from another file, inside the kernel, to their position; durable after `sync`."""
+        self._require_assigned(at, length)
         done = 0
         with self.shared.writing() as file:
             while done < length:
                 copied = self._home.files.copy_range(source, source_at + done, file, at + done, length - done)
                 if not copied:
                     raise CorruptionError(
-                        f"{source.path}: ends {length - done} bytes before the end of what is to be copied to "
-                        f"{self.path}"
+                        f"{source.path}: ends {length - done} bytes before the end of the range to copy to {self.path}"
                     )
                 done += copied
 
     def sync(self) -> None:
-        """Make everything filled so far durable; `SyncError` is fatal."""
+        """Make everything written so far durable; `SyncError` is fatal."""
         self.shared.sync()
 
     def read(self, first_entry: int, last_entry: int) -> memoryview:
-        """Batches `first_entry` up to, not including, `last_entry`, verified; their places must have been filled."""
+        """Batches `first_entry` up to, not including, `last_entry`, verified; they must have been written."""
         with self.shared.reading() as file:
             return read_batches(file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
     def seal(self) -> SealedSegment:
-        """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
+        """Seal the segment. All its batches must have been written. After an error it may be called again."""
         self.finish()
         return self.finished()
 
     def finish(self) -> None:
-        """What `seal` does to the files; reads go on. `finished` follows."""
-        check(self.index.end == self._end, "INV-SEALED-WHOLE", f"index ends at {self.index.end}, places at {self._end}")
+        """The file operations of `seal`; reads continue meanwhile. Call `finished` afterwards."""
+        check(self.index.end == self._end, "INV-SEALED-WHOLE", f"index ends at {self.index.end}, data at {self._end}")
         index, home = self.index, self._home
         name = SealedName.covering(self.first_seq, index.last_seq, index.first_timestamp_ns, index.last_timestamp_ns)
         if home.files.exists(home.path(str(name))):
-            # Renaming would replace it, and whoever made it meant it to last.
+            # A rename would replace that file, and a sealed segment must never be overwritten.
             raise ConflictError(f"{self.path}: cannot be sealed, there is a {name} already; move one of them away")
         if not self._is_renamed:
-            # It keeps its descriptor from here on: its old path leads nowhere soon.
+            # Keep the descriptor from here on: the old path will not exist after the rename.
             self.shared.pin_to_write()
             self._is_renamed = True
         if self._reserved != self._end:
@@ -206,26 +207,26 @@ class SegmentWriter:
         self.shared.sync()
         write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
         if not home.files.exists(self.path):
-            self._name_again()
+            self._restore_name()
         home.files.rename(self.path, home.path(str(name)))
         home.files.sync_directory(home.directory)
         self._sealed = SealedSegment(home, name)
 
     def finished(self) -> SealedSegment:
-        """The sealed segment that `finish` has made, in place of this one."""
+        """Close this writer and return the sealed segment that `finish` has made."""
         assert self._sealed is not None, "finish comes first"
         self.close()
         return self._sealed
 
     def close(self) -> None:
-        """Give the file back; syncs nothing. Twice is fine."""
+        """Close the file; syncs nothing. Closing twice is fine."""
         if self._is_renamed:
             self._is_renamed = False
             self.shared.unpin()
         self.shared.close()
 
-    def _name_again(self) -> None:
-        """Somebody has removed the name of the file: all of it is still there behind the handle, and is copied."""
+    def _restore_name(self) -> None:
+        """Copy the file to its old path, from which another process has removed it; the open handle still has it."""
         copy = self._home.files.open(self.path, exclusive=True)
         try:
             done = 0
@@ -236,19 +237,19 @@ class SegmentWriter:
             copy.close()
 
     def _grow(self, needed: int) -> None:
-        """Reserve ahead; near the end of the disk, only what is needed."""
+        """Preallocate more; only what is needed if the disk is nearly full."""
         with self.shared.writing() as file:
             self._reserved = _reserve_about(file, reserve_target(self._reserved, needed), needed)
 
-    def _require_place(self, at: int, length: int) -> None:
+    def _require_assigned(self, at: int, length: int) -> None:
         if at < DATA_START or at + length > self._end:
             raise InvalidInputError(
-                f"{self.path}: bytes {at} to {at + length} were never placed; places end at {self._end}"
+                f"{self.path}: bytes {at} to {at + length} were never assigned; batches end at {self._end}"
             )
 
 
 class SealedSegment:
-    """A segment that never changes again. File and index are opened when they are first needed."""
+    """A segment that never changes again. It opens file and index on first use."""
 
     def __init__(self, home: TopicDirectory, name: SealedName) -> None:
         self._home = home
@@ -263,11 +264,12 @@ class SealedSegment:
 
     @property
     def index(self) -> BatchIndex:
-        """The stored index, or one made from the data if that is missing or damaged.
+        """The stored index, or one rebuilt from the data if that is missing or damaged.
 
-        It has no entries if the file is gone too, or is another segment: readers are told a gap as long as its name.
+        It has no entries if the data file is missing too, or is another segment: readers then get a gap with all the
+        seqs in its name.
 
-        It is read when it is not in the cache of the process (`index_cache.py`).
+        It is loaded if it is not in the cache of the process (`index_cache.py`).
         """
         index = INDEXES.get(self)
         if index is None:
@@ -277,28 +279,28 @@ class SealedSegment:
 
     @property
     def index_size(self) -> int:
-        """Bytes of memory that its index takes now; 0 if it is not in the cache."""
+        """Bytes of memory of its index; 0 if it is not in the cache."""
         index = INDEXES.peek(self)
         return 0 if index is None else index.memory_size
 
     @property
     def ends(self) -> IndexEnds:
-        """What a search over many segments needs of the index; kept when the index is not."""
+        """The part of the index that a search over many segments needs; kept when the cache drops the index."""
         if self._ends is None:
             self._ends = IndexEnds.of(self.index)
         return self._ends
 
     def read(self, first_entry: int, last_entry: int) -> memoryview:
-        """Batches `first_entry` up to, not including, `last_entry`, by one read, verified.
+        """Batches `first_entry` up to, not including, `last_entry`, with one read, verified.
 
-        Damage raises `SegmentDamageError`, which says from which seq on reading can continue.
+        Damage raises `SegmentDamageError`, which tells the seq where reading can continue.
         """
         with self.shared.reading() as file:
             return read_batches(file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
     @property
     def shared(self) -> SharedFile:
-        """The file, checked when it is first opened, to be pinned by whoever reads it later."""
+        """The file, checked when it is first opened; pin it to read it later."""
         if self._shared is None:
             file = self._home.open_segment(str(self.name), read_only=True)
             try:
@@ -312,19 +314,19 @@ class SealedSegment:
         return self._shared
 
     def damages(self) -> list[SegmentDamage]:
-        """What is known to be damaged without reading the batches: preface, stretches without a batch, a lost end."""
+        """The damage that is known without reading the batches: preface, ranges without a batch, a missing end."""
         entries = self.index.entries
         with self.shared.reading() as file:
             inside = entries["at"] + entries["length"] <= file.size()
         return self._damages(entries[np.count_nonzero(inside) :])
 
     def verify(self) -> list[SegmentDamage]:
-        """Everything that is damaged, found by reading all of it."""
+        """All damage, found by reading the whole file."""
         return self._damages(self.index.entries)
 
     def repair_index(self) -> bool:
-        """Store the index if it had to be made again; whether that was so."""
-        # One that says it is another segment must not get an index of this one.
+        """Store the index if it had to be rebuilt; true if it did."""
+        # Opening the file checks its preface: a file that is another segment must not get the index of this one.
         with self.shared.reading():
             index = self.index
         rebuilt, self._rebuilt = self._rebuilt, False
@@ -334,7 +336,7 @@ class SealedSegment:
         return rebuilt
 
     def close(self) -> None:
-        """Give file and index back; the next use opens them again."""
+        """Close the file and drop the index; the next use opens them again."""
         if self._shared is not None:
             self._shared.close()
         self._shared = None
@@ -343,7 +345,7 @@ class SealedSegment:
         self._checked = False
 
     def _read_preface(self, file: File) -> Preface | None:
-        """The preface of the file; None if it is damaged or the disk does not give it back, which costs no record."""
+        """The preface of the file; None if it is damaged or unreadable, which loses no record."""
         try:
             return read_segment_preface(file, self._home, self.name.first_seq)
         except OSError as error:
@@ -379,12 +381,12 @@ class SealedSegment:
         with self.shared.reading() as file:
             found = [*self._unindexed(file.size()), *find_damage(file, entries, self._home.topic_id)]
         if self._preface is None:
-            # No record is lost by it, which a last seq before the first one says.
+            # It loses no record; a last seq before the first one expresses that.
             found.append(SegmentDamage(self.path, 0, DATA_START, self.name.first_seq, Seq(self.name.first_seq - 1)))
         return sorted(found, key=lambda damage: damage.from_at)
 
     def _unindexed(self, size: int) -> list[SegmentDamage]:
-        """Stretches before, between and behind the entries that belong to none of them."""
+        """Ranges before, between and after the entries that belong to none of them."""
         index, name = self.index, self.name
         if not len(index):
             return [SegmentDamage(self.path, DATA_START, size, name.first_seq, name.last_seq)]
@@ -402,7 +404,7 @@ class SealedSegment:
 
 
 def _reserve_about(file: File, wanted: int, needed: int) -> int:
-    """Reserve as much as is wanted or, where the disk has not that much, as is needed; how much is reserved then."""
+    """Reserve `wanted` bytes or, if the disk has less, `needed`; returns how many are reserved."""
     try:
         return _reserve(file, wanted)
     except DiskFullError:
@@ -410,12 +412,12 @@ def _reserve_about(file: File, wanted: int, needed: int) -> int:
 
 
 def _reserve(file: File, length: int) -> int:
-    """Reserve the first `length` bytes, whole pages; returns how many are reserved then."""
+    """Reserve the first `length` bytes in whole pages; returns how many are reserved."""
     pages = -(-length // limits.PAGE_SIZE) * limits.PAGE_SIZE
     try:
         file.allocate(pages)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        raise DiskFullError(f"{file.path}: no room to reserve {pages} bytes; free some space on its disk") from error
+        raise DiskFullError(f"{file.path}: no space to reserve {pages} bytes; free some space on its disk") from error
     return pages

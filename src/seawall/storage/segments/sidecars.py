@@ -1,4 +1,4 @@
-"""A sidecar: rows of one size in a checksummed file beside a segment, replaced as a whole.
+"""Sidecars: checksummed files next to a segment with rows of a fixed size, replaced as a whole.
 
 | at    | size | field | notes                                                                                 |
 |-------|------|-------|---------------------------------------------------------------------------------------|
@@ -8,11 +8,11 @@
 | end−4 | 4    | crc   | CRC-32C u32 of everything before it                                                   |
 
 Valid: the preface is valid and names the directory, the topic and the segment; the file has exactly the length that
-the count asks for; the checksum matches. What rows mean, and in which order they stand, is their owner's matter.
+the count requires; the checksum matches. The modules that use sidecars define the meaning and order of the rows.
 
-Reading copies the file into memory, and verifies the copy: what becomes of the file later changes nothing.
+Reading copies the file into memory and verifies the copy; later changes of the file have no effect.
 
-A crash leaves the old file or the new one, whole (`io/disk/files.py`).
+A crash leaves the complete old file or the complete new one (`io/disk/files.py`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _ROWS_AT: Final = DATA_START + _COUNT.size
 
 
 def write_rows(files: Files, path: str, kind: FileKind, rows: Buffer, count: int, segment: Preface) -> None:
-    """Store rows beside the segment whose preface is given, durably, in place of what was there.
+    """Write a sidecar of the segment with this preface, durably, replacing an existing one.
 
-    The bytes depend on the arguments alone, so that making a lost file again gives the same one.
+    The bytes depend on the arguments alone, so that rebuilding a lost file gives the same one.
     """
     content = b"".join((replace(segment, kind=kind).encode(), _COUNT.pack(count), rows))
     replace_file(files, path, content + _CRC.pack(checksum(content)))
 
 
 def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: Preface) -> bytes:
-    """The rows stored under `path`; all of them are verified here, once.
+    """Read and verify the rows of the sidecar at `path`.
 
     `CorruptionError` if the file is damaged or belongs to another segment.
     """
@@ -62,8 +62,8 @@ def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: P
         )
     end = len(content) - _CRC.size
     if end < _ROWS_AT or end != _ROWS_AT + _COUNT.unpack_from(content, DATA_START)[0] * row_size:
-        raise CorruptionError(f"{path}: {len(content)} bytes are not the length its number of rows asks for")
+        raise CorruptionError(f"{path}: {len(content)} bytes are not the length that its number of rows requires")
     if checksum(content[:end]) != _CRC.unpack_from(content, end)[0]:
         raise ChecksumError(f"{path}: checksum of the file does not match")
-    # A copy, so that nothing but the rows stays in memory.
+    # A copy, so that only the rows stay in memory.
     return bytes(content[_ROWS_AT:end])

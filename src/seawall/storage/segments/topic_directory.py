@@ -1,7 +1,7 @@
-"""The home of a topic: the directory that holds its segments, how they are opened, and what they say about themselves.
+"""The directory of a topic: the paths of its segments, how to open them, and their prefaces.
 
-The directory is made with the first segment: a topic that never had a record has none. This module must not know what
-segments hold.
+The directory is created with the first segment: a topic that never had a record has none. This module must not know
+what is in segments.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["TopicDirectory", "read_segment_preface"]
 
 @dataclass(frozen=True, slots=True)
 class TopicDirectory:
-    """Where the segments of one topic live, and what their files must say about themselves."""
+    """The directory with the segments of one topic, and the identity that their prefaces must have."""
 
     files: Files
     directory: str
     directory_id: bytes
     topic_id: TopicId
-    #: The files of segments that are open, over all topics; None where each stays open until it is closed.
+    #: The cache of open segment files of all topics; None if each file stays open until it is closed.
     open_files: OpenFiles | None = None
 
     def path(self, name: str) -> str:
@@ -34,14 +34,14 @@ class TopicDirectory:
         return f"{self.directory}/{name}"
 
     def names(self) -> list[str]:
-        """Names in the topic's directory; none if it was not made yet."""
+        """Names in the topic's directory; none if it does not exist yet."""
         try:
             return self.files.list(self.directory)
         except FileNotFoundError:
             return []
 
     def make_directory(self) -> None:
-        """Make the topic's directory, durably; it is made with the first segment."""
+        """Create the topic's directory durably."""
         self.files.make_directory(self.directory)
         self.files.sync_directory(parent_directory(self.directory))
 
@@ -58,9 +58,9 @@ class TopicDirectory:
 
 
 def read_segment_preface(file: File, home: TopicDirectory, first_seq: Seq) -> Preface | None:
-    """The preface of an open segment file; None if it is damaged, which costs no record.
+    """The preface of an open segment file; None if it is damaged, which loses no record.
 
-    `CorruptionError` if it is sound and says that the file is another segment, which must not be taken for this one.
+    `CorruptionError` if it is valid and names another segment, which must not be mistaken for this one.
     """
     data = file.read(DATA_START, 0)
     try:

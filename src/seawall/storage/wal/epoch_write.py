@@ -1,4 +1,4 @@
-"""An epoch on its way to the disk: carried out by whoever waits for it, on its own thread or through a ring."""
+"""The write of one epoch; the caller executes it, on its own thread or through a disk ring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, WalAddress
 
 @dataclass(frozen=True, slots=True)
 class EpochReceipt:
-    """Where an epoch was put; it is written, not durable. Its batches lie back to back, `batches_at` to `end_at`."""
+    """The location of a written epoch, maybe not durable yet. Its batches are contiguous, `batches_at` to `end_at`."""
 
     epoch: LaneEpoch
     at: WalAddress
@@ -27,13 +27,13 @@ class EpochReceipt:
 
 @dataclass(slots=True)
 class EpochWrite:
-    """An epoch on its way to the disk: `buffers` belong at position `file_at` of `file`."""
+    """An epoch to write: `buffers` go to position `file_at` of `file`."""
 
     file: File
     buffers: list[ReadableBuffer]
     file_at: int
     size: int
-    #: Whether everything before it is durable, so that making this write durable is enough.
+    #: True if everything before it is durable, so that making this write durable is enough.
     follows_synced: bool
     at: WalAddress
     epoch: int
@@ -48,22 +48,22 @@ class EpochWrite:
 
     @property
     def end_at(self) -> WalAddress:
-        """Address behind it."""
+        """Address of the first byte after it."""
         return WalAddress(self.at + self.size)
 
     def execute(self, *, durable: bool) -> None:
-        """Write it, and with `durable` make it and everything before it durable."""
-        at_once = durable and self.follows_synced
+        """Write the epoch; with `durable`, make it and everything before it durable."""
+        in_one_call = durable and self.follows_synced
         try:
-            written = (self.file.write_durably if at_once else self.file.write)(self.buffers, self.file_at)
+            written = (self.file.write_durably if in_one_call else self.file.write)(self.buffers, self.file_at)
             if written < self.size:
-                # Rare enough to copy the epoch: a signal, or more buffers than one call takes.
+                # A signal, or more buffers than one call takes: rare enough to copy the epoch.
                 rest = memoryview(b"".join(self.buffers))[written:]
-                write_all(self.file, [rest], self.file_at + written, durable=at_once)
+                write_all(self.file, [rest], self.file_at + written, durable=in_one_call)
         except OSError as error:
             raise FatalError(
                 f"{self.file.path}: writing epoch {self.epoch} at address {self.at} failed ({error.strerror}); "
                 "what the file holds there is unknown: stop, start again and recover"
             ) from error
-        if durable and not at_once:
+        if durable and not in_one_call:
             self.file.sync()

@@ -1,4 +1,4 @@
-"""The epoch: one group commit in the write-ahead log, a header of 64 bytes and its batches back to back.
+"""The epoch: one group commit in the write-ahead log, a header of 64 bytes followed by its batches.
 
 | at | size | field          | notes                                                                                |
 |----|------|----------------|--------------------------------------------------------------------------------------|
@@ -11,16 +11,16 @@
 | 40 | 8    | first_position | of its first batch                                                                   |
 | 48 | 4    | batch_count    |                                                                                      |
 | 52 | 2    | flags          | 1 = clean close, 2 = continued in the next file                                      |
-| 54 | 2    | aside_count    | how many of the batches are asides, which take no position                           |
+| 54 | 2    | aside_count    | how many of the batches are unpositioned control batches (asides)                    |
 | 56 | 8    | timestamp_ns   | of the commit                                                                        |
 
 A header is valid at address `at` of a file if magic, checksum and salt match, synced_through is not above `at`, batches
-of that length and number can exist, not more asides than batches, and a mark (flags 1, 2) has none. An epoch is valid
-if moreover its number follows the one before, its first position is not below the next one due, and every batch in it
-is good, their positions dense but for asides, each of which has that of the batch behind it.
+of that length and number can exist, not more asides than batches, and a mark (flags 1, 2) has no batches. An epoch is
+valid if moreover its number follows the one before, its first position is not below the next one due, and every batch
+in it is valid, their positions dense except for asides, each of which has the position of the batch after it.
 
-Whatever is not what the writer made is told apart from a tail that the disk never got by synced_through: see
-`wal_reader`. This module must not know files.
+Damage and a torn tail look alike; synced_through tells them apart: see `wal/reader.py`. This module must not know
+files.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from seawall.limits import BATCH_HEADER_SIZE
 from seawall.wire.format.fields import Buffer, pack
 from seawall.wire.format.frames import checksum
 
-#: Byte address in the endless stream of epochs, from 0 (u64).
+#: Byte address in the log, the endless stream of epochs, from 0 (u64).
 WalAddress = NewType("WalAddress", int)
 
 EPOCH_MAGIC: Final = b"EPOC"
 EPOCH_HEADER_SIZE: Final = 64
 
-#: The log was closed in order: nothing but this epoch follows its synced_through.
+#: The log was closed cleanly: only this epoch follows its synced_through.
 FLAG_CLEAN: Final = 1
-#: The log goes on in another file, which begins at the address of this mark and has a durable name.
+#: The log continues in another file, which begins at the address of this mark and has a durable name.
 FLAG_CONTINUED: Final = 2
 
-#: Bytes that every file of a log keeps for marks: of a clean close, and behind it of the continuation.
+#: Bytes that every log file reserves for marks: a clean close, and after it the continuation.
 MARKS_SIZE: Final = 2 * EPOCH_HEADER_SIZE
 
 _BODY: Final = Struct("<QQQQQIHHQ")
 _START: Final = Struct("<4sI")
 
-#: Positions and numbers of epochs stay below this, so that kernels can count with them.
+#: Positions and epoch numbers stay below this, so that kernels can use signed integers.
 _NUMBER_LIMIT: Final = 1 << 63
 
 assert _START.size + _BODY.size == EPOCH_HEADER_SIZE
@@ -59,7 +59,7 @@ assert _START.size + _BODY.size == EPOCH_HEADER_SIZE
 
 @dataclass(frozen=True, slots=True)
 class EpochHeader:
-    """The fields of the table, without magic and checksum."""
+    """The fields of an epoch header, as in the table of this module, without magic and checksum."""
 
     salt: int
     epoch: LaneEpoch
@@ -73,12 +73,12 @@ class EpochHeader:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it marks a clean close."""
+        """True if it marks a clean close."""
         return self.flags == FLAG_CLEAN
 
     @property
     def is_continued(self) -> bool:
-        """Whether it marks the end of a file behind which another one was begun."""
+        """True if it marks the end of a file that another file continues."""
         return self.flags == FLAG_CONTINUED
 
     @property
@@ -88,7 +88,7 @@ class EpochHeader:
 
     @property
     def next_position(self) -> Position:
-        """The position behind its last batch."""
+        """The position after its last batch."""
         return Position(self.first_position + self.batch_count - self.aside_count)
 
     def encode(self) -> bytes:
@@ -117,7 +117,7 @@ def encode_epoch_header(
     timestamp_ns: TimestampNs,
     aside_count: int = 0,
 ) -> bytes:
-    """The 64 bytes of a header, for the writer, who makes one for every commit and keeps none."""
+    """The 64 bytes of a header; the writer uses this to avoid an `EpochHeader` object for every commit."""
     body = pack(
         _BODY,
         "epoch header",
@@ -135,9 +135,9 @@ def encode_epoch_header(
 
 
 def parse_epoch_header(data: Buffer, *, salt: int, at: WalAddress) -> EpochHeader | None:
-    """The valid header that `data` begins with, for an epoch at address `at`; None if there is no such header.
+    """Parse the header of an epoch at address `at`; None if `data` does not begin with a valid one.
 
-    None and no error: behind the last epoch of every log stands something that is no header.
+    That is not an error: the bytes after the last epoch of a log are never a valid header.
     """
     if len(data) < EPOCH_HEADER_SIZE or data[:4] != EPOCH_MAGIC:
         return None
@@ -152,7 +152,7 @@ def parse_epoch_header(data: Buffer, *, salt: int, at: WalAddress) -> EpochHeade
 
 
 def _is_possible(header: EpochHeader) -> bool:
-    """Whether its numbers can be true of any epoch; bounds what a reader allocates for it."""
+    """True if its numbers are possible for an epoch; this bounds what a reader allocates for it."""
     if not 1 <= header.epoch < _NUMBER_LIMIT or header.next_position >= _NUMBER_LIMIT:
         return False
     if header.flags in (FLAG_CLEAN, FLAG_CONTINUED):

@@ -1,12 +1,12 @@
-"""The files of a write-ahead log: their names, their prefaces, and where the log they hold ends.
+"""The files of a write-ahead log: their names, prefaces and lengths.
 
-    wal-<first_at:020d>.wal   epochs from address first_at on; address a lies at position DATA_START + a − first_at
-    wal-next.preparing        space for the next file; no part of the log until it is renamed. Debris after a crash
+    wal-<first_at:020d>.wal   epochs from address first_at on; address a is at position DATA_START + a − first_at
+    wal-next.preparing        space for the next file; not part of the log until it is renamed. Debris after a crash
 
 A file covers addresses from its first_at up to the first_at of the next. It gets its name only when everything before
-first_at is durable and its preface is too, so a name proves that all earlier addresses were
-synced, and a named file without a good preface is damage. The space of a file is reserved before it gets its name, and
-its preface says how much that is: a file that has fewer bytes was cut. Other names in the directory mean nothing here.
+first_at is durable and its preface is too. So a name proves that all earlier addresses were synced, and a named file
+without a valid preface is damage. The space of a file is reserved before it gets its name, and its preface states how
+much that is: a shorter file was truncated. This module ignores other names in the directory.
 
 This module must not know epochs.
 """
@@ -25,18 +25,18 @@ from seawall.io.process.descriptors import is_exhausted, no_descriptor
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal.epochs import WalAddress
 
-#: Name of the file that is prepared to be the next one.
-SPARE_NAME: Final = "wal-next.preparing"
+#: Name of the preallocated next file.
+PREALLOCATED_NAME: Final = "wal-next.preparing"
 
 _NAME: Final = re.compile(r"wal-([0-9]{20})\.wal")
 
 
 @dataclass(frozen=True, slots=True)
 class WalEnd:
-    """Where a log ends, and what the next epoch goes on from.
+    """The end of a log, from which the next epoch continues.
 
-    `epoch` is the number of the last one (0 before the first), `position` the next one due, `clean` whether the last
-    epoch is a clean close with nothing behind it, `synced_through` the address below which all is known to be durable,
+    `epoch` is the number of the last epoch (0 before the first), `position` the next position, `clean` whether the last
+    epoch is a clean close with nothing after it, `synced_through` the address below which all is known to be durable,
     `timestamp_ns` that of the last epoch.
     """
 
@@ -56,36 +56,36 @@ class WalFile:
     first_at: WalAddress
     salt: int
     size: int
-    #: Bytes that were reserved for it when it was made.
+    #: Bytes that were reserved for it when it was created.
     reserved_size: int
 
     @property
     def is_cut(self) -> bool:
-        """Whether bytes are missing at its end."""
+        """True if bytes are missing at its end."""
         return self.size < self.reserved_size
 
     @property
     def limit_at(self) -> WalAddress:
-        """The address behind its last byte."""
+        """The address after its last byte."""
         return WalAddress(self.first_at + self.size - DATA_START)
 
     def file_position(self, at: WalAddress) -> int:
-        """Where an address lies in the file."""
+        """The position of an address in the file."""
         return DATA_START + at - self.first_at
 
 
 def wal_path(directory: str, first_at: WalAddress) -> str:
-    """The path of the file whose first address this is."""
+    """The path of the file that begins at this address."""
     return f"{directory}/wal-{first_at:020d}.wal"
 
 
-def spare_path(directory: str) -> str:
-    """The path of the file that is prepared to be the next one."""
-    return f"{directory}/{SPARE_NAME}"
+def preallocated_path(directory: str) -> str:
+    """The path of the preallocated next file."""
+    return f"{directory}/{PREALLOCATED_NAME}"
 
 
 def wal_addresses(files: Files, directory: str) -> list[WalAddress]:
-    """First addresses of all files of the log, in order."""
+    """First addresses of all log files, in order."""
     matches = (_NAME.fullmatch(name) for name in files.list(directory))
     return sorted(WalAddress(int(match[1])) for match in matches if match)
 
@@ -93,7 +93,7 @@ def wal_addresses(files: Files, directory: str) -> list[WalAddress]:
 def open_wal_file(
     files: Files, directory: str, first_at: WalAddress, directory_id: bytes, *, read_only: bool
 ) -> WalFile:
-    """Open a file of the log; `CorruptionError` if its preface is damaged or is not that of the name."""
+    """Open a log file; `CorruptionError` if its preface is damaged or does not match its name."""
     path = wal_path(directory, first_at)
     file = files.open(path, read_only=read_only)
     try:
@@ -107,7 +107,7 @@ def open_wal_file(
 
 
 def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
-    """Open a file of the log for reading; `DescriptorsError` if there is no descriptor for it."""
+    """Open a log file for reading; `DescriptorsError` if there is no descriptor for it."""
     path = wal_path(directory, first_at)
     try:
         return files.open(path, read_only=True)
@@ -117,17 +117,17 @@ def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
         raise no_descriptor(error, path) from error
 
 
-def reserve_spare(files: Files, directory: str, size: int) -> File:
-    """A new file under the name of the prepared one, its space reserved but not durable, or `DiskFullError`."""
-    path = spare_path(directory)
+def preallocate_file(files: Files, directory: str, size: int) -> File:
+    """Create the preallocated next file; its space is reserved but not durable. `DiskFullError` if there is none."""
+    path = preallocated_path(directory)
     if files.exists(path):
         files.unlink(path)
     try:
-        spare = files.open(path, exclusive=True)
+        preallocated = files.open(path, exclusive=True)
         try:
-            spare.allocate(size)
+            preallocated.allocate(size)
         except OSError:
-            spare.close()
+            preallocated.close()
             files.unlink(path)
             raise
     except OSError as error:
@@ -139,27 +139,27 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
             f"{directory}: no space for another WAL file of {size} bytes; "
             "free space, or let a checkpoint drop old files"
         ) from error
-    return spare
+    return preallocated
 
 
-def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> WalFile:
-    """Make a prepared file the one that its preface says; it gets its name when everything before it is durable."""
+def activate_file(files: Files, directory: str, preallocated: File, preface: Preface) -> WalFile:
+    """Turn the preallocated file into the log file that the preface describes; everything before it must be durable."""
     first_at = WalAddress(preface.first)
     path = wal_path(directory, first_at)
     try:
-        write_all(spare, [preface.encode()], 0)
-        spare.sync()
-        files.rename(spare_path(directory), path)
+        write_all(preallocated, [preface.encode()], 0)
+        preallocated.sync()
+        files.rename(preallocated_path(directory), path)
         files.sync_directory(directory)
     except OSError as error:
         raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
     try:
-        # Opened again, so that messages about it name the file it is now.
+        # Open it again, so that messages about it use its new name.
         file = files.open(path)
     except OSError as error:
         if not is_exhausted(error):
             raise FatalError(f"{path}: opening a new WAL file failed ({error.strerror}); stop and recover") from error
-        file = spare
+        file = preallocated
     else:
-        spare.close()
+        preallocated.close()
     return WalFile(file, first_at, preface.salt, preface.size, preface.size)

@@ -1,7 +1,7 @@
-"""The files that a writer of the write-ahead log has: which there are, and those of them that are open.
+"""The list of files of a write-ahead log, and the open handles of those that were read.
 
-A file is opened when somebody reads a batch back from it, and stays open until it is dropped. The writer says which of
-them may go. This module must not know epochs, nor what is durable.
+A file is opened at the first read of a batch from it, and stays open until it is dropped. The writer decides which
+files to drop. This module must not know epochs, nor what is durable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WalHandles:
         self._open: dict[WalAddress, File] = {}
 
     def add(self, current: WalFile) -> None:
-        """Take in the file that is written on; a file of the same address was replaced by it."""
+        """Add the file that is written next; it replaces a file of the same address."""
         if self.starts and self.starts[-1] == current.first_at:
             self._close(current.first_at)
         else:
@@ -35,7 +35,7 @@ class WalHandles:
         self._open[current.first_at] = current.file
 
     def locate(self, at: WalAddress, end_at: WalAddress) -> tuple[File, int]:
-        """The file an address lies in, and the position there; the log ends at `end_at`."""
+        """The file that holds an address, and the position there; the log ends at `end_at`."""
         index = bisect_right(self.starts, at) - 1
         if index < 0 or at >= end_at:
             first_at = self.starts[0] if self.starts else end_at
@@ -47,14 +47,14 @@ class WalHandles:
         return file, DATA_START + at - first_at
 
     def drop_oldest(self) -> None:
-        """Remove the oldest file; its name is gone for good once the directory is synced."""
+        """Remove the oldest file; that is durable once the directory is synced."""
         first_at = self.starts[0]
         self._close(first_at)
         remove_if_there(self._files, wal_path(self._directory, first_at))
         del self.starts[0]
 
     def close(self) -> None:
-        """Give all files back."""
+        """Close all files."""
         for file in self._open.values():
             file.close()
 

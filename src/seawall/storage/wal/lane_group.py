@@ -1,14 +1,14 @@
-"""All lanes of a data directory as one: sealed together, gathered in ticket order, durable together.
+"""All lanes of a data directory as one group: sealed together, gathered in ticket order, durable together.
 
-One epoch is one group commit: `seal` closes it in every lane that holds something, `gather` hands out its pieces for
-one vectored write, and after the sync has returned `mark_durable` completes it. Nothing else makes an epoch durable:
-not the seal, not the write. A lone worker waits for nobody: an epoch is sealed on demand, never by a timer.
+One epoch is one group commit: `seal` closes it in every lane with staged batches, `gather` returns its buffers for one
+vectored write, and `mark_durable` completes it after the sync has returned. Nothing else makes an epoch durable: not
+the seal, not the write. Epochs are sealed on demand, never by a timer, so a single worker never waits for others.
 
-The next epoch may be sealed while one is being written, and is gathered when that one is durable. If a lane must drain,
-all lanes are drained together, since the order of tickets runs through all of them.
+The next epoch may be sealed while one is being written; it is gathered when that one is durable. If a lane must drain,
+all lanes drain together, since tickets order the batches of all lanes.
 
 An epoch is durable only after `mark_durable` of it or of a later one; one is written at a time. Tickets are unique over
-all lanes, and each epoch's are higher than those of every one before it.
+all lanes, and those of an epoch are higher than those of every earlier one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seawall.storage.wal.lanes import DEFAULT_SETTINGS, NO_TRACE, Lane
 
 
 class LaneGroup:
-    """Lanes 0 to `lane_count` − 1 under one count of epochs. One caller at a time; workers append to their own lane."""
+    """Lanes 0 to `lane_count` − 1 with common epoch numbers. Not thread-safe; workers append to their own lane."""
 
     __slots__ = ("_durable_epoch", "_gathered", "_lanes", "_last_epoch", "_last_ticket", "_sealed")
 
@@ -61,51 +61,51 @@ class LaneGroup:
 
     @property
     def must_drain(self) -> bool:
-        """Whether a lane takes nothing before a serialized drain."""
+        """True if a lane refuses appends until a serialized drain."""
         return any(lane.must_drain for lane in self._lanes)
 
     def lane(self, core_id: int) -> Lane:
-        """The lane of a worker; a core id without one is an error, never somebody else's lane."""
+        """The lane of a worker; a core id without a lane is an error, never the lane of another worker."""
         if not 0 <= core_id < len(self._lanes):
             raise NotFoundError(f"core {core_id} has no lane: there are {len(self._lanes)}, from 0")
         return self._lanes[core_id]
 
     def is_durable(self, epoch: LaneEpoch) -> bool:
-        """Whether everything of an epoch is safe."""
+        """True if an epoch is durable."""
         return epoch <= self._durable_epoch
 
     def seal(self, epoch: LaneEpoch) -> None:
-        """Close an epoch in every lane that holds something."""
+        """Close an epoch in every lane with staged batches."""
         self._check_epoch(epoch)
         if self._sealed is not None or self.must_drain or self._is_draining():
-            raise WrongStateError(f"epoch {epoch} cannot be sealed: {self._situation()}")
+            raise WrongStateError(f"epoch {epoch} cannot be sealed: {self._state_text()}")
         for lane in self._lanes:
             if lane.has_unsealed:
                 lane.seal_active(epoch)
         self._sealed = self._last_epoch = epoch
 
     def gather(self, epoch: LaneEpoch, now_us: int) -> LaneFlush:
-        """The sealed epoch of all lanes, in ticket order, to be written."""
+        """The sealed epoch of all lanes, in ticket order, for the caller to write."""
         if self._sealed != epoch or self._gathered is not None:
-            raise WrongStateError(f"epoch {epoch} cannot be gathered: {self._situation()}")
+            raise WrongStateError(f"epoch {epoch} cannot be gathered: {self._state_text()}")
         sealed = [lane for lane in self._lanes if lane.active_state.phase is LanePhase.SEALED]
         self._sealed = None
         return self._gather(epoch, [lane.begin_flush(now_us) for lane in sealed])
 
     def drain(self, epoch: LaneEpoch, now_us: int) -> LaneFlush:
-        """Everything that any lane holds, in ticket order, to be written under one new epoch.
+        """Everything that the lanes hold, in ticket order, for the caller to write as one new epoch.
 
-        An epoch that was sealed or gathered and is not durable becomes part of this one.
+        A sealed or gathered epoch that is not durable becomes part of this one.
         """
         self._check_epoch(epoch)
         if self._is_draining():
-            raise WrongStateError(f"a drain under epoch {epoch} cannot begin in another: {self._situation()}")
+            raise WrongStateError(f"a drain under epoch {epoch} cannot begin in another: {self._state_text()}")
         self._last_epoch = epoch
         self._sealed = None
         return self._gather(epoch, [lane.begin_drain(epoch, now_us) for lane in self._lanes])
 
     def mark_durable(self, epoch: LaneEpoch, now_us: int) -> None:
-        """The gathered epoch is written and its sync has returned."""
+        """Complete the gathered epoch; call it after the epoch is written and its sync has returned."""
         flush = self._flushing(epoch)
         for lane in self._lanes:
             if lane.flush_state is not WRITABLE:
@@ -116,7 +116,7 @@ class LaneGroup:
         self._durable_epoch = epoch
 
     def fail(self, epoch: LaneEpoch, error_code: str, now_us: int) -> None:
-        """Writing or syncing the gathered epoch failed: all of it stays, and it is not durable."""
+        """Record that writing or syncing the gathered epoch failed: it stays staged, and is not durable."""
         self._flushing(epoch)
         for lane in self._lanes:
             if lane.flush_state is not WRITABLE:
@@ -133,7 +133,7 @@ class LaneGroup:
 
     def _flushing(self, epoch: LaneEpoch) -> LaneFlush:
         if self._gathered is None or self._gathered.epoch != epoch:
-            raise WrongStateError(f"epoch {epoch} is not being written: {self._situation()}")
+            raise WrongStateError(f"epoch {epoch} is not being written: {self._state_text()}")
         return self._gathered
 
     def _is_draining(self) -> bool:
@@ -143,7 +143,7 @@ class LaneGroup:
         if epoch <= self._last_epoch:
             raise WrongStateError(f"epoch {epoch} is not new: the last was {self._last_epoch} (INV-LANE-TICKETS)")
 
-    def _situation(self) -> str:
+    def _state_text(self) -> str:
         gathered = "none" if self._gathered is None else self._gathered.epoch
         drain = "; a drain is due" if self.must_drain else ""
         sealed = "none" if self._sealed is None else self._sealed

@@ -1,4 +1,4 @@
-"""The memory of a lane: small pieces back to back, large ones by reference, and what is handed out to be written."""
+"""The staging memory of a lane: it copies small batches into one buffer and references large ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seawall.core.types import LaneEpoch
 
 @dataclass(slots=True)
 class LaneRun:
-    """Batches with consecutive tickets that lie back to back: `memory[start:end]`."""
+    """Contiguous batches with consecutive tickets: `memory[start:end]`."""
 
     memory: memoryview
     start: int
@@ -25,7 +25,7 @@ class LaneRun:
 
 
 class LaneSpace(NamedTuple):
-    """Free bytes of a lane: `array[start:]`, for whoever writes a batch in place."""
+    """Free bytes of a lane, `array[start:]`, to write a batch in place."""
 
     array: npt.NDArray[np.uint8]
     start: int
@@ -33,7 +33,7 @@ class LaneSpace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneFlush:
-    """What is written under one epoch: runs by rising tickets. Nobody changes them before the flush is complete."""
+    """The runs that one epoch writes, by rising tickets. They do not change before the flush is complete."""
 
     epoch: LaneEpoch
     runs: tuple[LaneRun, ...]
@@ -45,7 +45,7 @@ class LaneFlush:
 
     @property
     def batch_count(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return sum(run.last_ticket - run.first_ticket + 1 for run in self.runs)
 
     @property
@@ -59,7 +59,7 @@ class LaneFlush:
         return self.runs[-1].last_ticket if self.runs else None
 
     def pieces(self) -> list[memoryview]:
-        """The bytes for one vectored write; what lies back to back in memory is one piece."""
+        """The buffers for one vectored write; contiguous runs are joined."""
         pieces: list[memoryview] = []
         previous: LaneRun | None = None
         start = 0
@@ -74,31 +74,31 @@ class LaneFlush:
 
 
 class Staging:
-    """A buffer that small batches are copied into, and the runs in it and beside it."""
+    """A buffer for copies of small batches, and the list of runs, in the buffer or referenced."""
 
     __slots__ = ("_array", "_memory", "_referenced", "_used", "runs")
 
     def __init__(self, size: int) -> None:
-        # From numpy, which takes zeroed pages as they are touched: a lane that is hardly used costs hardly anything.
+        # numpy gets zeroed pages lazily, as they are touched: a lane that is hardly used costs hardly any memory.
         self._array = np.zeros(size, np.uint8)
         self._memory = self._array.data
         self.reset()
 
     def reset(self) -> None:
-        """Give all of it back."""
+        """Empty it."""
         self._used = 0
         self._referenced = 0
         self.runs: list[LaneRun] = []
 
     def has_space(self, length: int) -> bool:
-        """Whether a piece of that length can be taken."""
+        """True if batches of that length can be added."""
         if length < limits.LARGE_BATCH_SIZE:
             return self._used + length <= self._memory.nbytes
-        # One reference always fits, however long: a batch larger than the lane must not wait for ever.
+        # One reference always fits, however long: a batch larger than the lane must not wait forever.
         return self._referenced == 0 or self._referenced + length <= self._memory.nbytes
 
     def take(self, data: memoryview, first_ticket: int, last_ticket: int) -> None:
-        """Take a piece: a copy of it, or where it is large a reference to it."""
+        """Add contiguous batches: a copy of small ones, a reference to large ones."""
         length = data.nbytes
         if length >= limits.LARGE_BATCH_SIZE:
             self._referenced += length
@@ -108,19 +108,19 @@ class Staging:
         self._extend(length, first_ticket, last_ticket)
 
     def space(self, length: int) -> LaneSpace | None:
-        """Where a small piece may be written in place."""
+        """Space to write small batches in place, or None."""
         return LaneSpace(self._array, self._used) if self._used + length <= self._memory.nbytes else None
 
     def written(self) -> memoryview:
-        """All small pieces, back to back."""
+        """All copied batches, contiguous."""
         return self._memory[: self._used].toreadonly()
 
     def take_written(self, length: int, first_ticket: int, last_ticket: int) -> None:
-        """Count in a piece that was written in place."""
+        """Add batches that were written in place."""
         self._extend(length, first_ticket, last_ticket)
 
     def _extend(self, length: int, first_ticket: int, last_ticket: int) -> None:
-        """Count in bytes that are in the memory already."""
+        """Add bytes that are in the buffer already."""
         start, end = self._used, self._used + length
         self._used = end
         last = self.runs[-1] if self.runs else None
@@ -132,6 +132,6 @@ class Staging:
 
 
 def runs_of(stagings: Iterable[Staging]) -> Iterator[LaneRun]:
-    """The runs of several memories, one after the other."""
+    """The runs of several stagings, in order."""
     for staging in stagings:
         yield from staging.runs

@@ -1,6 +1,6 @@
-"""The words of lanes: states, policies, outcomes, settings, and the event that every flush ends with.
+"""The value types of lanes: states, policies, outcomes, settings, and the event at the end of every flush.
 
-Values only; what they do is in `lanes` and `lane_group`.
+`lanes` and `lane_group` implement the behaviour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seawall.errors import InvalidInputError
 
 
 class LanePhase(Enum):
-    """What one half of a lane is doing."""
+    """The phase of one half of a lane."""
 
     WRITABLE = "writable"
     SEALED = "sealed"
@@ -38,22 +38,22 @@ WRITABLE = LaneState(LanePhase.WRITABLE)
 
 
 class LanePolicy(Enum):
-    """What happens to a batch that the active half cannot take."""
+    """What happens to a batch that does not fit the active half."""
 
     BLOCK_WRITER = "block_writer"
     ALLOCATE_OVERFLOW = "allocate_overflow"
 
 
 class LaneOutcome(Enum):
-    """What became of an append."""
+    """The result of an append."""
 
     ACCEPTED = "accepted"  #: in the active half
     QUEUED = "queued"  #: in the overflow
-    REFUSED = "refused"  #: nowhere: the worker keeps it and tries again after a flush
+    REFUSED = "refused"  #: not staged: the worker keeps it and tries again after a flush
 
 
 class FlushOutcome(Enum):
-    """What became of a flush."""
+    """The result of a flush."""
 
     FLUSHED = "flushed"
     DRAINED = "drained"
@@ -78,7 +78,7 @@ class LaneSettings:
 
 @dataclass(frozen=True, slots=True)
 class LaneTrace:
-    """What ties the events of lanes to the run they belong to."""
+    """The ids that connect lane events to the run they belong to."""
 
     trace_id: str = ""
     run_id: str = ""
@@ -88,7 +88,7 @@ class LaneTrace:
 
 @dataclass(frozen=True, slots=True)
 class LaneEvent:
-    """The end of one flush of one lane, good or bad."""
+    """The end of one flush of one lane, successful or failed."""
 
     trace_id: str
     run_id: str

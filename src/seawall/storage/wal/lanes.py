@@ -1,30 +1,30 @@
-"""Lanes: where each worker stages its batches until one group commit writes them all.
+"""Lanes: double-buffered staging areas in which each worker collects its batches for the next group commit.
 
-A lane belongs to one worker. It has two halves, one *active* (taking batches) and one for the *flush*, which is being
-written; when a flush begins they change places. What the active half has no room for goes to a bounded overflow or is
-refused, as the policy says. Small batches are copied in, so that a thousand of them are one piece of a vectored write;
-from LARGE_BATCH_SIZE bytes on a piece is held by reference, and whoever gave it leaves it unchanged until its epoch is
-durable. Each batch has a *ticket*, its number in the one order of all lanes (`lane_group` gathers in that order).
+A lane belongs to one worker. It has two halves: the *active* half takes batches, the *flush* half is being written; a
+flush swaps them. A batch that does not fit the active half goes to a bounded overflow or is refused, depending on the
+policy. Small batches are copied, so that a thousand of them are one buffer of a vectored write. From LARGE_BATCH_SIZE
+bytes on the lane references the caller's buffer, which must stay unchanged until its epoch is durable. Each batch has a
+*ticket*, its number in the common order of all lanes (`lane_group` gathers in that order).
 
-    active half   Writable ──seal_active(epoch)──► Sealed ──begin_flush──► it is the flush half now
+    active half   Writable ──seal_active(epoch)──► Sealed ──begin_flush──► becomes the flush half
     flush half    Flushing ──complete_flush──► empty, Writable          Flushing ──fail_flush──► Flushing
 
-An epoch holds what was appended before its seal, overflow included. What comes between seal and flush waits in the
-overflow and moves into the fresh active half when the flush begins: it is of the next epoch, never of the sealed one.
-When the overflow outgrows its bound the lane accepts nothing until it was drained serially: one flush of everything,
-the flush half first, then the active half, then the overflow.
+An epoch holds the batches that were appended before its seal, overflow included. Batches appended between seal and
+flush go to the overflow and move into the new active half when the flush begins: they belong to the next epoch, never
+to the sealed one. When the overflow exceeds its bound the lane refuses appends until a serialized drain: one flush of
+everything, the flush half first, then the active half, then the overflow.
 
-Lanes must not know threads, clocks or files: time is passed in, writing is their owner's, and an epoch is durable when
-the owner says so, which it does after its sync has returned. A crash loses what a lane holds: none of it was acked.
+Lanes must not know threads, clocks or files: the caller passes in the time, writes the flush, and reports an epoch as
+durable after its sync has returned. A crash loses what a lane holds; none of it was acknowledged.
 
 INV-LANE-TICKETS: a lane has one owner at a time, and its tickets and epochs rise.
 
 - Only the owner appends: by a token that no second worker can get.
 - A half is never Writable and Flushing at once, and the bytes of a flush do not change before the flush is complete.
-- A batch is accepted, queued or refused, and its worker learns which; what was taken is in one epoch.
-- An overflow beyond its bound always forces a serialized drain. That leaves both halves empty and Writable, and lifts
-  the force.
-- Workers on lanes of their own share nothing, so they never wait for each other; lanes have no lock.
+- A batch is accepted, queued or refused, and its worker learns which; a staged batch is in exactly one epoch.
+- An overflow beyond its bound always forces a serialized drain. The drain leaves both halves empty and Writable, and
+  the lane accepts appends again.
+- Workers on different lanes share nothing, so they never wait for each other; lanes have no lock.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from seawall.storage.wal.lane_types import (
     Observer,
 )
 
-#: What a lane has unless told otherwise.
+#: The defaults of a lane.
 DEFAULT_SETTINGS = LaneSettings()
 NO_TRACE = LaneTrace()
 
 
 class LaneOwner:
-    """The right to append to a lane, from `Lane.claim`; it is the object itself that counts."""
+    """The token that permits appends to a lane, from `Lane.claim`; compared by identity."""
 
     __slots__ = ("worker",)
 
@@ -63,7 +63,7 @@ class LaneOwner:
 
 
 class Lane:
-    """The staging of one worker. One caller at a time; `observer` is told of every flush that ends."""
+    """The staging area of one worker. Not thread-safe; calls `observer` at the end of every flush."""
 
     __slots__ = (
         *("_active", "_active_state", "_contention_count", "_flush", "_flush_half", "_flush_state", "_is_draining"),
@@ -101,22 +101,22 @@ class Lane:
 
     @property
     def active_state(self) -> LaneState:
-        """What the half that takes batches is doing."""
+        """The state of the half that takes batches."""
         return self._active_state
 
     @property
     def flush_state(self) -> LaneState:
-        """What the other half is doing."""
+        """The state of the other half."""
         return self._flush_state
 
     @property
     def flush(self) -> LaneFlush | None:
-        """The flush that has begun and is not complete; after a failure it can be written again from here."""
+        """The flush in progress, or None; after a failure it can be written again."""
         return self._flush
 
     @property
     def must_drain(self) -> bool:
-        """Whether the overflow has outgrown its bound, so that nothing is taken before a serialized drain."""
+        """True if the overflow exceeds its bound, so that appends are refused until a serialized drain."""
         return self._must_drain
 
     @property
@@ -126,28 +126,28 @@ class Lane:
 
     @property
     def has_unsealed(self) -> bool:
-        """Whether there are batches that belong to no epoch yet."""
+        """True if there are batches that belong to no epoch yet."""
         if self._is_draining:
             return False
         return bool(self._overflow or (self._active_state is WRITABLE and self._active.runs))
 
     @property
     def contention_count(self) -> int:
-        """How often a worker wanted this lane while another had it: 0 where each worker has its own."""
+        """How often a worker claimed this lane while another owned it: 0 if each worker has its own."""
         return self._contention_count
 
     @property
     def is_observed(self) -> bool:
-        """Whether somebody is told of every flush."""
+        """True if the lane has an observer."""
         return self._observer is not None
 
     def staged_bytes(self) -> memoryview:
-        """Small batches that are not durable yet: of the flush if one has begun, else of the half that takes more."""
+        """Copied batches that are not durable yet: of the flush in progress, else of the active half."""
         half = self._active if self._flush is None else self._flush_half
         return half.written()
 
     def claim(self, worker: str) -> LaneOwner:
-        """Make a worker the only one that appends here; `WrongStateError` while another is."""
+        """Make a worker the owner of this lane; `WrongStateError` while another one is."""
         if self._owner is not None:
             self._contention_count += 1
             raise WrongStateError(f"lane {self.core_id} belongs to {self._owner.worker}, {worker} cannot have it")
@@ -155,26 +155,26 @@ class Lane:
         return self._owner
 
     def release(self, owner: LaneOwner) -> None:
-        """Give the lane back; what was appended stays in it."""
+        """Release the lane; staged batches stay in it."""
         self._check_owner(owner)
         self._owner = None
 
     def append(self, owner: LaneOwner, data: ReadableBuffer, first_ticket: int, count: int = 1) -> LaneOutcome:
-        """Stage `count` batches that lie back to back and have consecutive tickets: all of them or none."""
+        """Stage `count` contiguous batches with consecutive tickets: all of them or none."""
         self._check_owner(owner)
         view = memoryview(data)
         if count < 1 or not view.nbytes:
             raise InvalidInputError(f"an append of {count} batches in {view.nbytes} bytes: neither may be 0")
         check(first_ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {first_ticket}")
-        outcome = self._place(view, first_ticket, first_ticket + count - 1)
+        outcome = self._stage(view, first_ticket, first_ticket + count - 1)
         if outcome is not LaneOutcome.REFUSED:
             self._last_ticket = first_ticket + count - 1
         return outcome
 
     def space(self, owner: LaneOwner, length: int) -> LaneSpace | None:
-        """Where small batches of that length may be written in place; None if the active half cannot take them.
+        """Space to write small batches of that length in place; None if they do not fit the active half.
 
-        `take` makes it part of the lane. Whoever has the bytes already uses `append`.
+        `take` adds them to the lane. Use `append` for bytes that exist already.
         """
         self._check_owner(owner)
         if self._active_state is not WRITABLE or self._must_drain or self._overflow:
@@ -182,14 +182,14 @@ class Lane:
         return self._active.space(length)
 
     def take(self, owner: LaneOwner, length: int, first_ticket: int, count: int = 1) -> None:
-        """Take the batches that were written, back to back, into the last `room`."""
+        """Add the contiguous batches that were written into the last `space`."""
         self._check_owner(owner)
         check(first_ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {first_ticket}")
         self._last_ticket = first_ticket + count - 1
         self._active.take_written(length, first_ticket, self._last_ticket)
 
     def seal_active(self, epoch: LaneEpoch) -> None:
-        """Close the epoch: what was taken so far, overflow included, belongs to it."""
+        """Close the epoch: it gets all batches staged so far, overflow included."""
         if self._active_state is not WRITABLE or self._must_drain:
             raise self._refusal(f"seal epoch {epoch}")
         self._check_epoch(epoch)
@@ -198,7 +198,7 @@ class Lane:
         self._sealed_overflow, self._overflow, self._overflow_bytes = self._overflow, [], 0
 
     def begin_flush(self, now_us: int) -> LaneFlush:
-        """Hand out the sealed epoch; the halves change places and the waiting overflow is taken into the new one."""
+        """Return the sealed epoch for writing; swap the halves and move the overflow into the new active half."""
         epoch = self._active_state.epoch
         if self._active_state.phase is not LanePhase.SEALED or self._flush_state is not WRITABLE or epoch is None:
             raise self._refusal("begin a flush")
@@ -212,8 +212,11 @@ class Lane:
         return flush
 
     def begin_drain(self, epoch: LaneEpoch, now_us: int) -> LaneFlush:
-        """Hand out everything under one new epoch: flush half, active half, overflow. Until it is complete the lane
-        takes nothing. A flush that has begun is part of it, and is not completed apart."""
+        """Return everything as one new epoch for writing: flush half, active half, overflow.
+
+        The lane refuses appends until the drain is complete. A flush in progress becomes part of it, and is not
+        completed separately.
+        """
         if self._is_draining:
             raise self._refusal(f"drain under epoch {epoch}")
         self._check_epoch(epoch)
@@ -227,7 +230,7 @@ class Lane:
         return self._flush
 
     def complete_flush(self, now_us: int) -> None:
-        """What was handed out is written: its memory is free again, and after a drain the lane is as new."""
+        """Free the memory of a flush that was written; after a drain the whole lane is empty."""
         flush = self._flushing("complete a flush")
         state, outcome = self._flush_state, FlushOutcome.FLUSHED
         if self._is_draining:
@@ -239,17 +242,17 @@ class Lane:
         self._flush_half.reset()
         self._flush_state = WRITABLE
         self._flush = None
-        self._tell(flush, state, outcome, now_us, None)
+        self._report(flush, state, outcome, now_us, None)
 
     def fail_flush(self, error_code: str, now_us: int) -> None:
-        """Writing failed: the lane stays Flushing and keeps the bytes; nobody is told that they are safe."""
+        """Record that writing failed: the lane stays Flushing and keeps the bytes, which are not durable."""
         flush = self._flushing("fail a flush")
-        self._tell(flush, self._flush_state, FlushOutcome.FAILED, now_us, error_code)
+        self._report(flush, self._flush_state, FlushOutcome.FAILED, now_us, error_code)
 
-    def _place(self, data: memoryview, first_ticket: int, last_ticket: int) -> LaneOutcome:
+    def _stage(self, data: memoryview, first_ticket: int, last_ticket: int) -> LaneOutcome:
         if self._must_drain or self._is_draining:
             return LaneOutcome.REFUSED
-        # Behind a waiting overflow nothing goes into the active half, or a lane would reorder its own batches.
+        # While the overflow holds batches, nothing goes into the active half, or a lane would reorder its own batches.
         if self._active_state is WRITABLE and not self._overflow and self._active.has_space(data.nbytes):
             self._active.take(data, first_ticket, last_ticket)
             return LaneOutcome.ACCEPTED
@@ -263,7 +266,7 @@ class Lane:
         return LaneOutcome.QUEUED
 
     def _admit_overflow(self) -> None:
-        """Take waiting runs into the active half, in order, as long as they fit."""
+        """Move overflow runs into the active half, in order, as long as they fit."""
         for staging in self._overflow:
             while staging.runs:
                 run = staging.runs[0]
@@ -294,7 +297,7 @@ class Lane:
         states = f"active half {self._active_state}, flush half {self._flush_state}"
         return WrongStateError(f"lane {self.core_id} cannot {action}: {states}{drain}")
 
-    def _tell(
+    def _report(
         self, flush: LaneFlush, state: LaneState, outcome: FlushOutcome, now_us: int, error_code: str | None
     ) -> None:
         if self._observer is None:

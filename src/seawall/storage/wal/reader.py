@@ -1,14 +1,14 @@
-"""The reader of the write-ahead log: what it holds after any end, clean or not, and the repair of its tail.
+"""Reads the write-ahead log after a clean or unclean shutdown, and repairs its tail.
 
-`read_wal` walks the epochs in order. Where something stands that is no valid epoch (see `epochs`), at address x, there
-are two explanations, and synced_through tells them apart:
+`read_wal` walks the epochs in order. If the bytes at address x are not a valid epoch (see `epochs`), there are two
+explanations, and synced_through tells them apart:
 
-    damage      someone knew that the bytes at x were durable: a later epoch header says synced_through > x, or a later
-                file has a name, or the caller starts behind x. The range is reported as `Damage`
-                and reading goes on behind it. Of an epoch with a good header the batches before the first bad one are
-                still delivered, and it ends where its header says; otherwise the next valid header is looked for at
+    damage      the bytes at x were known to be durable: a later epoch header says synced_through > x, or a later file
+                has a name, or the caller starts after x. The reader reports the range as `Damage` and continues after
+                it. If the header of the epoch is valid, the reader still delivers the batches before the first bad
+                one, and continues at the end that the header states. Otherwise it searches the next valid header at
                 every byte, since lengths cannot be trusted any more.
-    torn tail   nobody knew: these bytes were never promised to anyone. The log ends at x.
+    torn tail   the bytes were never known to be durable, so they were never acknowledged. The log ends at x.
 
 After damage the next epoch may have any higher number; otherwise numbers must rise by one, so that bytes of an earlier
 tail can never pass for the continuation of a later one.
@@ -16,18 +16,18 @@ tail can never pass for the continuation of a later one.
 INV-WAL-NO-SILENT-END: recovery delivers or reports every byte that was known to be durable; it never takes damage for
 the end of the log.
 
-Reading changes nothing; reading twice gives the same. Repairing twice changes nothing either.
+Reading changes nothing and is repeatable. Repair is idempotent.
 
-A middle file that is missing or cut, or whose preface is damaged, is damage, and `Damage.is_file_lost` says so. If the
-last file is (the one before it says that there is one more), nobody knows which positions it used, so nothing can be
+A middle file that is missing or truncated, or whose preface is damaged, is damage with `Damage.is_file_lost`. If that
+happens to the last file (the one before it says that it exists), the positions it used are unknown, so nothing can be
 appended safely: `CorruptionError`, and a person must decide.
 
-Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
-window; every other one is looked at by itself. What comes out is the same either way.
+Speed: one kernel call per window verifies and lists all epochs that simply follow each other, which are nearly all;
+every other epoch is checked on its own. The result is the same.
 
-Memory: no more than the page cache has where files are mapped; else a window that fits the cache of a core, or one
-epoch where that is larger, which the size of its file bounds. And a row for each of 16,384 batches, or of one epoch.
-This module must not know what the batches mean.
+Memory: mapped files use only the page cache; otherwise the reader needs a window that fits the cache of a core, or one
+epoch if that is larger (its file bounds it). In addition a row for each of 16,384 batches, or of one epoch. This module
+must not know what the batches mean.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ from seawall.kernels.log.epochs import WAL_ROW, WalRows, is_zero, scan_epochs, v
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import BATCH_HEADER_SIZE, WAL_READ_SIZE
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress
-from seawall.storage.wal.files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
+from seawall.storage.wal.files import WalEnd, WalFile, open_wal_file, preallocated_path, wal_addresses, wal_path
 from seawall.storage.wal.window import WalWindow
 from seawall.wire.format.batches import BatchHeader, BatchSource, parse_batch_header
 from seawall.wire.format.frames import checksum
 
+#: An address past every log.
 _NOWHERE: Final = 1 << 64
 
-#: The way out where a file is lost.
+#: The remedy for a lost file, in messages.
 RESTORE: Final = "restore it from a backup"
 
-#: Batches that are handed out together, at the most, where an epoch has not more: 1.4 MiB of rows.
+#: Most batches in one run, unless a single epoch has more: 1.4 MiB of rows.
 _ROWS: Final = 16_384
 
 
@@ -74,22 +75,22 @@ class WalBatch:
 
     @property
     def header(self) -> BatchHeader:
-        """Its header, parsed when asked for."""
+        """Its header; parsed at each call."""
         return parse_batch_header(self.data, source=BatchSource.STORED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WalRun:
-    """Verified appends that follow each other in the log, a row (`WAL_ROW`) for each.
+    """Consecutive verified appends of the log, a row (`WAL_ROW`) for each.
 
-    The rows are the reader's: they hold until it is asked for the next part, and so does `batch`.
+    The reader owns the rows: they, and `batch`, are valid until the next part is read.
     """
 
     rows: WalRows
     log: WalFile
 
     def batch(self, index: int) -> WalBatch:
-        """One of them by itself, read again."""
+        """Read one of the batches again from the file."""
         at, position, size = self.rows[["at", "position", "size"]][index].tolist()
         data = read_exactly(self.log.file, size, self.log.file_position(at))
         if checksum(data[BATCH_HEADER_SIZE:]) != self.rows["block_crc"][index]:
@@ -99,16 +100,16 @@ class WalRun:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Addresses that were durable once and cannot be read any more."""
+    """A range of addresses that was durable and can no longer be read."""
 
     from_at: WalAddress
     to_at: WalAddress
     reason: str
-    #: Whether a file is missing, cut or unreadable as a whole, rather than bytes inside it damaged.
+    #: True if a whole file is missing, truncated or unreadable, rather than bytes inside it damaged.
     is_file_lost: bool = False
 
 
-#: What a log holds, batch by batch; and the same with appends in runs, controls by themselves.
+#: The content of a log batch by batch; and the same with appends in runs and controls one by one.
 WalItem: TypeAlias = WalBatch | Damage | WalEnd
 WalPart: TypeAlias = WalRun | WalItem
 
@@ -116,10 +117,10 @@ WalPart: TypeAlias = WalRun | WalItem
 def read_wal(
     files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, mapped: bool = False
 ) -> Iterator[WalItem]:
-    """Every batch at or behind `from_at`, and every damage, in order; a `WalEnd` comes last and always.
+    """Every batch from `from_at` on, and every damage, in order; a `WalEnd` is always the last item.
 
-    `from_at` is where the caller's own state ends; everything below it is known to have been durable. `mapped` lets
-    files be mapped, which only a process that serves nobody yet may do (`io.disk.mapped`).
+    `from_at` is the end of the caller's own state; everything below it is known to have been durable. `mapped` permits
+    mapping files, which only a process that does not serve clients yet may do (`io.disk.mapped`).
     """
     for part in read_runs(files, directory, directory_id, from_at, mapped=mapped):
         if isinstance(part, WalRun):
@@ -131,26 +132,26 @@ def read_wal(
 def read_runs(
     files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, mapped: bool = False
 ) -> Iterator[WalPart]:
-    """The same, for whoever takes appends many at a time."""
+    """Like `read_wal`, with appends in runs of many batches."""
     return _Walk(files, directory, directory_id, from_at, is_mapped=mapped).run()
 
 
 def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) -> WalEnd:
-    """Discard what follows the end that `read_wal` found, make the rest durable, and return the end to start from.
+    """Discard the bytes after the end that `read_wal` found, make the rest durable, and return the end to start from.
 
-    Zeros are written, not cut off: space once reserved is never given back. Repeating it, also after a crash inside it,
-    comes to the same bytes.
+    It overwrites them with zeros instead of truncating the file, which keeps the reserved space. It is idempotent, even
+    after a crash inside it.
     """
-    if files.exists(spare_path(directory)):
-        files.unlink(spare_path(directory))
+    if files.exists(preallocated_path(directory)):
+        files.unlink(preallocated_path(directory))
     starts = wal_addresses(files, directory)
     if starts:
         check(starts[-1] <= end.at, "INV-WAL-NO-SILENT-END", f"a file begins at {starts[-1]}, the end is {end.at}")
         log = open_wal_file(files, directory, starts[-1], directory_id, read_only=False)
         try:
             window = WalWindow(log)
-            # A sync that failed may have left bytes that only the page cache holds and that no later sync would write,
-            # because the kernel takes them for written. Written again, they become durable with the others.
+            # After a failed sync, bytes may be in the page cache only, and no later sync would write them, because the
+            # kernel considers them clean. Writing them again makes them durable with the others.
             at = max(end.synced_through, log.first_at)
             while at < end.at:
                 data = window.read(at, min(WAL_READ_SIZE, end.at - at))
@@ -160,7 +161,7 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
                 if not is_zero(np.frombuffer(data, np.uint8), 0, len(data)):
                     write_all(log.file, [bytes(len(data))], log.file_position(at))
                 at = WalAddress(at + len(data))
-            # Also where nothing was torn: a killed process may have left pages that only the cache holds.
+            # Needed even without a torn tail: a killed process may have left pages that are only in the page cache.
             log.file.sync()
         finally:
             log.file.close()
@@ -169,7 +170,7 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
 
 
 class _Walk:
-    """One reading of a log: what the epochs so far have said."""
+    """One pass over a log, with the state that the epochs so far define."""
 
     def __init__(
         self, files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, is_mapped: bool
@@ -179,23 +180,23 @@ class _Walk:
         self._directory = directory
         self._directory_id = directory_id
         self._from_at = from_at
-        #: Number of the last epoch; None where none was seen and the first may have any.
+        #: Number of the last epoch; None if none was seen and the first may have any number.
         self._epoch: LaneEpoch | None = None
-        #: Whether the next number must be exactly one more.
+        #: True if the next number must be exactly one more.
         self._is_strict = True
         self._position = Position(0)
         self._timestamp_ns = TimestampNs(0)
         self._is_clean = False
         self._synced_through = from_at
         self._is_searched = False
-        #: From here to the end of the last file there are zeros, as far as that is known.
+        #: The bytes from here to the end of the last file are known to be zeros.
         self._zero_from = WalAddress(_NOWHERE)
         self._memory: Bytes = np.zeros(0, np.uint8)
         self._rows: WalRows = np.zeros(_ROWS, WAL_ROW)
         self._walk = np.zeros(kernels.WALK_SIZE, np.int64)
 
     def run(self) -> Iterator[WalPart]:
-        """The whole reading."""
+        """All parts of the log."""
         starts = wal_addresses(self._files, self._directory)
         if not starts:
             if self._from_at:
@@ -206,7 +207,7 @@ class _Walk:
             self._is_clean = True
             yield self._end(WalAddress(0))
             return
-        # The file ahead of `from_at` is read too, and not delivered: it knows the number and position due next.
+        # The file before `from_at` is read but not delivered: it has the last epoch number and position.
         index = max(0, bisect_left(starts, self._from_at) - 1)
         at = starts[index]
         if at == 0:
@@ -214,57 +215,57 @@ class _Walk:
         missing = f"{self._directory}: the WAL file with address {self._from_at} is missing"
         yield from self._damage(self._from_at, at, missing, is_file_lost=True)
         self._synced_through = max(self._synced_through, starts[-1])
-        for following in [*starts[index + 1 :], None]:
-            at = yield from self._read_file(starts[index], following)
+        for next_file_at in [*starts[index + 1 :], None]:
+            at = yield from self._read_file(starts[index], next_file_at)
             index += 1
         if self._epoch is None and self._from_at:
             raise CorruptionError(
                 f"{self._directory}: the WAL file with the last commit before address {self._from_at} is missing, "
-                f"which numbers go on from; {RESTORE}"
+                f"which has the number to continue from; {RESTORE}"
             )
-        # Damage may end the log before the caller's knowledge does: what it lacks was absorbed long ago.
+        # Damage may end the log before `from_at`; the caller's state already includes what is missing.
         yield self._end(max(at, self._from_at))
 
-    def _read_file(self, first_at: WalAddress, following: WalAddress | None) -> Generator[WalPart, None, WalAddress]:
-        """Everything in one file; the address where it ends, or for the last one where the log does."""
+    def _read_file(self, first_at: WalAddress, next_file_at: WalAddress | None) -> Generator[WalPart, None, WalAddress]:
+        """The parts of one file; returns the address where it ends, or for the last file where the log ends."""
         try:
             log = open_wal_file(self._files, self._directory, first_at, self._directory_id, read_only=True)
         except CorruptionError as error:
-            if following is None:
+            if next_file_at is None:
                 raise CorruptionError(f"{error}; {RESTORE}") from error
             self._is_strict = False
-            yield from self._damage(first_at, following, str(error), is_file_lost=True)
-            return following
+            yield from self._damage(first_at, next_file_at, str(error), is_file_lost=True)
+            return next_file_at
         mapped = map_part(log.file, 0, log.size) if self._is_mapped else None
-        window = WalWindow(log, following, self._memory, mapped)
+        window = WalWindow(log, next_file_at, self._memory, mapped)
         try:
-            if following is None:
+            if next_file_at is None:
                 self._require_whole(log)
             at = yield from self._read_epochs(window)
-            if following is None:
+            if next_file_at is None:
                 self._is_clean = self._is_clean and self._is_zero_from(window, at)
                 return at
-            if at < following:
+            if at < next_file_at:
                 self._is_strict = False
                 reason = _cut(log) if log.is_cut else f"{log.file.path}: nothing valid up to the next file"
-                yield from self._damage(at, following, reason, is_file_lost=log.is_cut)
-            return following
+                yield from self._damage(at, next_file_at, reason, is_file_lost=log.is_cut)
+            return next_file_at
         finally:
             self._memory = window.memory
             log.file.close()
 
     def _require_whole(self, log: WalFile) -> None:
-        """Refuse a last file that was cut, or that ends before what the caller knows of."""
+        """Refuse a last file that was truncated, or that ends before the caller's state does."""
         if log.is_cut:
             raise CorruptionError(f"{_cut(log)}, so commits at its end may be lost; {RESTORE}")
         if log.limit_at < self._from_at:
             raise CorruptionError(
-                f"{self._directory}: the WAL file behind {log.file.path} is missing: a snapshot was made at address "
+                f"{self._directory}: the WAL file after {log.file.path} is missing: a snapshot was taken at address "
                 f"{self._from_at}; {RESTORE}"
             )
 
     def _read_epochs(self, window: WalWindow) -> Generator[WalPart, None, WalAddress]:
-        """Epoch by epoch, over damage, to the end of the file or of the log."""
+        """The epochs of a file, skipping damage; returns the end of the file or of the log."""
         at = window.log.first_at
         while at < window.limit_at:
             if self._epoch is not None and self._is_strict:
@@ -277,7 +278,7 @@ class _Walk:
             if header is not None and not self._follows(header):
                 header = None
             if header is not None and header.is_continued:
-                return (yield from self._lost_behind(window, at))
+                return (yield from self._skip_missing_file(window, at))
             good, good_to = 0, at
             if header is not None:
                 good, good_to = self._verify(window, at, header)
@@ -290,7 +291,7 @@ class _Walk:
                 return at
             if header is None:
                 next_at = self._next_epoch(window, at)
-                is_lost = window.log.is_cut and next_at == window.following
+                is_lost = window.log.is_cut and next_at == window.next_file_at
                 reason = _cut(window.log) if is_lost else f"{window.log.file.path}: no valid epoch header"
                 yield from self._damage(at, next_at, reason, is_file_lost=is_lost)
             else:
@@ -301,19 +302,19 @@ class _Walk:
             at = next_at
         return at
 
-    def _lost_behind(self, window: WalWindow, at: WalAddress) -> Generator[Damage, None, WalAddress]:
-        """A file says that the log continues in one that is not there: where the next one begins."""
+    def _skip_missing_file(self, window: WalWindow, at: WalAddress) -> Generator[Damage, None, WalAddress]:
+        """Report the missing file in which the log continues; returns the start of the next existing one."""
         missing = wal_path(self._directory, at)
-        if window.following is None:
+        if window.next_file_at is None:
             raise CorruptionError(
                 f"{missing} is missing: {window.log.file.path} says that the log continues in it; {RESTORE}"
             )
         self._is_strict = False
-        yield from self._damage(at, window.following, f"{missing} is missing", is_file_lost=True)
-        return window.following
+        yield from self._damage(at, window.next_file_at, f"{missing} is missing", is_file_lost=True)
+        return window.next_file_at
 
     def _scan(self, window: WalWindow, at: WalAddress, epoch: LaneEpoch) -> WalAddress:
-        """Take all epochs in the window that plainly follow one; where that ends. Their batches are in `_rows`."""
+        """Accept all epochs in the window that simply follow `epoch`; returns their end. `_rows` has their batches."""
         walk = self._walk
         walk[:] = 0
         walk[kernels.WALK_EPOCH] = epoch
@@ -340,7 +341,7 @@ class _Walk:
         return at
 
     def _follows(self, header: EpochHeader) -> bool:
-        """Whether an epoch may come next."""
+        """True if an epoch may be the next one."""
         if header.first_position < self._position:
             return False
         if self._epoch is None:
@@ -356,7 +357,7 @@ class _Walk:
         self._synced_through = max(self._synced_through, header.synced_through)
 
     def _verify(self, window: WalWindow, at: WalAddress, header: EpochHeader) -> tuple[int, WalAddress]:
-        """Good batches at the beginning of an epoch, which then are in `_rows`, and where they end."""
+        """The number of valid batches at the beginning of an epoch, now in `_rows`, and the address after them."""
         if self._rows.size < header.batch_count:
             self._rows = np.zeros(header.batch_count, WAL_ROW)
         first_at = WalAddress(at + EPOCH_HEADER_SIZE)
@@ -377,7 +378,7 @@ class _Walk:
         return good, WalAddress(int(last["at"]) + int(last["size"]))
 
     def _deliver(self, window: WalWindow, rows: WalRows) -> Iterator[WalRun | WalBatch]:
-        """Verified batches, as far as they were asked for."""
+        """Yield verified batches from `from_at` on."""
         if rows.size and rows["at"][0] < self._from_at:
             rows = rows.take(np.flatnonzero(rows["at"] >= self._from_at))
         start = 0
@@ -391,13 +392,13 @@ class _Walk:
     def _damage(
         self, from_at: WalAddress, to_at: WalAddress, reason: str, *, is_file_lost: bool = False
     ) -> Iterator[Damage]:
-        """The part of a damaged range that was asked for, if there is any."""
+        """Yield the part of a damaged range from `from_at` on, if there is any."""
         from_at = max(from_at, self._from_at)
         if from_at < to_at:
             yield Damage(from_at, to_at, reason, is_file_lost)
 
     def _was_synced(self, window: WalWindow, at: WalAddress) -> bool:
-        """Whether anybody knew the byte at this address to be durable. The rest of the last file is searched once."""
+        """True if the byte at this address was known to be durable. Searches the rest of the last file once."""
         if self._synced_through <= at and not self._is_searched and not self._is_zero_from(window, at):
             self._is_searched = True
             for _, header in window.headers(WalAddress(at + 1)):
@@ -405,16 +406,16 @@ class _Walk:
         return self._synced_through > at
 
     def _next_epoch(self, window: WalWindow, at: WalAddress) -> WalAddress:
-        """Where reading goes on behind a header that is damaged."""
+        """The address where reading continues after a damaged header."""
         self._is_strict = False
         for found, header in window.headers(WalAddress(at + 1)):
             if self._follows(header):
                 return found
-        # Nothing more in this file: all up to the next one is lost, or in the last as much as anybody knew of.
-        return min(window.limit_at, self._synced_through) if window.following is None else window.following
+        # No epoch in the rest of this file: all up to the next file is lost, or, in the last one, all that was durable.
+        return min(window.limit_at, self._synced_through) if window.next_file_at is None else window.next_file_at
 
     def _is_zero_from(self, window: WalWindow, at: WalAddress) -> bool:
-        """Whether nothing was ever written from an address to the end of the file; what was found out is kept."""
+        """True if the bytes from an address to the end of the file are zeros; the result is cached."""
         first_at = at
         limit_at = min(window.limit_at, self._zero_from)
         while at < limit_at:

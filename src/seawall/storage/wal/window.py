@@ -1,10 +1,10 @@
-"""A window on one file of the write-ahead log: its addresses, seen through its pages or read into one buffer.
+"""A sliding window over one log file, addressed by log address: a mapped file, or one buffer that is read into.
 
-Where a file can be mapped (`io/disk/mapped.py`) the window moves over it and no byte is copied: copying is most of what
-reading a log costs. Where it cannot, or where its pages are not to be had, they are read in pieces that fit the cache.
+If the file can be mapped (`io/disk/mapped.py`), the window moves over it and copies nothing: copying is most of the
+cost of reading a log. Otherwise, or if loading its pages fails, the window reads pieces that fit the CPU cache.
 
-What `read` and `load` give holds until the next call of either. Nothing outside the file is shown, and nothing at or
-behind the next file. This module must not know which epochs are part of the log.
+The results of `read` and `load` are valid until the next call of either. The window ends at the end of the file or at
+the start of the next file. This module must not know which epochs are part of the log.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _EMPTY: Final[Bytes] = np.zeros(0, np.uint8)
 
 
 class WalWindow:
-    """Addresses of one file, up to its end or the next file."""
+    """The addresses of one file, up to its end or the next file."""
 
-    __slots__ = ("_at", "_filled", "_mapped", "_shown", "_view", "buffer", "following", "limit_at", "log", "memory")
+    __slots__ = ("_at", "_filled", "_mapped", "_shown", "_view", "buffer", "limit_at", "log", "memory", "next_file_at")
 
     def __init__(
         self,
         log: WalFile,
-        following: WalAddress | None = None,
+        next_file_at: WalAddress | None = None,
         memory: Bytes = _EMPTY,
         mapped: MappedPart | None = None,
     ) -> None:
-        """`memory` is that of a window not used any more: new memory costs more than reading into it.
+        """`memory` is reused from an earlier window: allocating memory costs more than reading into it.
 
-        `mapped` is all of the file, if that is possible.
+        `mapped` is the whole file, if it could be mapped.
         """
         self.log = log
-        self.following = following
-        self.limit_at = log.limit_at if following is None else min(log.limit_at, following)
-        #: What is read into.
+        self.next_file_at = next_file_at
+        self.limit_at = log.limit_at if next_file_at is None else min(log.limit_at, next_file_at)
+        #: The buffer for reads.
         self.memory = memory
         self._mapped = mapped
-        #: What is looked at, memory or mapped: its first byte is that of address `_at`, which a mapped file has not,
-        #: and it holds what it should from `_shown` up to `_filled`.
+        #: The window, memory or mapped file. Its first byte has address `_at` (negative for a mapped file, which
+        #: begins with the preface), and its bytes are valid from `_shown` up to `_filled`.
         self.buffer = memory if mapped is None else mapped.bytes
         self._view = self.buffer.data
         self._at = int(log.first_at) if mapped is None else -log.file_position(WalAddress(0))
@@ -56,7 +56,7 @@ class WalWindow:
         self._filled = 0
 
     def load(self, at: WalAddress, length: int) -> tuple[int, int]:
-        """Have `length` bytes from an address, all below the limit, in the buffer: where they begin, and its end."""
+        """Load `length` bytes from an address, all below the limit; returns their offset in `buffer` and its end."""
         start = at - self._at
         if start < self._shown or start + length > self._filled:
             self._fill(at, length)
@@ -86,9 +86,9 @@ class WalWindow:
             found = self._find(WalAddress(found + 1))
 
     def _find(self, at: WalAddress) -> WalAddress | None:
-        """The first address from `at` on where a header with salt and checksum of this file stands."""
+        """The first address from `at` on with a header that has a valid checksum and the salt of this file."""
         while self.limit_at - at >= EPOCH_HEADER_SIZE:
-            # What is left of the window first: after a header was found, the search goes on one byte behind it.
+            # Search the rest of the window first: after a match, the search continues one byte later.
             start, end = self.load(at, EPOCH_HEADER_SIZE)
             found = find_epoch(self.buffer, start, end, np.uint64(self.log.salt))
             if found >= 0:
@@ -107,7 +107,7 @@ class WalWindow:
         self._read(at, length)
 
     def _show(self, mapped: MappedPart, at: WalAddress, length: int) -> bool:
-        """Move the window to an address of the mapped file, and let the disk begin with what comes behind it."""
+        """Move the window to an address of the mapped file, and start to load the pages after it."""
         start = at - self._at
         end = start + min(max(length, WAL_MAPPED_SIZE), self.limit_at - at)
         if not mapped.fetch(start, end):
@@ -122,15 +122,15 @@ class WalWindow:
         if wanted > self.buffer.size:
             self.memory = self.buffer = np.empty(wanted, np.uint8)
             self._view = self.buffer.data
-        # What the window has already is moved to its front: no byte is read twice.
+        # Move the bytes that are still needed to the front: no byte is read twice.
         self.buffer[: kept.size] = kept
         self._filled = 0
         self._at = at
-        place = self.log.file_position(WalAddress(at + kept.size))
+        file_at = self.log.file_position(WalAddress(at + kept.size))
         missing = wanted - kept.size
-        got = self.log.file.read_into([self._view[kept.size : wanted]], place)
+        got = self.log.file.read_into([self._view[kept.size : wanted]], file_at)
         if got != missing:
             raise CorruptionError(
-                f"{self.log.file.path}: wanted {missing} bytes at position {place}, the file ends after {got} of them"
+                f"{self.log.file.path}: wanted {missing} bytes at position {file_at}, the file ends after {got} of them"
             )
         self._filled = wanted

@@ -1,15 +1,14 @@
-"""The writer of the write-ahead log: epochs, one after another, into preallocated files.
+"""Writes the write-ahead log: epochs, one after another, into preallocated files.
 
-    append_epoch … append_epoch, sync     what was appended is durable once `sync` has returned, and not before
-    begin_epoch, finish_epoch             the same in two steps, for who writes elsewhere or without waiting
-    prepare                               when idle: reserve the next file ahead of need
-    locate, drop_before                   for those who read batches back, and for the checkpoint
-    close                                 mark the log as closed in order
+    append_epoch … append_epoch, sync     appended epochs are durable once `sync` has returned, and not before
+    begin_epoch, finish_epoch             the same in two steps, for callers that execute the write themselves
+    prepare                               when idle: preallocate the next file
+    locate, drop_before                   for reading batches back, and for the checkpoint
+    close                                 mark the log as closed cleanly
 
-An *address* counts bytes of epochs from the very first one; `wal_files` says where it lies. An epoch never straddles
-two files: one that does not fit the rest of a file begins the next, at the same address. Each file keeps the last 128
-bytes it could use for two marks: that of a clean close, so that closing needs no space, and the one that says that the
-log continues in the next file.
+An *address* counts the bytes of epochs from the very first one; `wal/files.py` maps it to a file. An epoch never spans
+two files: one that does not fit the rest of a file begins the next, at the same address. Each file reserves its last
+128 bytes for two marks: a clean close, so that closing needs no space, and the continuation in the next file.
 
 Invariants
 - INV-WAL-SYNCED: what the log calls durable has been synced. Neither an epoch's synced_through nor what `sync` returns
@@ -18,19 +17,19 @@ Invariants
   its name after all earlier bytes, its space and its preface are durable. It takes an epoch only after its name is
   durable and the file before it says, durably, that the log continues there.
 - INV-WAL-ORDER: epoch numbers rise by one, and positions and addresses of the log never go back.
-- INV-WAL-ZERO-TAIL: zeros follow the last epoch of the log, so a torn write is never found later. `repair_tail` sees to
-  it before a writer starts.
-- The file with the last epoch is never dropped, so number and position can always be read back.
-- After a failed write or sync nothing more is written, ever: what the disk holds is unknown.
+- INV-WAL-ZERO-TAIL: zeros follow the last epoch of the log, so a torn write is never found later. `repair_tail` ensures
+  that before a writer starts.
+- The file with the last epoch is never dropped, so its number and position can always be read back.
+- After a failed write or sync nothing more is ever written: the content of the disk is unknown.
 
-A full disk is found when a file is preallocated, before anything is promised: `DiskFullError`, and the writer goes on
-with what fits its present file.
+Preallocating a file finds a full disk before anything is acknowledged: `DiskFullError`, and the writer continues with
+epochs that fit its current file.
 
-What a crash does: epochs since the last sync may be there, be gone, or be there in parts (`wal_reader` tells which);
-a prepared file may be left behind, which the next one to prepare removes; dropped files may be back, below every
+What a crash does: epochs since the last sync may survive, be lost, or survive in part (`wal/reader.py` finds out); a
+preallocated file may be left over, which the next preallocation removes; dropped files may reappear, below every
 address that is still read.
 
-One owner at a time. Batches come as they will be read, already stamped; this module must not know what is in them.
+Not thread-safe. Batches arrive in their final form, already stamped; this module must not know what is in them.
 """
 
 from __future__ import annotations
@@ -57,16 +56,16 @@ from seawall.storage.wal.epochs import (
     WalAddress,
     encode_epoch_header,
 )
-from seawall.storage.wal.files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare
+from seawall.storage.wal.files import WalEnd, WalFile, activate_file, open_wal_file, preallocate_file
 from seawall.storage.wal.handles import WalHandles
 
-#: Places in `LOG_NUMBERS`, and the first of them by one call.
+#: Indexes of the fields of `LOG_NUMBERS`; `_pack_end` sets the first five in one call.
 _AT, _EPOCH, _POSITION, _TIMESTAMP, _SYNCED_THROUGH, _LIMIT_AT, _FILE_OFFSET, _SALT, _NEXT_AT, _NEXT_EPOCH = range(10)
 _pack_end: Final = Struct("=5q").pack_into
 
 
 class WalWriter:
-    """The one writer of a log. `start` is its repaired end, as `repair_tail` returns it."""
+    """The only writer of a log. `start` is its repaired end, as `repair_tail` returns it."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class WalWriter:
         self._directory_id = directory_id
         self._file_size = file_size
         self._salt = salt
-        #: How far the log has come: `LOG_NUMBERS`, which kernels that commit read and change, too.
+        #: The end of the log as `LOG_NUMBERS`; kernels that commit read and change it too.
         self.numbers = np.zeros(1, LOG_NUMBERS)
         self._numbers = self.numbers.view(np.int64).data
         self._set_end(start.at, start.epoch, start.position, start.timestamp_ns, start.synced_through)
@@ -94,17 +93,17 @@ class WalWriter:
         self._is_clean = start.clean
         self._is_poisoned = False
         self._is_closed = False
-        self._spare: File | None = None
+        self._preallocated: File | None = None
         self._current: WalFile | None = None
         self._numbers[_NEXT_AT], self._numbers[_NEXT_EPOCH] = start.at, start.epoch + 1
-        #: How many epochs that were encoded elsewhere have begun, and were finished.
+        #: How many epochs `begin_encoded` has begun, and `finish_encoded` has finished.
         self._begun = self._finished = 0
         self._encoded: list[EpochWrite] = []
-        #: Whether the last of them becomes durable by its own write.
-        self._is_ahead_durable = False
+        #: True if the last of them becomes durable by its own write.
+        self._is_last_durable = False
         self._handles = WalHandles(files, directory)
         if starts := self._handles.starts:
-            check(starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins behind the end of the log, {start.at}")
+            check(starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins after the end of the log, {start.at}")
             self._use(open_wal_file(files, directory, starts[-1], directory_id, read_only=False))
 
     @property
@@ -123,12 +122,12 @@ class WalWriter:
 
     @property
     def first_at(self) -> WalAddress:
-        """The oldest address still kept."""
+        """The oldest address that is still stored."""
         return self._handles.starts[0] if self._handles.starts else self.at
 
     @property
     def next_position(self) -> Position:
-        """The least position the next epoch may begin with."""
+        """The lowest position that the next epoch may begin with."""
         return Position(self._numbers[_POSITION])
 
     def append_epoch(
@@ -140,11 +139,10 @@ class WalWriter:
         *,
         durable: bool = False,
     ) -> EpochReceipt:
-        """Write one epoch of stamped batches with dense positions, however they are cut into buffers.
+        """Write one epoch of stamped batches with dense positions; buffers need not end at batch boundaries.
 
         With `durable` it is on the disk when this returns, and everything before it too. `LimitError` if it is larger
-        than a file can hold, `DiskFullError` if it needs a new file and there is no space; both leave everything as it
-        was.
+        than a file can hold, `DiskFullError` if it needs a new file and there is no space; both change nothing.
         """
         length = sum(memoryview(buffer).nbytes for buffer in batches)
         write = self.begin_epoch(batches, length, first_position, batch_count, timestamp_ns)
@@ -161,10 +159,9 @@ class WalWriter:
         timestamp_ns: TimestampNs,
         aside_count: int = 0,
     ) -> EpochWrite:
-        """What is to be written for an epoch of `length` bytes of batches, `aside_count` of which take no position.
+        """Start an epoch of `length` bytes of batches, `aside_count` of which take no position; returns its write.
 
-        Until `finish_epoch` nothing else can be done with the log, and if that never comes, never again. Errors as
-        `append_epoch` has them.
+        Until `finish_epoch` the writer refuses everything else; without it, forever. Same errors as `append_epoch`.
         """
         self._require_usable()
         if first_position < self.next_position or not 1 <= batch_count <= length // BATCH_HEADER_SIZE:
@@ -178,10 +175,10 @@ class WalWriter:
     def begin_encoded(
         self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
     ) -> EpochWrite:
-        """`begin_epoch` of one that its writer has encoded, header included, as `numbers` say, and that fits the file.
+        """Like `begin_epoch`, for an epoch that the caller has encoded from `numbers`, header included, and that fits.
 
-        One more may begin before this one is finished, but none other; they are written and finished in turn. What is
-        returned is valid until the next but one begins: most epochs are such, so there are two objects for them all.
+        One more such epoch may begin before this one is finished; they are written and finished in order. The result is
+        valid until the next but one begins: most epochs are of this kind, so two objects are reused for all of them.
         """
         if self._is_closed or (self._is_poisoned and self._begun != self._finished + 1):
             self._require_usable()
@@ -192,11 +189,12 @@ class WalWriter:
         write.buffers = [buffer]
         write.size = len(buffer)
         write.file_at = at + numbers[_FILE_OFFSET]
-        # What is under way before it counts if its write makes it durable: nobody is told before both are done.
+        # An epoch in flight before this one counts as synced if its own write makes it durable: nothing is acknowledged
+        # before both are done.
         write.follows_synced = self.synced_through == at or (
-            self._is_ahead_durable and self._begun != self._finished + 1
+            self._is_last_durable and self._begun != self._finished + 1
         )
-        self._is_ahead_durable = durable and write.follows_synced
+        self._is_last_durable = durable and write.follows_synced
         write.at = at
         write.epoch = numbers[_NEXT_EPOCH]
         write.next_position = next_position
@@ -206,37 +204,38 @@ class WalWriter:
         return write
 
     def finish_encoded(self, write: EpochWrite, *, durable: bool) -> None:
-        """`finish_epoch` of one that `begin_encoded` began."""
-        self._count_in(write, durable=durable)
+        """Like `finish_epoch`, for an epoch of `begin_encoded`."""
+        self._advance(write, durable=durable)
         self._finished += 1
         if self._begun != self._finished:
-            following = self._encoded[self._begun & 1]
-            following.follows_synced = self.synced_through == following.at
+            next_write = self._encoded[self._begun & 1]
+            next_write.follows_synced = self.synced_through == next_write.at
         else:
             self._is_poisoned = False
 
     def lend(self) -> File:
-        """Let a kernel write epochs behind the end, as `numbers` say, into this file and no further, until `take_back`.
+        """Let a kernel append epochs to the current file, and not past its end, until `take_back`; it uses `numbers`.
 
-        If that never comes because a write failed, nothing is written any more.
+        If a write of the kernel fails, the caller does not call `take_back`, and the writer stays unusable.
         """
         self._require_usable()
-        assert self._current is not None, "something was reserved"
+        assert self._current is not None, "a reservation creates the file"
         self._is_poisoned = True
         self._is_clean = False
         return self._current.file
 
     def take_back(self) -> None:
-        """The kernel has ended, and all that it wrote is counted in."""
+        """End `lend`: the kernel has stopped, and `numbers` include everything it wrote."""
         self._is_poisoned = False
 
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
-        """Count in an epoch that was written; `durable` if it was carried out so."""
-        self._count_in(write, durable=durable)
+        """Complete an epoch that was written; `durable` as in its `execute`."""
+        self._advance(write, durable=durable)
         self._numbers[_NEXT_AT], self._numbers[_NEXT_EPOCH] = write.end_at, write.epoch + 1
         self._is_poisoned = False
 
-    def _count_in(self, write: EpochWrite, *, durable: bool) -> None:
+    def _advance(self, write: EpochWrite, *, durable: bool) -> None:
+        """Move the end of the log past a written epoch."""
         synced_through = write.end_at if durable else self.synced_through
         self._set_end(write.end_at, write.epoch, write.next_position, write.timestamp_ns, synced_through)
         self._is_clean = write.flags == FLAG_CLEAN
@@ -245,14 +244,14 @@ class WalWriter:
         _pack_end(self._numbers, 0, *numbers)
 
     def fits(self, length: int) -> bool:
-        """Whether an epoch with `length` bytes of batches fits the present file."""
+        """True if an epoch with `length` bytes of batches fits the current file."""
         return self._numbers[_NEXT_AT] + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._numbers[_LIMIT_AT]
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
-        """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
+        """Reserve space for an epoch with `length` bytes of batches; same errors as `append_epoch`.
 
-        Whoever numbers batches asks first: a number must not be given to what then finds no room. With `small` a new
-        file is the smallest there is: for what must be logged though the disk is full.
+        Call it before numbering batches: a batch that then finds no space must not have a number. With `small` a new
+        file has the minimum size: for entries that must be logged although the disk is full.
         """
         self._require_usable()
         usual = self._file_size
@@ -263,7 +262,7 @@ class WalWriter:
             self._file_size = usual
 
     def sync(self) -> WalAddress:
-        """Make everything appended durable; the address up to which that holds now. A `SyncError` is for ever."""
+        """Make everything appended durable; returns the end of that. After a `SyncError` the writer stays unusable."""
         self._require_usable()
         through = self.at
         if self._current is not None and self.synced_through < through:
@@ -274,25 +273,25 @@ class WalWriter:
         return through
 
     def prepare(self) -> bool:
-        """Reserve the next file if the present one is more than half full; whether there was something to do.
+        """Preallocate the next file if the current one is more than half full; true if it did.
 
-        `DiskFullError` if there is no space: the writer goes on with what fits the present file.
+        `DiskFullError` if there is no space: the writer continues with epochs that fit the current file.
         """
         self._require_usable()
         current = self._current
         is_early = current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START
-        if is_early or self._spare is not None:
+        if is_early or self._preallocated is not None:
             return False
-        self._spare = self._make_spare()
+        self._preallocated = self._preallocate()
         return True
 
     def locate(self, at: WalAddress) -> tuple[File, int]:
-        """The file an address lies in, and the position there; the file stays open until it is dropped."""
+        """The file that holds an address, and the position there; the file stays open until it is dropped."""
         self._require_open()
         return self._handles.locate(at, self.at)
 
     def drop_before(self, at: WalAddress) -> int:
-        """Remove the files that lie wholly below an address, and whose content nobody reads any more; their number."""
+        """Remove the files that end at or below an address and are no longer read; returns how many."""
         self._require_usable()
         if at > self.synced_through:
             raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self.synced_through}")
@@ -300,7 +299,7 @@ class WalWriter:
         starts = self._handles.starts
         while len(starts) > 1 and starts[1] <= at:
             if len(starts) == 2 and self.at == starts[1]:
-                break  # the file with the last epoch stays: the newest file holds no epoch yet
+                break  # keep the file with the last epoch: the newest file holds none yet
             self._handles.drop_oldest()
             dropped += 1
         if dropped:
@@ -310,9 +309,10 @@ class WalWriter:
         return dropped
 
     def close(self, *, clean: bool = True) -> None:
-        """Sync, mark the log as closed in order, give all files back; after a failure only that. Twice is fine.
+        """Sync, mark the log as closed cleanly, close all files; after a failure only close. Closing twice is fine.
 
-        `clean` is false where the owner has failed: numbers it gave may be in no log, so the next one must recover.
+        `clean` is false if the owner has failed: it may have assigned numbers that are not in the log, so the next open
+        must recover.
         """
         if self._is_closed:
             return
@@ -322,11 +322,11 @@ class WalWriter:
         finally:
             self._is_closed = True
             self._handles.close()
-            if self._spare is not None:
-                self._spare.close()
+            if self._preallocated is not None:
+                self._preallocated.close()
 
     def _finish(self) -> None:
-        """Write and sync the mark of a clean close, where there is anything to mark, and remove the prepared file."""
+        """Write and sync the mark of a clean close, if the log needs one, and remove the preallocated file."""
         current = self._current
         if current is not None and not self._is_clean:
             self.sync()
@@ -335,11 +335,11 @@ class WalWriter:
             write = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CLEAN, self._timestamp_ns)
             write.execute(durable=True)
             self.finish_epoch(write, durable=True)
-        if self._spare is not None:
-            self._files.unlink(self._spare.path)
+        if self._preallocated is not None:
+            self._files.unlink(self._preallocated.path)
 
     def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
-        """The present file if an epoch of that many bytes and the marks fit in it; else the next."""
+        """The current file if an epoch of that many bytes and the marks fit in it; else the next."""
         if self._current is None or not self.fits(length):
             return self._rotate(EPOCH_HEADER_SIZE + length + MARKS_SIZE, timestamp_ns)
         return self._current
@@ -376,37 +376,37 @@ class WalWriter:
         )
 
     def _rotate(self, needed: int, timestamp_ns: TimestampNs) -> WalFile:
-        """Begin the next file at the present address: INV-WAL-CONTINUED."""
+        """Begin the next file at the current address: INV-WAL-CONTINUED."""
         if needed > self._file_size - DATA_START:
             raise LimitError(
                 f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
                 f"{self._file_size - DATA_START}; commit fewer batches at once"
             )
-        self._spare = spare = self._spare or self._make_spare()
+        self._preallocated = preallocated = self._preallocated or self._preallocate()
         self.sync()
-        salt, size = self._salt(), spare.size()
+        salt, size = self._salt(), preallocated.size()
         preface = Preface(
             FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns, size=size
         )
         self._is_poisoned = True
-        following = name_spare(self._files, self._directory, spare, preface)
+        next_file = activate_file(self._files, self._directory, preallocated, preface)
         current = self._current
-        # Not where that held no epoch and the new file took its name, nor where damage took the space for the mark.
+        # No mark if the current file held no epoch and the new one took its name, or if damage took the mark's space.
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
             mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
             mark.execute(durable=True)
         self._is_poisoned = False
-        self._spare = None
-        self._use(following)
-        return following
+        self._preallocated = None
+        self._use(next_file)
+        return next_file
 
-    def _make_spare(self) -> File:
-        """A new file without content, its space reserved and durable."""
-        spare = reserve_spare(self._files, self._directory, self._file_size)
+    def _preallocate(self) -> File:
+        """A new empty file whose reserved space is durable."""
+        preallocated = preallocate_file(self._files, self._directory, self._file_size)
         self._is_poisoned = True
-        spare.sync()
+        preallocated.sync()
         self._is_poisoned = False
-        return spare
+        return preallocated
 
     def _use(self, current: WalFile) -> None:
         self._current = current
