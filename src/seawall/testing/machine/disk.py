@@ -251,7 +251,7 @@ class SimDisk:
 
     @contextlib.contextmanager
     def call(self, name: Call, path: str, detail: str = "") -> Iterator[SimCall]:
-        """Run one call: apply its fault and add it to the history; a crash point inside it raises `SimCrash` after it."""
+        """Run one call: apply its fault and add it to the history. With a crash point inside, it raises `SimCrash`."""
         self.require_power()
         try:
             call = SimCall(self._plan.decide(name, canonical(path)), detail)

@@ -133,7 +133,7 @@ class SimFile:
         except OSError as error:
             self._sync_failed = True
             self.content.lose_unsynced()
-            raise SyncError(f"{self._path}: sync failed ({error.strerror}); restart and recover") from error
+            raise SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover") from error
 
     def allocate(self, length: int) -> None:
         """Reserve disk space for the first `length` bytes; extends a shorter file with zeros."""
@@ -220,7 +220,7 @@ class SimFile:
     def _require_synced(self) -> None:
         """Raise `SyncError` after a failed sync."""
         if self._sync_failed:
-            raise SyncError(f"{self._path}: an earlier sync failed; this handle accepts no more writes")
+            raise SyncError(f"{self._path}: an earlier sync failed, so nothing more may be written through this handle")
 
     def _require_position(self, *numbers: int) -> None:
         if min(numbers) < 0:
