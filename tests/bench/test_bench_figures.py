@@ -15,19 +15,19 @@ SHORT = 0.0
 
 #: What takes long at its real size, and its size here: the figures do the same with less.
 SMALLER = {
-    "append_figures.COUNTED_SIZE": 8 * MIB,
-    "fetch.STORED_SIZE": 4 * MIB,
-    "publish.IDLE_CONNECTIONS": 20,
-    "publish.WARM_SIZE": MIB,
-    "read_figures.LARGE_RECORDS": 30_000,
-    "read_figures.READ_SIZE": 4 * MIB,
-    "recovery_figures.LOG_SIZES": {1: MIB, 16: 4 * MIB, 60: 4 * MIB},
+    "figures.append_figures.COUNTED_SIZE": 8 * MIB,
+    "suites.fetch.STORED_SIZE": 4 * MIB,
+    "suites.publish.IDLE_CONNECTIONS": 20,
+    "suites.publish.WARM_SIZE": MIB,
+    "figures.read_figures.LARGE_RECORDS": 30_000,
+    "figures.read_figures.READ_SIZE": 4 * MIB,
+    "figures.recovery_figures.LOG_SIZES": {1: MIB, 16: 4 * MIB, 60: 4 * MIB},
 }
 SMALLER_IN_SPARK = {
-    "spark.STORED_SIZE": 4 * MIB,
-    "spark._SEGMENT_SIZE": MIB,
-    "spark._MICRO_BATCHES": 3,
-    "spark._WARM_BATCHES": 1,
+    "suites.spark.STORED_SIZE": 4 * MIB,
+    "suites.spark._SEGMENT_SIZE": MIB,
+    "suites.spark._MICRO_BATCHES": 3,
+    "suites.spark._WARM_BATCHES": 1,
 }
 
 #: Of a process that lives for a minute, much of the time would go into compiling well, and into looking whether Spark's

@@ -52,7 +52,7 @@ def test_the_sender_sends_until_the_listener_hangs_up(listener: socket.socket) -
     sender = threading.Thread(target=peers.main, args=(["send", address, str(port)], pipe), daemon=True)
     watched: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "leave_with_parent", watched.append)
+        patch.setattr(peers, "exit_with_parent", watched.append)
         sender.start()
         connection, _ = listener.accept()
         with closing(connection):
@@ -66,7 +66,7 @@ def test_the_sender_sends_until_the_listener_hangs_up(listener: socket.socket) -
 
 def test_a_peer_leaves_when_its_parents_pipe_ends() -> None:
     left: list[int] = []
-    peers.leave_with_parent(io.BytesIO(b"still here"), left.append)
+    peers.exit_with_parent(io.BytesIO(b"still here"), left.append)
     assert left == [0]
 
 
@@ -108,7 +108,7 @@ def test_a_sender_that_hangs_up_is_an_error_and_no_figure(listener: socket.socke
         with closing(connection):
             sender.sendall(b"short")
             sender.shutdown(socket.SHUT_WR)
-            with pytest.raises(ConnectionError, match="hung up"):
+            with pytest.raises(ConnectionError, match="closed the connection"):
                 processes.receiving(connection)(0.0)
 
 
@@ -145,6 +145,6 @@ def test_a_command_is_timed_and_its_failure_is_an_error() -> None:
         assert run(0.0) > 0
     with (
         processes.command_time("-c", "raise SystemExit('it broke')")() as run,
-        pytest.raises(ChildProcessError, match="ended with 1: it broke"),
+        pytest.raises(ChildProcessError, match="exited with 1: it broke"),
     ):
         run(0.0)

@@ -53,8 +53,8 @@ def test_publishing_is_measured_and_leaves_nothing(name: str, tmp_path: Path) ->
 
 @needs_kernels
 def test_what_was_published_is_read_both_ways(tmp_path: Path) -> None:
-    for pieces in (fetch.polled, fetch.pushed):
-        with fetch.reading(tmp_path, pieces, stored_size=2 * MIB)() as run:
+    for read_topic in (fetch.polled, fetch.pushed):
+        with fetch.reading(tmp_path, read_topic, stored_size=2 * MIB)() as run:
             assert run(0.0) > 0
             assert run(0.01) > 0
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ def test_a_reader_that_misses_records_is_an_error_and_no_figure(tmp_path: Path) 
         return iter(())
 
     with (
-        pytest.raises(InvariantError, match="0 records were read of 1024"),
+        pytest.raises(InvariantError, match="read 0 of 1024 records"),
         fetch.reading(tmp_path, nothing, stored_size=MIB)(),
     ):
         pytest.fail("it has a figure")
@@ -97,24 +97,24 @@ def test_the_bounds_are_those_of_two_processes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("part", ["keeping", "giving"])
+@pytest.mark.parametrize("part", ["keep", "give"])
 def test_a_bound_whose_peer_hangs_up_is_an_error_and_no_figure(part: str) -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
-    with ours, pytest.raises(InvariantError, match=f"the {part} process hung up"):
-        bare._answers(ours) if part == "keeping" else bare._receiving(ours)(0.0)
+    with ours, pytest.raises(InvariantError, match=f"the {part} process closed the connection"):
+        bare._answers(ours) if part == "keep" else bare._receiving(ours)(0.0)
 
 
 @needs_kernels
 def test_what_is_kept_is_answered_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "KEPT_SIZE", 8)
 
-    def tell(_descriptor: int, address: str) -> None:
+    def report_address(_descriptor: int, address: str) -> None:
         client.connect(parse_address(address))
         client.sendall(b"abcdefghijkl")
         client.shutdown(socket.SHUT_WR)
 
-    monkeypatch.setattr(peers, "tell", tell)
+    monkeypatch.setattr(peers, "report_address", report_address)
     with socket.socket() as client:
         peers.keep("4", "0")
         assert client.recv(KIB, socket.MSG_WAITALL) == bytes(3)
@@ -125,7 +125,7 @@ def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: py
     stored.write_bytes(b"stored")
     received: list[bytes] = []
 
-    def tell(_descriptor: int, address: str) -> None:
+    def report_address(_descriptor: int, address: str) -> None:
         client.connect(parse_address(address))
         reader.start()
 
@@ -133,7 +133,7 @@ def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: py
         received.append(client.recv(12, socket.MSG_WAITALL))
         client.close()
 
-    monkeypatch.setattr(peers, "tell", tell)
+    monkeypatch.setattr(peers, "report_address", report_address)
     reader = threading.Thread(target=read)
     with socket.socket() as client:
         peers.give(str(stored), "0")
@@ -144,7 +144,7 @@ def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: py
 def test_a_store_that_hangs_up_is_an_error_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # It waits for more than is sent, and is told that there is no more.
     monkeypatch.setattr(socket.socket, "sendall", lambda self, _record: self.shutdown(socket.SHUT_WR))
-    with publish.bare_store(tmp_path, 50)() as run, pytest.raises(InvariantError, match="hung up"):
+    with publish.bare_store(tmp_path, 50)() as run, pytest.raises(InvariantError, match="closed the connection"):
         run(0.0)
 
 
@@ -153,13 +153,13 @@ def test_the_store_writes_what_comes_in_order(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(disk, "write_then_sync", lambda _file, block, at: written.append(bytes(block) + b"%d" % at))
     told: list[str] = []
 
-    def tell(_descriptor: int, address: str) -> None:
+    def report_address(_descriptor: int, address: str) -> None:
         told.append(address)
         client.connect(parse_address(address))
         client.sendall(b"abcdefgh")
         client.shutdown(socket.SHUT_WR)
 
-    monkeypatch.setattr(peers, "tell", tell)
+    monkeypatch.setattr(peers, "report_address", report_address)
     with socket.socket() as client:
         peers.store(str(tmp_path), "4", "0")
         assert client.recv(KIB, socket.MSG_WAITALL) == 2 * peers.STORED
@@ -169,7 +169,7 @@ def test_the_store_writes_what_comes_in_order(tmp_path: Path, monkeypatch: pytes
 
 def test_a_peer_that_ends_before_it_listens_is_an_error(tmp_path: Path) -> None:
     with (
-        pytest.raises(ChildProcessError, match="store has ended before it listened"),
+        pytest.raises(ChildProcessError, match="store exited before it listened"),
         peers.listening_peer("store", str(tmp_path / "missing"), "4"),
     ):
         pass

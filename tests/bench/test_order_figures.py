@@ -8,7 +8,7 @@ import pytest
 from seawall.bench.subjects import order_rings
 from seawall.bench.subjects.order_pod import STRONG, WEAK, running_pod
 from seawall.bench.subjects.order_rings import SLOTS, FilledRings, Load
-from seawall.bench.subjects.order_writers import SAMPLES, Writing
+from seawall.bench.subjects.order_writers import SAMPLES, WriterLoad
 from seawall.fabric import records
 from seawall.kernels.runtime import jit
 
@@ -52,12 +52,12 @@ def test_one_batch_of_ten_is_out_of_its_place() -> None:
 
 
 def test_a_pod_of_processes_answers_its_writers_and_rests() -> None:
-    writings = [
-        Writing(1_000, WEAK, 32, 64, 32),
-        Writing(1_001, WEAK, 200_000, 4, 2),
-        Writing(5_000, STRONG, 32, 32, 32, leaves_gap=True),
+    loads = [
+        WriterLoad(1_000, WEAK, 32, 64, 32),
+        WriterLoad(1_001, WEAK, 200_000, 4, 2),
+        WriterLoad(5_000, STRONG, 32, 32, 32, leaves_gap=True),
     ]
-    with running_pod(writings) as pod:
+    with running_pod(loads) as pod:
         before = pod.cpu_ns()
         with pod.publishing():
             while min(board.acked for board in pod.boards[:2]) < 100:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seawall.bench.figures import waiting
-from seawall.bench.figures.waiting import Waiting
+from seawall.bench.figures.waiting import WaitingClient
 from seawall.bench.harness import BenchContext, Subject
 from seawall.bench.subjects.publish_node import TOPIC, connected_log
 from seawall.errors import InvariantError
@@ -36,10 +36,10 @@ def test_the_limit_is_measured_the_same_way(tmp_path: Path) -> None:
 
 def test_every_record_that_counts_is_stored(tmp_path: Path) -> None:
     with connected_log(tmp_path, durability="fsync", cap_bytes=0) as log, ExitStack() as stack:
-        waits = waiting._sessions(log.target.addresses[0], 3, stack)
-        published = waiting._together(waits, waiting._total)(0.05)
+        clients = waiting._waiting_clients(log.target.addresses[0], 3, stack)
+        published = waiting._concurrently(clients, waiting._total)(0.05)
         assert log.describe(TOPIC).record_count == published >= 3
-        assert all(each.latencies.size == each.published for each in waits)
+        assert all(each.latencies.size == each.published for each in clients)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -47,8 +47,8 @@ def test_every_message_that_is_under_way_is_stored(tmp_path: Path, version: int)
     with connected_log(tmp_path, durability="fsync", cap_bytes=0) as log, ExitStack() as stack:
         address, topic_id = log.target.addresses[0], log.describe(TOPIC).topic_id
         connect = waiting._session if version == 2 else waiting._socket
-        ahead = [waiting.Ahead(connect(address, stack), version, topic_id, 64) for _ in range(2)]
-        published = waiting._together(ahead, waiting._total)(0.05)
+        clients = [waiting.PipelinedClient(connect(address, stack), version, topic_id, 64) for _ in range(2)]
+        published = waiting._concurrently(clients, waiting._total)(0.05)
         assert log.describe(TOPIC).record_count == published >= 64
 
 
@@ -63,9 +63,9 @@ def test_what_is_no_ack_of_a_message_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(bytes(44))
-        publisher = waiting.Ahead(ours, 1, 1, 1)
+        publisher = waiting.PipelinedClient(ours, 1, 1, 1)
         publisher.run(0)
-        with pytest.raises(InvariantError, match="no ack"):
+        with pytest.raises(InvariantError, match="received no ack"):
             _ = publisher.published
 
 
@@ -74,9 +74,9 @@ def test_an_answer_that_is_no_ack_is_an_error_and_no_figure() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(bytes(108))
-        publisher = Waiting(ours.fileno(), (1, 1, 1), 1, 0)
+        publisher = WaitingClient(ours.fileno(), (1, 1, 1), 1, 0)
         publisher.run(0)
-        with pytest.raises(InvariantError, match="got no ack"):
+        with pytest.raises(InvariantError, match="received no ack"):
             _ = publisher.latencies
 
 

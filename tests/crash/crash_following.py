@@ -140,7 +140,7 @@ class FollowingWorld(World):
         with super().changing():
             self.level = Level.STAGED
             while self.applier.next_position < self.order.committed:
-                done = self.order.follow(self.applier).next_position
+                done = self.order.apply_once(self.applier).next_position
                 followed = [each for each in self.ordered if each.position < done]
                 self.ordered = self.ordered[len(followed) :]
                 self.level = max((each.level for each in followed), default=Level.STAGED)

@@ -25,8 +25,7 @@ from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.storage.preface import DATA_START
 from seawall.storage.wal.files import wal_addresses, wal_path
 from seawall.testing import SimClock, SimDisk
-from seawall.testing.machine.disk import SimCall
-from seawall.testing.machine.faults import CHANGING_CALLS, Call
+from seawall.testing.machine.faults import CHANGING_CALLS, Call, SimCall
 from seawall.topics.config import Discard, Durability, TopicConfig, changed_config
 from seawall.topics.state import TopicState
 from seawall.wire.format.fields import write_json

@@ -120,12 +120,12 @@ def test_small_batches_are_there_with_the_numbers_of_the_order() -> None:
     pod.batch(1, b"a", b"b")
     pod.batch(2, b"c", broker=1)
     pod.batch(1, b"d")
-    done = pod.order.follow(pod.applier)
+    done = pod.order.apply_once(pod.applier)
     assert (done.count, done.next_position) == (3, first + 3)
     batches = pod.store.queries.read("t0", Seq(1), size_max=1 << 20)
     assert [(each.base_seq, each.position, each.record_count) for each in batches] == [(1, first, 2), (3, first + 2, 1)]
     assert [position for position, _ in pod.logged()[-3:]] == [first, first + 1, first + 2]
-    assert pod.order.follow(pod.applier).count == 0
+    assert pod.order.apply_once(pod.applier).count == 0
     assert not pod.store.verify().findings
     before = shown(pod.store)
     pod.store.close()
@@ -252,9 +252,9 @@ def test_a_run_ends_before_a_control_entry() -> None:
     pod.batch(1, b"a")
     pod.batch(1, b"b")
     pod.order.entries[(pod.order.committed - 1) & 255]["flags"] |= 1 << 6
-    assert pod.order.follow(pod.applier).count == 1
+    assert pod.order.apply_once(pod.applier).count == 1
     with pytest.raises(InvalidInputError, match="CONTROL"):
-        pod.order.follow(pod.applier)
+        pod.order.apply_once(pod.applier)
     pod.store.close()
 
 
@@ -268,7 +268,7 @@ def test_entries_must_follow_each_other_and_be_whole() -> None:
         pod.applier.follow(*rings, Position(first - 1), 1, pod.order.blogs)
     with pytest.raises(InvalidInputError, match="entries of rings"):
         pod.applier.follow(*rings, first, 257, pod.order.blogs)
-    pod.order.follow(pod.applier)
+    pod.order.apply_once(pod.applier)
     with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
         pod.applier.follow(*rings, Position(first + 3), 1, pod.order.blogs)
     pod.batch(1, b"c")
@@ -296,7 +296,7 @@ def test_batches_that_go_apart_keep_to_their_topic_and_their_place_in_the_order(
     first = pod.order.committed
     for topic_id, value in given:
         pod.batch(topic_id, value)
-    assert pod.order.follow(pod.applier).count == len(given)
+    assert pod.order.apply_once(pod.applier).count == len(given)
     for number in (1, 2, 3):
         batches = pod.store.queries.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
         expected = [(first + at, value) for at, (topic_id, value) in enumerate(given) if topic_id == number]
@@ -393,7 +393,7 @@ def test_a_run_is_followed_in_part_where_it_does_not_fit_one_commit() -> None:
     pod = pod_with(Durability.FSYNC, Durability.FSYNC)
     for topic_id in (1,) * 20 + (2,) * 3:
         pod.batch(topic_id, b"x" * 20_000)
-    done = pod.order.follow(pod.applier)
+    done = pod.order.apply_once(pod.applier)
     assert 0 < done.count < 20
     pod.follow()
     assert [pod.store.catalog.named(name).head_seq for name in ("t0", "t1")] == [20, 3]
@@ -523,7 +523,7 @@ def test_following_is_as_good_as_appending(seed: int) -> None:
     for _ in range(12):
         random_run(chance, pod, plain.store)
         for _ in range(chance.randint(0, 2)):
-            pod.order.follow(pod.applier)
+            pod.order.apply_once(pod.applier)
         pod.follow()
         if chance.random() < 0.2:
             pod.store.maintenance.checkpoint()

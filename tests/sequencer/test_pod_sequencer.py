@@ -48,9 +48,9 @@ class Driver:
             self.pod.step_broker(0, self.answers.append)
             for role in self.pod.roles:
                 self.pod.step_role(role)
-            while self.pod.follow():
+            while self.pod.step_replica():
                 pass
-            self.pod.tell()
+            self.pod.report_durable()
             self.pod.advance()
 
     def replace_sequencer(self) -> None:

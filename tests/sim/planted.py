@@ -164,11 +164,11 @@ def _fencing_ignored(patch: Patch) -> None:
 def _durable_before_sync(patch: Patch) -> None:
     """The replica counts what is committed, written or not."""
 
-    def tell(self: PodOwner) -> None:
+    def report_durable(self: PodOwner) -> None:
         committed = int(self._fabric.control["committed"][0])
         store_release_u64(self._fabric.replica_words[0], records.REPLICA_DURABLE, committed)
 
-    patch.setattr(PodOwner, "tell", tell)
+    patch.setattr(PodOwner, "report_durable", report_durable)
 
 
 PLANTED = {

@@ -45,10 +45,10 @@ class Script:
     def open(self, client: int, *, gap_ms: int = 0) -> None:
         """A session of a client, the next one if it has one."""
 
-        def told(epoch: int, _next_seq: int) -> None:
+        def opened(epoch: int, _next_seq: int) -> None:
             self.epochs[client] = epoch
 
-        self.pod.order(self.pod.session_change(client, 1, told, after_gap_ns=gap_ms * MILLISECOND_NS))
+        self.pod.order(self.pod.session_change(client, 1, opened, after_gap_ns=gap_ms * MILLISECOND_NS))
         self.settle()
 
     def send(
@@ -87,9 +87,9 @@ class Script:
         """Everything is ordered, stored and answered."""
         for _ in range(4):
             self.order()
-            while self.pod.follow():
+            while self.pod.step_replica():
                 pass
-            self.pod.tell()
+            self.pod.report_durable()
             self.pod.advance()
             for number in range(self.pod.plan.brokers):
                 self.pod.step_broker(number, self._answer)

@@ -30,4 +30,4 @@ def failure_of(seed: int) -> str | None:
 def _around(made: PodRun, number: int) -> str:
     steps = list(made.pod.history)
     shown = steps[max(0, number - SHOWN) : number + 1]
-    return "\n".join((f"{made.pod.plan}", f"{made.troubles}", "what happened until then:", *map(str, shown)))
+    return "\n".join((f"{made.pod.plan}", f"{made.fault_rates}", "what happened until then:", *map(str, shown)))

@@ -141,10 +141,10 @@ def stuck_slot() -> Script:
     script.send(ALICE, 1)
     script.order()
     script.wait(40)
-    script.pod.observer.look_at_broker(0)
+    script.pod.observer.observe_broker(0)
     script.settle()
     broker.ring.abandon(index)
-    script.pod.observer.look_at_broker(0)
+    script.pod.observer.observe_broker(0)
     return script
 
 

@@ -38,7 +38,7 @@ def test_a_history_reads_as_one_line_per_event() -> None:
 
 def test_a_full_history_refuses_more_and_forgets_nothing() -> None:
     history = History(SHAPE, [ACK], events_max=1)
-    with pytest.raises(FullError, match="begin another"):
+    with pytest.raises(FullError, match="start another"):
         history.record(ACK)
     assert history.events() == (ACK,)
 

@@ -1,1 +1,1 @@
-"""Benchmark suites: every figure beside the limit of the same machine, measured in the same run."""
+"""Benchmark suites: measure Seawall, and the limits of the same machine in the same run."""

@@ -1,24 +1,24 @@
-"""How a figure is measured: subject and baseline by turns, in the same run.
+"""Measure figures: alternate the subject and its baseline within one run, and report medians.
 
-Machines are noisy and shared: the same code shows twice the speed ten minutes later. What stays is the *ratio* to a
-baseline that runs on the same cores in the same second. So every figure with a baseline goes
+Machines are noisy and shared: the same code may run twice as fast ten minutes later. The *ratio* to a baseline that
+runs on the same cores in the same second is stable. Every figure with a baseline therefore runs
 
     warm up both, then per round   baseline, subject   (even rounds)
                                    subject, baseline   (odd rounds)
 
-and reports the median of the per-round ratios. Turning the order round every time keeps a machine that steadily slows
-down (or speeds up) from favouring one side.
+and reports the median of the per-round ratios. Swapping the order every round keeps a machine that steadily slows down
+(or speeds up) from favouring one side.
 
-A *subject* opens what it needs (files, processes, buffers) as a context manager and hands out a `Run`: a function that
-works for about the given seconds, at least once, and returns a rate or a latency in its base unit. `run(0.0)` is the
-warm-up. Whatever happens, also Ctrl-C, the context managers are closed. A subject that this machine cannot run raises
-`UnsupportedError` while it opens or warms up: the figure is left out and the message becomes its note.
+A *subject* is a context manager that opens what it needs (files, processes, buffers) and yields a `Run`: a function
+that works for about the given seconds, at least once, and returns a rate or a latency in its base unit. `run(0.0)` is
+the warm-up. The harness always closes the context managers, also on Ctrl-C. A subject that this machine cannot run
+raises `UnsupportedError` while it opens or warms up; the figure is then left out, with the message as its note.
 
     def suite(context: BenchContext) -> Iterable[Measurement]:
         yield Measurement("encode", unit="B/s", better=Better.HIGHER, subject=plain(rate(encode_once, block_size)),
                           baseline=MEMORY_COPY, goal=Goal.ratio_at_least(0.5))
 
-Rounds are never dropped: an outlier shows in the spread, not in a hidden decision.
+The harness drops no rounds: outliers show in the spread.
 
 INV-BENCH-OK: a benchmark reports a figure only if everything that it counted succeeded.
 """
@@ -41,17 +41,17 @@ from seawall.errors import InvalidInputError, UnsupportedError
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
-#: Works for about the given seconds, at least once, and returns a rate or a latency.
+#: Works for about the given seconds, at least once; returns a rate or a latency.
 Run: TypeAlias = Callable[[float], float]
-#: Opens what a run needs, and closes it.
+#: Opens the resources of a run and closes them.
 Subject: TypeAlias = Callable[[], AbstractContextManager[Run]]
-#: Nanoseconds from a fixed point; tests pass their own.
+#: Returns nanoseconds since a fixed point; tests pass their own.
 Timer: TypeAlias = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What every suite is told: time per figure and side (split over the rounds), rounds, and where files may go."""
+    """The parameters of a run: seconds per figure and side (split over the rounds), rounds, directory for files."""
 
     seconds: float
     rounds: int
@@ -59,16 +59,16 @@ class BenchContext:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise InvalidInputError(f"seconds per figure is {self.seconds}; give a number above 0")
+            raise InvalidInputError(f"seconds per figure is {self.seconds}; it must be above 0")
         if self.rounds < bounds.BENCH_ROUNDS_MIN:
             raise InvalidInputError(
-                f"{self.rounds} rounds; at least {bounds.BENCH_ROUNDS_MIN} make a median and a spread"
+                f"rounds is {self.rounds}; a median and a spread need at least {bounds.BENCH_ROUNDS_MIN}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The other side of a ratio, with the name it has in reports."""
+    """The subject to compare with, and its name in reports."""
 
     name: str
     subject: Subject
@@ -76,7 +76,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure to find out. `unit` is `s`, `B/s`, or things per second such as `records/s`."""
+    """One figure to measure. `unit` is `s`, `B/s`, or a count per second such as `records/s`."""
 
     name: str
     unit: str
@@ -91,35 +91,35 @@ class Measurement:
             raise InvalidInputError(f"{self.name}: a goal on the ratio needs a baseline")
 
 
-#: A suite names its figures; measuring them is the harness's work.
+#: Lists the figures of a suite; the harness measures them.
 Suite: TypeAlias = Callable[[BenchContext], Iterable[Measurement]]
 
 
 class Progress(Protocol):
-    """Who is told how far a run has come."""
+    """Receives the progress of a run."""
 
     def begin(self, measurement: Measurement) -> None:
-        """A figure is about to be opened and warmed up."""
+        """Called before a figure is opened and warmed up."""
         ...
 
     def round_done(self, done: int) -> None:
-        """So many of its rounds are over."""
+        """Called after each round; `done` counts the completed rounds of this figure."""
         ...
 
     def end(self, result: Result) -> None:
-        """The figure is measured or left out."""
+        """Called when a figure has been measured or left out."""
         ...
 
 
 def plain(run: Run) -> Subject:
-    """Wrap a run that needs nothing opened or closed as a subject."""
+    """Make a subject of a run that needs no resources."""
     return lambda: nullcontext(run)
 
 
 def rate(step: Callable[[], object], amount: float, timer: Timer = perf_counter_ns) -> Run:
-    """Repeat a step that handles `amount` bytes or things; the run's figure is the amount per second.
+    """Return a run that repeats a step of `amount` bytes or items and reports the amount per second.
 
-    The timer is read once a step: a step should take some ten microseconds or more, or the timer is measured too.
+    Reads the timer once per step, so a step should take ten microseconds or more; otherwise the timer shows.
     """
 
     def run(seconds: float) -> float:
@@ -137,9 +137,9 @@ def rate(step: Callable[[], object], amount: float, timer: Timer = perf_counter_
 
 
 def latency(step: Callable[[], object], timer: Timer = perf_counter_ns) -> Run:
-    """Repeat a step and time each one; the run's figure is the median in seconds.
+    """Return a run that times every repetition of a step and reports the median in seconds.
 
-    Ends early with `bounds.BENCH_SAMPLES_MAX` samples.
+    The run ends early after `bounds.BENCH_SAMPLES_MAX` samples.
     """
 
     def run(seconds: float) -> float:
@@ -159,7 +159,7 @@ def latency(step: Callable[[], object], timer: Timer = perf_counter_ns) -> Run:
 
 @contextmanager
 def memory_copy() -> Iterator[Run]:
-    """Bytes per second of one large copy in memory, each byte counted once; both buffers have all their pages."""
+    """Bytes per second of one large memory copy, counting each byte once. All pages are mapped beforehand."""
     import numpy as np
 
     source = np.full(bounds.BENCH_COPY_SIZE, 0x5A, dtype=np.uint8)
@@ -167,12 +167,12 @@ def memory_copy() -> Iterator[Run]:
     yield rate(lambda: np.copyto(target, source), source.nbytes)
 
 
-#: What every suite measures bandwidth against.
+#: The bandwidth baseline of all suites.
 MEMORY_COPY = Baseline("memory copy", memory_copy)
 
 
 def run_suite(name: str, measurements: Iterable[Measurement], context: BenchContext, progress: Progress) -> SuiteReport:
-    """Measure every figure of a suite, one after the other."""
+    """Measure all figures of a suite, one after another."""
     started_at = datetime.now(UTC)
     started = perf_counter_ns()
     results: list[Result] = []
@@ -191,12 +191,12 @@ def run_suite(name: str, measurements: Iterable[Measurement], context: BenchCont
 
 
 def measure(measurement: Measurement, context: BenchContext, on_round: Callable[[int], None]) -> Result:
-    """Open both sides, warm them up, run the rounds by turns, and close both."""
+    """Measure one figure: open and warm up both sides, run the rounds, close both sides."""
     other = measurement.baseline
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         try:
-            subject = _open(measurement.name, measurement.subject, opened)
-            baseline = None if other is None else _open(other.name, other.subject, opened)
+            subject = _open(measurement.name, measurement.subject, stack)
+            baseline = None if other is None else _open(other.name, other.subject, stack)
         except UnsupportedError as error:
             return _left_out(measurement, str(error))
         rounds: list[_Round] = []
@@ -212,14 +212,14 @@ class _Round:
     baseline: float | None
 
 
-def _open(name: str, subject: Subject, opened: ExitStack) -> Run:
-    """Open one side and warm it up; its runs are checked, since a ratio of nonsense looks like any other number."""
-    run = opened.enter_context(subject())
+def _open(name: str, subject: Subject, stack: ExitStack) -> Run:
+    """Open one side, warm it up, and return its run, which raises an error on results that are no rate or latency."""
+    run = stack.enter_context(subject())
 
     def checked(seconds: float) -> float:
         figure = run(seconds)
         if not (math.isfinite(figure) and figure > 0):
-            raise InvalidInputError(f"{name}: a run returned {figure}; a rate or a latency is finite and above 0")
+            raise InvalidInputError(f"{name}: a run returned {figure}; a rate or a latency must be finite and above 0")
         return figure
 
     checked(0.0)

@@ -1,7 +1,7 @@
-"""What a machine and its libraries are, so that a figure can be read next to the hardware it came from.
+"""Describe the machine and the library versions that a benchmark report was made with.
 
-Reads and reports; decides nothing. What a system does not tell is `None` or missing, never guessed. Host names, user
-names and paths stay out: reports are meant to be shown.
+A value that the system does not report is `None` or missing, never guessed. Reports are meant to be published, so they
+contain no host names, user names or paths.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-#: Distributions whose version moves a figure.
+#: Distributions whose version affects the figures.
 LIBRARIES = ("seawall", "numpy", "numba", "llvmlite", "pyarrow", "crc32c", "lz4", "zstandard", "uvloop", "pyspark")
 
 _CPU_INFORMATION = Path("/proc/cpuinfo")
 
-#: Names under which kernels list the processor, in the order of preference (x86, then ARM boards, then s390 and POWER).
+#: Keys of the processor name in /proc/cpuinfo, in order of preference (x86, then ARM boards, then s390 and POWER).
 _CPU_MODEL_KEYS = ("model name", "Model", "Hardware", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine with its Python and its libraries."""
+    """Hardware, kernel, Python and library versions."""
 
     cpu: str
     cores: int
@@ -37,7 +37,7 @@ class Machine:
 
 
 def describe() -> Machine:
-    """The machine this process runs on."""
+    """Describe the machine that this process runs on."""
     return Machine(
         cpu=cpu_model(_CPU_INFORMATION),
         cores=usable_cores(),
@@ -49,12 +49,12 @@ def describe() -> Machine:
 
 
 def cpu_model(information: Path) -> str:
-    """The processor's name from the kernel's list, or what Python knows where there is no such list."""
+    """The processor name from a file like /proc/cpuinfo, or what Python reports if there is none."""
     try:
         lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    # First one wins: the processors of a list are alike, or the first is what the others are compared with.
+    # The first processor stands for all of them.
     found: dict[str, str] = {}
     for line in lines:
         key, _, value = line.partition(":")
@@ -64,7 +64,7 @@ def cpu_model(information: Path) -> str:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on, which in a container are often fewer than the machine has."""
+    """The number of cores this process may run on; in a container often fewer than the machine has."""
     cores = os.cpu_count() or 1
     if sys.platform == "linux":
         cores = len(os.sched_getaffinity(0))
@@ -72,7 +72,7 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Physical memory."""
+    """Physical memory in bytes, or None if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -80,7 +80,7 @@ def memory_bytes() -> int | None:
 
 
 def library_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Name and version of the installed ones; read from their metadata, so nothing is imported."""
+    """Versions of those distributions that are installed, from their metadata; imports nothing."""
     versions: dict[str, str] = {}
     for name in names:
         with suppress(metadata.PackageNotFoundError):

@@ -1,6 +1,6 @@
-"""The suites by name, each with the module that holds its `suite` function.
+"""The benchmark suites by name, and the function that loads one.
 
-A module is imported when its suite is asked for: listing the suites loads no kernel and no numpy.
+`load` imports a suite's module on demand, so listing the suites loads neither kernels nor numpy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seawall.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class SuiteEntry:
-    """Where a suite is and what it tells."""
+    """A suite's module, which defines the function `suite`, and its one-line summary."""
 
     module: str
     summary: str
@@ -24,27 +24,31 @@ class SuiteEntry:
 
 SUITES = {
     "limits": SuiteEntry(
-        "seawall.bench.suites.limits", "what this machine can do: memory, loopback, disk, wake-ups, start-up"
+        "seawall.bench.suites.limits", "limits of this machine: memory, loopback, disk, wake-ups, start-up"
     ),
-    "kernels": SuiteEntry("seawall.bench.suites.kernels", "the compiled kernels against a memory copy, disk rings"),
-    "storage": SuiteEntry("seawall.bench.suites.storage", "the embedded log against the disk and the memory below it"),
-    "order": SuiteEntry(
-        "seawall.bench.suites.order", "the total order of a pod: its kernels, and its processes end to end"
+    "kernels": SuiteEntry(
+        "seawall.bench.suites.kernels", "compiled kernels against a memory copy; disk rings against system calls"
     ),
-    "publish": SuiteEntry("seawall.bench.suites.publish", "publishing over the network: bandwidth, records, latency"),
+    "storage": SuiteEntry(
+        "seawall.bench.suites.storage", "the embedded log against bare disk writes and memory copies"
+    ),
+    "order": SuiteEntry("seawall.bench.suites.order", "ordering in a pod: its kernels, and its processes end to end"),
+    "publish": SuiteEntry(
+        "seawall.bench.suites.publish", "publishing over the network: bandwidth, record rate, latency"
+    ),
     "fetch": SuiteEntry("seawall.bench.suites.fetch", "reading over the network against bare loopback"),
     "spark": SuiteEntry(
-        "seawall.bench.suites.spark", "Spark: rows of sealed segments against the same rows out of memory"
+        "seawall.bench.suites.spark", "Spark: reading and writing a topic against Python sources and sinks in memory"
     ),
-    "design": SuiteEntry("seawall.bench.suites.design", "the alternatives that the decision records weigh"),
+    "design": SuiteEntry("seawall.bench.suites.design", "the alternatives compared in the decision records"),
 }
 
 
 def load(name: str) -> Suite:
-    """The function that names a suite's measurements; a wrong name is answered with the right ones."""
+    """Return the `suite` function of a suite. An unknown name raises an error that lists the known ones."""
     entry = SUITES.get(name)
     if entry is None:
         near = difflib.get_close_matches(name, SUITES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InvalidInputError(f"no suite is called {name!r}{hint} Suites: {', '.join(SUITES)}")
+        raise InvalidInputError(f"unknown suite {name!r}{hint} Suites: {', '.join(SUITES)}")
     return cast(Suite, importlib.import_module(entry.module).suite)

@@ -1,9 +1,9 @@
-"""A run for people: numbers with sane units, the table, the progress display, the lines about missed goals.
+"""Format benchmark results as text: quantities with units, the table, the progress display, and missed goals.
 
-Knows results, not how they came about. `rich` is loaded only when something is shown.
+Uses finished results only and knows nothing of how they were measured. Imports `rich` only when it displays something.
 
-Units: times are scaled to ns, µs, ms or s; bytes per second by powers of 1000 up to TB/s; other rates the same way with
-the things they count (`33.1 M records/s`). Three significant digits: the rounds never agree on a fourth.
+Units: times are scaled to ns, µs, ms or s; bytes per second by powers of 1000 up to TB/s; other rates in the same way
+(`33.1 M records/s`). Numbers have three significant digits, because the rounds never agree on a fourth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seawall.bench.results import Aspect, Goal, Relation, Result, Spread, SuiteR
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-#: Columns of a table that goes to a file or a pipe, where nobody can make the window wider.
+#: Width in columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 160
 
 _TIME_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -27,7 +27,7 @@ _RELATION_SIGNS = {Relation.AT_LEAST: "≥", Relation.AT_MOST: "≤"}
 
 
 def quantity(value: float, unit: str) -> str:
-    """A value in its base unit as people write it: `2.13 GB/s`, `33.1 M records/s`, `5.80 µs`."""
+    """Format a value given in its base unit: `2.13 GB/s`, `33.1 M records/s`, `5.80 µs`."""
     if unit == "s":
         scale, prefixed = next((pair for pair in _TIME_SCALES if value >= pair[0]), _TIME_SCALES[-1])
         return f"{digits(value / scale)} {prefixed}"
@@ -40,7 +40,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, as an exponent only where nobody would count the zeros."""
+    """Format a number with three significant digits; only very small ones get an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     if value >= 10:
@@ -51,17 +51,17 @@ def digits(value: float) -> str:
 
 
 def aspect_text(figure: float, of: Aspect, unit: str) -> str:
-    """A ratio as `0.920x`, a value with its unit."""
+    """Format a ratio as `0.920x` and a value with its unit."""
     return f"{digits(figure)}x" if of is Aspect.RATIO else quantity(figure, unit)
 
 
 def goal_text(goal: Goal, unit: str) -> str:
-    """A goal as `≥ 0.500x` or `≤ 300 ms`."""
+    """Format a goal as `≥ 0.500x` or `≤ 300 ms`."""
     return f"{_RELATION_SIGNS[goal.relation]} {aspect_text(goal.bound, goal.of, unit)}"
 
 
 def spread_text(spread: Spread, unit: str) -> str:
-    """Quartiles first, since they are what one may expect; the extremes in brackets."""
+    """Format a spread: the quartiles, then minimum and maximum in parentheses."""
     low, high, least, most = (
         aspect_text(figure, spread.of, unit)
         for figure in (spread.quartile_low, spread.quartile_high, spread.min, spread.max)
@@ -70,7 +70,7 @@ def spread_text(spread: Spread, unit: str) -> str:
 
 
 def summary(result: Result) -> str:
-    """One result in one line."""
+    """Describe one result in one line."""
     if result.value is None:
         return f"{result.name}: {result.note}"
     text = f"{result.name}: {quantity(result.value, result.unit)}"
@@ -80,7 +80,7 @@ def summary(result: Result) -> str:
 
 
 def missed_lines(report: SuiteReport) -> list[str]:
-    """What `--check` says about every goal that was not reached."""
+    """One line for every missed goal, as `--check` prints them."""
     lines: list[str] = []
     for result in report.results:
         goal, judged = result.goal, result.judged
@@ -91,7 +91,7 @@ def missed_lines(report: SuiteReport) -> list[str]:
 
 
 def write_table(report: SuiteReport, stream: TextIO) -> None:
-    """The whole report as a table, with the machine above and the notes below."""
+    """Write the report as a table, with the machine above it and the notes below it."""
     from rich.console import Console
     from rich.table import Table
 
@@ -112,7 +112,7 @@ def write_table(report: SuiteReport, stream: TextIO) -> None:
 
 @contextmanager
 def show_progress(measurements: Sequence[Measurement], rounds: int, stream: TextIO) -> Iterator[Progress]:
-    """A bar on a terminal, a line per figure elsewhere."""
+    """Show progress: a bar on a terminal, otherwise one line per figure."""
     if not stream.isatty():
         yield _Lines(len(measurements), stream)
         return
@@ -126,7 +126,7 @@ def show_progress(measurements: Sequence[Measurement], rounds: int, stream: Text
 
 
 class _Lines:
-    """Progress for a file or a pipe: one line when a figure is done."""
+    """Progress for a file or a pipe: writes one line when a figure is done."""
 
     def __init__(self, count: int, stream: TextIO) -> None:
         self._count = count
@@ -134,13 +134,13 @@ class _Lines:
         self._done = 0
 
     def begin(self, measurement: Measurement) -> None:
-        """Say nothing: lines come when there is something to know."""
+        """Write nothing: a line is written when the figure is done."""
 
     def round_done(self, done: int) -> None:
-        """Say nothing: see `begin`."""
+        """Write nothing; see `begin`."""
 
     def end(self, result: Result) -> None:
-        """Write the figure."""
+        """Write the result of the figure."""
         self._done += 1
         self._stream.write(f"[{self._done}/{self._count}] {summary(result)}\n")
         self._stream.flush()
@@ -156,15 +156,15 @@ class _Bar:
         self._figures_done = 0
 
     def begin(self, measurement: Measurement) -> None:
-        """Name the figure beside the bar."""
+        """Show the name of the figure beside the bar."""
         self._bar.update(self._task, description=measurement.name)
 
     def round_done(self, done: int) -> None:
-        """Move the bar by a round."""
+        """Advance the bar by one round."""
         self._bar.update(self._task, completed=self._figures_done * self._rounds + done)
 
     def end(self, result: Result) -> None:
-        """Leave the figure above the bar; one that was left out counts with all its rounds."""
+        """Print the result above the bar; a figure that was left out counts with all its rounds."""
         self._figures_done += 1
         self._bar.update(self._task, completed=self._figures_done * self._rounds)
         self._bar.console.print(summary(result), markup=False, highlight=False)

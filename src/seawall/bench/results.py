@@ -1,7 +1,7 @@
-"""What a benchmark run leaves behind: goals, spreads, results and the report of a suite, with their JSON form.
+"""Results of a benchmark run: goals, spreads, results and the report of a suite, with their JSON form.
 
-Knows nothing of how a figure is measured or shown. Values are in base units (`B/s`, `s`, `records/s`, …), so that two
-reports can be compared without parsing a prefix; `report.py` scales them for people.
+Knows nothing of how figures are measured or displayed. Values are in base units (`B/s`, `s`, `records/s`, …), so two
+reports can be compared without parsing unit prefixes; `report.py` scales them for display.
 
 JSON of a report
 
@@ -9,15 +9,15 @@ JSON of a report
 
 JSON of a result
 
-    name, value, unit, better     median over the rounds; null where the figure was left out
-    baseline, baseline_name       median of the other side, null without one
-    ratio                         median of value ÷ baseline of the *same* round, null without a baseline
+    name, value, unit, better     median over the rounds; null if the figure was left out
+    baseline, baseline_name       median of the baseline; null without one
+    ratio                         median of value ÷ baseline of the *same* round; null without a baseline
     spread                        {"of": "ratio" or "value", "min", "quartile_low", "quartile_high", "max"}
-    goal, met                     {"of", "relation", "bound"} and whether it was reached; null where none was set
+    goal, met                     {"of", "relation", "bound"} and whether it was met; null without a goal
     rounds, note
 
-A ratio never mixes rounds. The machine drifts within minutes, so only two sides measured next to each other say
-something about the code.
+A ratio never mixes rounds: the speed of a machine drifts within minutes, so only two sides measured next to each other
+are comparable.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, J
 
 
 class Better(StrEnum):
-    """Which way a figure improves."""
+    """The direction in which a figure improves."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 class Aspect(StrEnum):
-    """Which number of a result is meant: the absolute one, or the one relative to its baseline."""
+    """The number of a result that a goal or a spread refers to: the absolute value, or the ratio to the baseline."""
 
     VALUE = "value"
     RATIO = "ratio"
 
 
 class Relation(StrEnum):
-    """On which side of its bound a goal is met; the bound itself meets it."""
+    """The side of the bound on which a goal is met; the bound itself meets it."""
 
     AT_LEAST = ">="
     AT_MOST = "<="
@@ -56,7 +56,7 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound that a figure should reach."""
+    """A bound that a figure should meet."""
 
     of: Aspect
     relation: Relation
@@ -64,7 +64,7 @@ class Goal:
 
     @classmethod
     def ratio_at_least(cls, bound: float) -> Self:
-        """The subject reaches this share of its baseline."""
+        """The subject reaches at least this fraction of its baseline."""
         return cls(Aspect.RATIO, Relation.AT_LEAST, bound)
 
     @classmethod
@@ -74,22 +74,22 @@ class Goal:
 
     @classmethod
     def value_at_least(cls, bound: float) -> Self:
-        """The figure itself, in its base unit, reaches the bound."""
+        """The value, in its base unit, is at least the bound."""
         return cls(Aspect.VALUE, Relation.AT_LEAST, bound)
 
     @classmethod
     def value_at_most(cls, bound: float) -> Self:
-        """The figure itself, in its base unit, stays below the bound."""
+        """The value, in its base unit, is at most the bound."""
         return cls(Aspect.VALUE, Relation.AT_MOST, bound)
 
     def is_met_by(self, figure: float) -> bool:
-        """Whether the number this goal is about is on the right side of the bound."""
+        """True if the number (value or ratio, see `of`) meets the bound."""
         return figure >= self.bound if self.relation is Relation.AT_LEAST else figure <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far the rounds lie apart, for the ratios where there is a baseline and for the values where there is none."""
+    """The variation over the rounds: of the ratios if the figure has a baseline, otherwise of the values."""
 
     of: Aspect
     min: float
@@ -99,7 +99,7 @@ class Spread:
 
     @classmethod
     def over(cls, of: Aspect, figures: Sequence[float]) -> Self:
-        """The spread of two or more rounds."""
+        """Compute the spread of two or more rounds."""
         quartile_low, _, quartile_high = statistics.quantiles(figures, n=4, method="inclusive")
         return cls(of, min(figures), quartile_low, quartile_high, max(figures))
 
@@ -122,19 +122,19 @@ class Result:
 
     @property
     def judged(self) -> float | None:
-        """The number that the goal is about; None without a goal or without a measurement."""
+        """The number that the goal refers to; None without a goal or without a measurement."""
         if self.goal is None:
             return None
         return self.ratio if self.goal.of is Aspect.RATIO else self.value
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal was reached; None where there is nothing to judge."""
+        """True if the goal was met; None without a goal or without a measurement."""
         judged = self.judged
         return None if self.goal is None or judged is None else self.goal.is_met_by(judged)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The form documented at the top of this module."""
+        """Return the JSON form described in the module docstring."""
         return {
             "name": self.name,
             "value": self.value,
@@ -153,7 +153,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class SuiteReport:
-    """Everything one run of a suite found out."""
+    """The results of one run of a suite."""
 
     suite: str
     started: str
@@ -163,16 +163,16 @@ class SuiteReport:
 
     @property
     def missed(self) -> tuple[Result, ...]:
-        """Results whose goal was judged and not reached."""
+        """Results that missed their goal."""
         return tuple(result for result in self.results if result.met is False)
 
     @property
     def left_out(self) -> tuple[Result, ...]:
-        """Figures this machine could not give."""
+        """Figures that this machine could not measure."""
         return tuple(result for result in self.results if result.value is None)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The form documented at the top of this module."""
+        """Return the JSON form described in the module docstring."""
         return {
             "suite": self.suite,
             "started": self.started,

@@ -1,19 +1,19 @@
 """Public simulators for tests: a disk, a clock and a network that fail on demand and replay from a seed.
 
-| name | stands in for | goes wrong by |
+| name | simulates | faults |
 |---|---|---|
 | `SimDisk` | files and directories | losing, tearing, reordering unsynced writes; failing and short calls; bit rot |
-| `SimClock` | wall and monotonic time | wall clocks that step and run fast or slow; time passes only when told to |
+| `SimClock` | wall and monotonic time | wall clocks that step and run fast or slow; time passes only by `advance` |
 | `SimNet` | messages and TCP streams | delay, loss, duplication, reordering, partitions, resets |
-| `SimSharedMemory` | shared mappings | losing all of them with the power |
+| `SimSharedMemory` | shared mappings | loss of all of them in a power loss |
 | `SimHost` | a machine | killed processes, lost power |
 
-All run in one thread, take a seed, never look at real time, and keep a readable `history()`: print it when a test
-fails. The same seed gives the same run.
+All simulators run in one thread, take a seed, never read the real time, and keep a readable `history()`; print it when
+a test fails. The same seed gives the same run.
 
-What a pod does is recorded as a `History` of the events in `order_events`, and judged: `check_all` of
-`ordering_checkers` raises an `OrderingViolationError` where it breaks a promise of the order. `pod_world` is a pod of
-real roles over simulated parts, stepped by whoever has it; `pod_run` runs one as a seed decides.
+To test the total order of a pod, record a `History` of the events in `checkers.order_events` and pass it to
+`check_all`, which raises an `OrderingViolationError` if the history breaks a guarantee of the order. `pod.world` has a
+pod of real roles over simulated parts, which a test steps; `pod.run` steps one by seeded choices.
 """
 
 from seawall.testing.checkers.history import History, PodShape

@@ -1,1 +1,1 @@
-"""Figures that suites share or that fill a module of their own."""
+"""Groups of figures that the suites are composed of."""

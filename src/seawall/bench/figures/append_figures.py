@@ -1,11 +1,10 @@
-"""Appends of class fsync against the disk below: batches at their places, lone records, records of many at once.
+"""Figures of appends of class fsync against bare disk writes: large batches, single records, concurrent appenders.
 
-The disk's own limit is measured by turns in a file that is written once, front to back, into reserved space, as a log
-is: overwriting a file that is there already is quicker on most file systems, and nothing an append can do.
+The baseline writes a file once, front to back, into reserved space, as a log does. Overwriting an existing file is
+faster on most file systems, but an append cannot do that.
 
-Small batches are brought to their places when nothing else is to be done (`engine/maintenance/flush_thread.py`). So
-that this is not done while the other side is measured, each run is followed by a checkpoint, which is not timed; one
-figure times it.
+The log flushes small batches to segments in the background (`engine/maintenance/flush_thread.py`). Each run ends with
+an untimed checkpoint, so that no flush is left to run while the baseline is measured; one figure includes it.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from seawall.errors import UnsupportedError
 from seawall.limits import KIB, MIB
 
 APPENDERS: Final = 64
-#: What one publisher may have under way: two batches are encoded while two are written.
+#: In-flight window of the publisher: two batches are encoded while two are written.
 IN_FLIGHT: Final = 4 * MIB
-#: Bytes whose way to the disk is counted.
+#: Bytes appended to measure the write amplification.
 COUNTED_SIZE: Final = 256 * MIB
 
 _RECORDS: Final = MIB // (KIB + 5)
 
 
 def append_figures(directory: Path) -> Iterator[Measurement]:
-    """The figures of this part."""
+    """List the figures of appending."""
     one_by_one = disk.append_latency(directory, KIB)
-    # A rate is held against a rate: what the slowest syncs cost counts on both sides.
+    # Compare a rate with a rate: then the slowest syncs count on both sides.
     by_rate = Baseline("bare write + sync, one by one", disk.append_rate(directory, KIB))
     yield Measurement(
         "append 1 MiB batches, class fsync",
@@ -51,7 +50,7 @@ def append_figures(directory: Path) -> Iterator[Measurement]:
         on_log(directory, _append_large),
         baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
         goal=Goal.ratio_at_least(0.8),
-        note=f"{_RECORDS:,} records of 1 KiB in each, through a publisher with {IN_FLIGHT // MIB} MiB under way",
+        note=f"{_RECORDS:,} records of 1 KiB per batch; a publisher with {IN_FLIGHT // MIB} MiB in flight",
     )
     yield Measurement(
         "bytes written for a byte of such batches",
@@ -59,7 +58,7 @@ def append_figures(directory: Path) -> Iterator[Measurement]:
         Better.LOWER,
         on_log(directory, _bytes_written),
         goal=Goal.value_at_most(1.1),
-        note="as the system counts what this process has sent to disks",
+        note="bytes sent to disks by this process, as the kernel counts them",
     )
     yield Measurement(
         "append one 1 KiB record, lone writer, p50",
@@ -84,15 +83,15 @@ def append_figures(directory: Path) -> Iterator[Measurement]:
         _append_tasks(directory),
         baseline=by_rate,
         goal=Goal.ratio_at_least(8.0),
-        note="on uvloop where it is installed; a burst, which waits in the log for its places",
+        note="on uvloop if installed; a burst that stays in the log, not yet flushed to segments",
     )
     yield Measurement(
         f"the same, {APPENDERS} asyncio tasks, until all is in its place",
         "records/s",
         Better.HIGHER,
-        _append_tasks(directory, times_places=True),
+        _append_tasks(directory, includes_flush=True),
         baseline=by_rate,
-        note="with a checkpoint behind every burst",
+        note="includes a checkpoint after every burst",
     )
 
 
@@ -111,7 +110,7 @@ def _append_large(log: EmbeddedLog) -> Run:
             while not count or perf_counter_ns() < deadline:
                 publisher.publish(values)
                 count += 1
-        # The publisher is closed: all of it is durable.
+        # Closing the publisher has made everything durable.
         return count * _RECORDS * (KIB + 5) * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
 
     return run
@@ -132,28 +131,28 @@ def _bytes_written(log: EmbeddedLog) -> Run:
 
 
 def _written() -> int:
-    """Bytes that this process has caused to be sent to disks."""
+    """Bytes that this process has sent to disks so far."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError as error:
-        raise UnsupportedError("this system does not count the bytes a process writes") from error
+        raise UnsupportedError("this system does not count the bytes that a process writes") from error
     return int(dict(line.split(": ") for line in lines)["write_bytes"])
 
 
 def _append_one(log: EmbeddedLog) -> Run:
     value = os.urandom(KIB)
-    return _settled(log, latency(lambda: log.publish(TOPIC, value)))
+    return _then_checkpoint(log, latency(lambda: log.publish(TOPIC, value)))
 
 
-def _settled(log: EmbeddedLog, run: Run) -> Run:
-    """A run with nothing left to do behind it."""
+def _then_checkpoint(log: EmbeddedLog, run: Run) -> Run:
+    """The same run, followed by an untimed checkpoint."""
 
-    def settled(seconds: float) -> float:
+    def with_checkpoint(seconds: float) -> float:
         value = run(seconds)
         log.checkpoint()
         return value
 
-    return settled
+    return with_checkpoint
 
 
 def _append_threads(log: EmbeddedLog) -> Run:
@@ -169,10 +168,10 @@ def _append_threads(log: EmbeddedLog) -> Run:
             thread.join()
         return sum(counts)
 
-    return _settled(log, run)
+    return _then_checkpoint(log, run)
 
 
-def _append_tasks(directory: Path, *, times_places: bool = False) -> Subject:
+def _append_tasks(directory: Path, *, includes_flush: bool = False) -> Subject:
     value = os.urandom(KIB)
 
     async def append(log: AsyncLog, deadline: int) -> int:
@@ -188,7 +187,7 @@ def _append_tasks(directory: Path, *, times_places: bool = False) -> Subject:
         counts = await asyncio.gather(*(append(log, deadline) for _ in range(APPENDERS)))
         ended = perf_counter_ns()
         await log.checkpoint()
-        if times_places:
+        if includes_flush:
             ended = perf_counter_ns()
         return sum(counts) * NANOSECONDS_PER_SECOND / (ended - started)
 
@@ -209,7 +208,7 @@ def _append_tasks(directory: Path, *, times_places: bool = False) -> Subject:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The quickest event loop there is; None for that of the standard library."""
+    """uvloop if it is installed; None for the event loop of the standard library."""
     try:
         import uvloop
     except ImportError:

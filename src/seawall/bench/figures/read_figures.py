@@ -1,7 +1,7 @@
-"""What reading costs: batches, Arrow tables, single records in a large topic, and the memory of its indexes.
+"""Figures of reading: batches, Arrow tables, single records in a large topic, and the memory of its indexes.
 
-Everything lies in sealed segments, in the page cache, and is verified as it is read. Figures of the large topic share
-one, which is built by the first of them and removed after the last.
+All records are in sealed segments in the page cache, and reads verify them. The figures that need a large topic share
+one: the first figure builds it, the last one removes it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from seawall.engine.api.open_log import open_log
 from seawall.engine.api.read_results import ReceivedBatch
 from seawall.limits import KIB, MIB
 
-#: Bytes of records that reads go through.
+#: Bytes of records in the topic that is read.
 READ_SIZE: Final = 64 * MIB
 
-#: The large topic: records, records in a batch, and bytes of a value.
+#: The large topic: records, records per batch, and bytes per value.
 LARGE_RECORDS: Final = 10_000_000
 LARGE_BATCH: Final = 100
 LARGE_VALUE_SIZE: Final = 16
 
-#: Places that are looked up, over and over.
+#: Different seqs or times to look up; the run repeats them.
 _SEEKS: Final = 100_000
 
 
 def read_figures(context: BenchContext) -> Iterator[Measurement]:
-    """The figures, those that need the large topic last."""
+    """List the figures of reading; those that need the large topic come last."""
     yield from _reads(context.directory)
     yield from _seeks(context.directory)
 
@@ -54,7 +54,7 @@ def _reads(directory: Path) -> Iterator[Measurement]:
         on_log(directory, _read_batches),
         baseline=MEMORY_COPY,
         goal=Goal.ratio_at_least(0.4),
-        note="sealed segments, checksums verified, no record made",
+        note="sealed segments; checksums verified; no object per record",
     )
     yield Measurement(
         "read_arrow, 1 KiB records",
@@ -103,7 +103,7 @@ def _seeks(directory: Path) -> Iterator[Measurement]:
 
 
 class LargeTopic:
-    """A log with many records that several figures use, one after the other; removed after the last of them."""
+    """A log with many records that several figures share, one after another; the last one removes it."""
 
     def __init__(self, directory: Path, records: int, *, figures: int) -> None:
         self._directory = directory
@@ -113,12 +113,12 @@ class LargeTopic:
         self._remove: Callable[[], object] = lambda: None
 
     def subject(self, prepare: Callable[[EmbeddedLog], Run]) -> Subject:
-        """A figure that works on it."""
+        """A subject that uses the shared log."""
 
         @contextmanager
         def opened() -> Iterator[Run]:
             try:
-                yield prepare(self._built())
+                yield prepare(self._open_or_build())
             finally:
                 self._figures_left -= 1
                 if not self._figures_left and self._log is not None:
@@ -128,20 +128,20 @@ class LargeTopic:
 
         return opened
 
-    def _built(self) -> EmbeddedLog:
+    def _open_or_build(self) -> EmbeddedLog:
         if self._log is None:
             path = tempfile.mkdtemp(prefix="seawall-bench-", dir=self._directory)
-            # Also where the run ends before the last figure.
+            # Removes the log even if the run ends before the last figure.
             self._remove = weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
             self._log = open_log(path)
-            # Weaker than other figures: nothing here measures the writing.
+            # Class disk, because no figure measures these writes.
             self._log.create_topic(TOPIC, durability="disk")
             _fill(self._log, LARGE_VALUE_SIZE, self._records, LARGE_BATCH)
         return self._log
 
 
 def _fill(log: EmbeddedLog, value_size: int, records: int, batch_records: int = 1_000) -> int:
-    """Publish records of one size, bring them to their places, and return how many there are."""
+    """Publish records of one size and flush them to segments; return their number."""
     values = [os.urandom(value_size) for _ in range(batch_records)]
     batches = max(1, records // batch_records)
     for _ in range(batches):

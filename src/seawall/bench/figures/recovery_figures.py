@@ -1,8 +1,8 @@
-"""Figures of recovery: how fast the log is read, verified and made into state again, against reading its files.
+"""Figures of recovery: replaying a write-ahead log into state, against reading its files.
 
-Each figure works on a log of its own, of records of 1 KiB, which no checkpoint has shortened. The baseline reads the
-same files, whole, into one buffer that is used again. Both sides find the files in the page cache and count their
-bytes, the part of the last file that is still empty included.
+Each figure makes its own log of 1 KiB records, without checkpoints. The baseline reads the same files completely into
+one reused buffer. Both sides read from the page cache and count all bytes of the files, including the empty part of the
+last one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from seawall.storage.directory import open_directory
 from seawall.topics.config import Durability
 
 TOPIC: Final = "bench"
-#: Records of 1 KiB in a batch, and bytes of records in the log that is recovered.
+#: Records per batch, and bytes of records in the log to recover.
 LOG_SIZES: Final = {1: 64 * MIB, 16: 256 * MIB, 60: 256 * MIB}
-#: The batches for which there is a bar.
-BAR_RECORDS: Final = 16
+#: Records per batch of the figure that has a goal.
+GOAL_RECORDS: Final = 16
 _NO_CHECKPOINT: Final = StoreSettings(checkpoint_size=1_024 * GIB)
 
 
 def recovery_figures(directory: Path) -> Iterator[Measurement]:
-    """The figures of recovery."""
+    """List the figures of recovery."""
     for records, log_size in LOG_SIZES.items():
         yield _recovery(directory, log_size, records)
 
@@ -47,13 +47,13 @@ def _recovery(directory: Path, log_size: int, records: int) -> Measurement:
         Better.HIGHER,
         log.recovering,
         baseline=Baseline("read the log's files", log.reading),
-        goal=Goal.ratio_at_least(0.5) if records == BAR_RECORDS else None,
-        note=f"{log_size // MIB} MiB of 1 KiB records, page cache warm",
+        goal=Goal.ratio_at_least(0.5) if records == GOAL_RECORDS else None,
+        note=f"{log_size // MIB} MiB of 1 KiB records in the page cache",
     )
 
 
 class _Log:
-    """A log to recover: made for the first side of the figure that is opened, removed with the last that is closed."""
+    """A log to recover, shared by both sides of a figure: made when the first opens, removed when the last closes."""
 
     def __init__(self, directory: Path, log_size: int, records: int) -> None:
         self._parent = directory
@@ -64,10 +64,10 @@ class _Log:
 
     @contextmanager
     def recovering(self) -> Iterator[Run]:
-        """Replay of the whole log: every checksum, every topic's state, every place."""
+        """Replay the whole log: verify every checksum, rebuild the state of every topic and every segment position."""
         files = OsFiles()
         with (
-            self._made() as paths,
+            self._opened() as paths,
             open_directory(
                 files, str(self._path), pid=os.getpid(), now_ns=0, random_bytes=os.urandom, create=False
             ) as directory,
@@ -81,22 +81,22 @@ class _Log:
 
     @contextmanager
     def reading(self) -> Iterator[Run]:
-        """The bytes of the same files."""
+        """Read the same files without looking at their content."""
         buffer = memoryview(bytearray(WAL_READ_SIZE))
-        with self._made() as paths, ExitStack() as opened:
-            files = [opened.enter_context(path.open("rb", buffering=0)) for path in paths]
+        with self._opened() as paths, ExitStack() as stack:
+            files = [stack.enter_context(path.open("rb", buffering=0)) for path in paths]
 
             def read() -> None:
                 for file in files:
                     at = 0
-                    while got := os.preadv(file.fileno(), [buffer], at):
-                        at += got
+                    while received := os.preadv(file.fileno(), [buffer], at):
+                        at += received
 
             yield rate(read, sum(path.stat().st_size for path in paths))
 
     @contextmanager
-    def _made(self) -> Iterator[list[Path]]:
-        """The files of the log."""
+    def _opened(self) -> Iterator[list[Path]]:
+        """Make the log if needed; yields its files."""
         if not self._users:
             self._path = Path(tempfile.mkdtemp(prefix="seawall-bench-", dir=self._parent))
         self._users += 1

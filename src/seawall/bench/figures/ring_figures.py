@@ -1,8 +1,8 @@
-"""Figures of suite `kernels` about disk rings: what a durable write costs through a ring that needs no GIL.
+"""Figures of suite `kernels` about disk rings: the latency of a durable write through a ring that needs no GIL.
 
-The submitter is a kernel, as on the path of an ack, so a figure holds the ring, its server and the disk, and nothing of
-Python. Beside a thread that keeps the interpreter busy the same must hold; a Python thread that writes and syncs by
-itself is shown for contrast.
+A kernel submits the writes, as on the commit path, so a figure includes the ring, its server and the disk, but no
+Python. The latency must stay about the same while another thread keeps the interpreter busy; a Python thread that
+writes and syncs is measured for comparison.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from seawall.kernels.runtime.rings import CONTENT_WORDS, Words
 from seawall.limits import KIB
 
 WRITE_SIZE = 4 * KIB
-#: Writes timed by one kernel call: short enough to end near the asked time.
+#: Writes timed by one kernel call: few enough to end close to the requested time.
 SAMPLES_PER_CALL = 64
 
 
 def figures(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this part of the suite."""
+    """List the figures of disk rings."""
     directory = context.directory
     bare = Baseline("bare write + sync", disk.write_latency(directory, WRITE_SIZE))
     idle = Baseline("on an idle process", ring_latency(directory, DiskBackend.RESIDENT))
@@ -65,7 +65,7 @@ def figures(context: BenchContext) -> Iterator[Measurement]:
         beside_busy_thread(ring_latency(directory, DiskBackend.RESIDENT)),
         baseline=idle,
         goal=Goal.ratio_at_most(2.0),
-        note="a thread runs Python without pause while a kernel submits to the resident ring",
+        note="a thread runs Python code in a loop while a kernel submits to the resident ring",
     )
     yield Measurement(
         "Python thread beside a busy interpreter, p50",
@@ -73,12 +73,12 @@ def figures(context: BenchContext) -> Iterator[Measurement]:
         Better.LOWER,
         beside_busy_thread(python_write_latency(directory)),
         baseline=Baseline("on an idle process", python_write_latency(directory)),
-        note="for contrast: the same write and sync called from Python",
+        note="for comparison: the same write and sync, called from Python",
     )
 
 
 def ring_latency(directory: Path, backend: DiskBackend, *, durable_write: bool = False) -> Subject:
-    """Median seconds of a 4 KiB write and its sync through a ring, submitted by a kernel, one at a time."""
+    """Median seconds of a 4 KiB write and its sync through a ring; a kernel submits one at a time."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -98,7 +98,7 @@ def ring_latency(directory: Path, backend: DiskBackend, *, durable_write: bool =
 
 
 def _chain(descriptor: int, iovec: Words, *, durable_write: bool) -> Words:
-    """The operations of one durable write: linked write and sync, or one write that is durable by itself."""
+    """The operations of one durable write: a linked write and sync, or one write with RWF_DSYNC."""
     write = np.zeros((1 if durable_write else 2, CONTENT_WORDS), np.int64)
     write[:, disk_ring.SUBMIT_FD] = descriptor
     write[0, disk_ring.SUBMIT_OPERATION] = disk_ring.WRITE_SYNC if durable_write else disk_ring.WRITE | disk_ring.LINK
@@ -113,15 +113,15 @@ def _chain(descriptor: int, iovec: Words, *, durable_write: bool) -> Words:
 
 def _median(ring: DiskRing, operations: Words, seconds: float) -> float:
     samples = np.zeros(SAMPLES_PER_CALL, np.int64)
-    seen: list[Words] = []
+    collected: list[Words] = []
     spent_ns = 0
-    while not seen or spent_ns < seconds * 1e9:
+    while not collected or spent_ns < seconds * 1e9:
         code = disk_ring.measure_chain(ring.words, ring.doorbell.signal_fd, ring.completed.wait_fd, operations, samples)
         if code < 0:
             raise FatalError(f"a disk operation failed: {os.strerror(-code)}")
-        seen.append(samples.copy())
+        collected.append(samples.copy())
         spent_ns += int(samples.sum())
-    return float(np.median(np.concatenate(seen))) / 1e9
+    return float(np.median(np.concatenate(collected))) / 1e9
 
 
 def python_write_latency(directory: Path) -> Subject:
@@ -137,13 +137,13 @@ def python_write_latency(directory: Path) -> Subject:
 
 
 def beside_busy_thread(subject: Subject) -> Subject:
-    """The same subject while another thread of the process runs Python code without pause."""
+    """The same subject while another thread of the process runs Python code in a loop."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         with subject() as run:
 
-            def beside(seconds: float) -> float:
+            def run_beside(seconds: float) -> float:
                 stop = threading.Event()
                 thread = threading.Thread(target=_keep_busy, args=(stop,), daemon=True)
                 thread.start()
@@ -153,7 +153,7 @@ def beside_busy_thread(subject: Subject) -> Subject:
                     stop.set()
                     thread.join()
 
-            yield beside
+            yield run_beside
 
     return opened
 

@@ -1,7 +1,7 @@
-"""Figures of the suite `spark` that are about writing, and the Python sink they are compared with, which discards.
+"""Writing figures of suite `spark`, and the discarding Python sink that is their baseline.
 
-Rows are made by Spark itself, all of them the same: nothing that makes them is measured much. Every run is a batch
-write, with its staging and its commit, which is durable.
+Spark generates the rows, all of them equal, so generating them costs little. Every run is a batch write with staging
+and one durable commit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-#: Makes the writer of a frame, for a server.
+#: Makes the writer of a frame, from the URL of a server.
 Writer = Callable[["DataFrame", str], "DataFrameWriter"]
 
 
 class DiscardDataSource(DataSource):
-    """Takes all rows and keeps none."""
+    """A sink that discards all rows."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format`."""
+        """The name for `format`."""
         return "seawall_bench_discard"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -43,50 +43,50 @@ class DiscardDataSource(DataSource):
 
 
 class DiscardWriter(DataSourceArrowWriter):
-    """Looks at no row."""
+    """Consumes rows without looking at them."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Take the rows of one task."""
+        """Consume the rows of one task."""
         for _ in iterator:
             pass
         return WriterCommitMessage()
 
 
 def into_topic(frame: DataFrame, url: str) -> DataFrameWriter:
-    """The sink."""
+    """Write to a topic."""
     return frame.write.format("seawall").options(url=url, topic=TOPIC)
 
 
 def into_nothing(frame: DataFrame, _url: str) -> DataFrameWriter:
-    """What it is compared with."""
+    """Write to the discarding sink."""
     frame.sparkSession.dataSource.register(DiscardDataSource)
     return frame.write.format(DiscardDataSource.name())
 
 
 def writes(spark: SparkSession, url: str, record_size: int, count: int, writer: Writer) -> Run:
-    """Writes so many records over and over; bytes of values in a second."""
+    """A run that repeatedly writes `count` records; reports bytes of record values per second."""
     frame = spark.range(count).select(functions.lit(bytes(record_size)).alias("value"))
-    made = writer(frame, url).mode("append")
-    made.save()
+    frame_writer = writer(frame, url).mode("append")
+    frame_writer.save()
     if writer is into_topic:
         _check(url, count)
-    return _runs(made, count * record_size)
+    return _runs(frame_writer, count * record_size)
 
 
 def _check(url: str, count: int) -> None:
     with RemoteLog(parse_target(url)) as log:
         written = log.describe(TOPIC).next_seq - 1
     if written != count:
-        raise InvariantError("INV-BENCH-OK", f"{written} records were written of {count}")
+        raise InvariantError("INV-BENCH-OK", f"wrote {written} of {count} records")
 
 
-def _runs(made: DataFrameWriter, size: int) -> Run:
+def _runs(frame_writer: DataFrameWriter, size: int) -> Run:
     def run(seconds: float) -> float:
         started = perf_counter_ns()
         deadline = started + int(seconds * NANOSECONDS_PER_SECOND)
         written = 0
         while not written or perf_counter_ns() < deadline:
-            made.save()
+            frame_writer.save()
             written += size
         return written * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
 

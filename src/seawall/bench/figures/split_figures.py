@@ -1,7 +1,7 @@
 """Figures of suite `kernels` about splitting a byte stream into frames, fed from a real connection.
 
-Another process sends batches of one 1 KiB record each, 1,125 bytes a frame, over loopback TCP. This one receives up to
-a megabyte at a time and splits it by one kernel call, which checks the header and block checksum of every frame.
+Another process sends batches of one 1 KiB record, 1,125 bytes per frame, over loopback TCP. This process receives up to
+a megabyte at a time and splits it by one kernel call, which verifies the header and block checksum of every frame.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from seawall.limits import MIB, PAYLOAD_SIZE_MIN
 from seawall.wire.format import batches
 from seawall.wire.format.records import Record, encode_block
 
-#: Frames in the file that the sender repeats: about a megabyte.
+#: Frames in the file that the sender repeats: about a megabyte of them.
 FRAME_COUNT = 930
 RECEIVE_SIZE = MIB
 
 
 def figures() -> Iterator[Measurement]:
-    """The figures of this part of the suite."""
+    """List the figures of splitting frames."""
     yield Measurement(
         "split 1.1 KB frames from a socket",
         "frames/s",
@@ -38,12 +38,12 @@ def figures() -> Iterator[Measurement]:
         _splitting,
         baseline=Baseline("the same bytes, not split", _bare_loopback),
         goal=Goal.value_at_least(1.5e6),
-        note="header and block checksum of every frame verified",
+        note="verifies the header and block checksum of every frame",
     )
 
 
 def batch_of(block: bytes, record_count: int) -> bytes:
-    """A batch as a client sends it."""
+    """Encode a batch as a client sends it."""
     header = batches.batch_header(
         block,
         topic_id=TopicId(1),
@@ -85,7 +85,7 @@ def _splitting() -> Iterator[Run]:
 
 
 class Splitter:
-    """Receives into one buffer and splits what is complete; the rest moves to the front."""
+    """Receives into one buffer, splits the complete frames, and moves the rest to the front."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -97,14 +97,14 @@ class Splitter:
         self.frames = 0
 
     def receive(self) -> int:
-        """Receive once and split; return the bytes that came."""
+        """Receive once and split; return the number of bytes received."""
         received = self.connection.recv_into(self.view[self.end : self.end + RECEIVE_SIZE])
         if not received:
-            raise ConnectionError("the sending process hung up")
+            raise ConnectionError("the sending process closed the connection")
         self.end += received
         code = frames.split_frames(self.buffer, 0, self.end, PAYLOAD_SIZE_MIN, self.rows, self.state)
         if code != frames.SPLIT_MORE:
-            raise AssertionError(f"splitting good frames stopped with {code}")
+            raise AssertionError(f"splitting valid frames stopped with code {code}")
         consumed = int(self.state[frames.STATE_CONSUMED])
         self.frames += int(self.state[frames.STATE_FRAMES])
         rest = self.end - consumed

@@ -1,1 +1,1 @@
-"""What is measured and what it is compared with: logs, nodes, pods, bare servers, other processes."""
+"""Subjects and baselines of the figures: logs, nodes, pods, bare servers, peer processes."""

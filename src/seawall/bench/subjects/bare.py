@@ -1,10 +1,10 @@
-"""What two processes reach that do nothing but what any log has to do: the bounds of the suites `publish` and `fetch`.
+"""Upper bounds of the suites `publish` and `fetch`: two processes that do only what every log must do.
 
-    publishing   join a list of records and sum them, send; the peer receives, sums, and copies them to where they stay
-    fetching     the peer sends a file out of the system's memory; receive it, and sum each piece while it is in a cache
+    publishing   join a list of records, compute a checksum, send; the peer receives, checksums, copies to memory
+    fetching     the peer sends a file from the page cache; receive and checksum it piece by piece, within a CPU cache
 
-No protocol, no order, no index, no session, and hardly any Python. What a server is slower than this is its own doing;
-what this is slower than loopback TCP is the price of checksums and of memory that does not fit a cache.
+There is no protocol, order, index or session, and hardly any Python. The difference from a real server is the cost of
+the server; the difference from loopback TCP is the cost of checksums and of memory that does not fit a cache.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from seawall.io.network.sockets import parse_address
 from seawall.kernels.codec.checksum import crc32c
 from seawall.limits import KIB, MIB
 
-#: Frames on their way at a time: few enough that all of them are in a cache.
-_UNDER_WAY: Final = 2
-#: Memory that is received into, as large as a client's answers, and the pieces that it is received and summed in.
+#: Frames in flight: few enough to fit a CPU cache.
+_IN_FLIGHT: Final = 2
+#: Size of a receive buffer, as large as a fetch response, and of the pieces to receive and checksum.
 _RECEIVED_SIZE: Final = 16 * MIB
 _PIECE_SIZE: Final = 256 * KIB
 
@@ -39,7 +39,7 @@ _CONNECT_SECONDS: Final = 10.0
 
 @contextmanager
 def publishing() -> Iterator[Run]:
-    """Bytes of values in a second, in lists of 1 MiB of records of 1 KiB."""
+    """Bytes of record values per second, in lists of 1,024 records of 1 KiB."""
     records = [os.urandom(KIB) for _ in range(MIB // KIB)]
     size = len(encode(records)[0].block)
     with (
@@ -55,7 +55,7 @@ def publishing() -> Iterator[Run]:
             while not sent or perf_counter_ns() < deadline:
                 connection.sendall(encode(records)[0].block)
                 sent += 1
-                if sent - kept >= _UNDER_WAY:
+                if sent - kept >= _IN_FLIGHT:
                     kept += _answers(connection)
             while kept < sent:
                 kept += _answers(connection)
@@ -65,15 +65,15 @@ def publishing() -> Iterator[Run]:
 
 
 def _answers(connection: socket.socket) -> int:
-    """How many frames more are kept."""
+    """Receive answers; return how many further frames the peer has kept."""
     answers = connection.recv(KIB)
     if not answers:
-        raise InvariantError("INV-BENCH-OK", "the keeping process hung up")
+        raise InvariantError("INV-BENCH-OK", "the keep process closed the connection")
     return len(answers)
 
 
 def fetching(directory: Path, stored_size: int) -> Subject:
-    """Bytes in a second, of a file that is sent over and over."""
+    """Bytes per second of a file that the peer sends repeatedly."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -92,9 +92,9 @@ def fetching(directory: Path, stored_size: int) -> Subject:
 
 
 def _receiving(connection: socket.socket) -> Run:
-    # Without a time limit: only so a call waits for all of a piece.
+    # No timeout: MSG_WAITALL waits for the whole piece only on a blocking socket.
     connection.settimeout(None)
-    # Two, as a reader looks at one while the next arrives.
+    # Two buffers, because a reader processes one response while the next one arrives.
     buffers = [np.zeros(_RECEIVED_SIZE, np.uint8) for _ in range(2)]
 
     def run(seconds: float) -> float:
@@ -106,7 +106,7 @@ def _receiving(connection: socket.socket) -> Run:
             for at in range(0, _RECEIVED_SIZE, _PIECE_SIZE):
                 piece = buffer.data[at : at + _PIECE_SIZE]
                 if connection.recv_into(piece, 0, socket.MSG_WAITALL) < _PIECE_SIZE:
-                    raise InvariantError("INV-BENCH-OK", "the giving process hung up")
+                    raise InvariantError("INV-BENCH-OK", "the give process closed the connection")
                 crc32c(buffer, at, at + _PIECE_SIZE, 0)
             received += 1
         return received * _RECEIVED_SIZE * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)

@@ -1,4 +1,4 @@
-"""Logs to measure: each figure works on one of its own, made for it and removed after it."""
+"""Embedded logs to measure: each figure creates its own log and removes it afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC: Final = "bench"
 
 
 def on_log(directory: Path, prepare: Callable[[EmbeddedLog], Run]) -> Subject:
-    """A subject that gets a fresh log with one topic of class fsync, and whose log is removed in the end."""
+    """A subject on a new log with one topic of class fsync; closing the subject removes the log."""
 
     @contextmanager
     def opened() -> Iterator[Run]:

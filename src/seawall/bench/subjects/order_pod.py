@@ -1,7 +1,7 @@
 """A pod of processes under load: a sequencer, a broker, and writers, each forked from this process.
 
-What they share is memory of this process alone: a fabric, wakeups and boards; no file is left behind. The replica is
-one number, written by the sequencer's process: figures here are of ack level 1, which does not wait for it.
+They share anonymous memory of this process (a fabric, wake-up events and boards), so no file is left behind. The
+replica is only a number that the sequencer process writes: the figures use ack level 1, which does not wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from seawall.bench.subjects.order_rings import CEILING, NoOwner
-from seawall.bench.subjects.order_writers import Writer, WriterBoard, Writing
+from seawall.bench.subjects.order_writers import Writer, WriterBoard, WriterLoad
 from seawall.broker.ring import TopicDefaults
 from seawall.core.types import ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.ordering.broker_connections import Publisher
@@ -37,7 +37,7 @@ from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
 from seawall.sequencer.pod_sequencer import PodSequencer
 from seawall.wire.format.codes import AckLevel
 
-#: The two topics of a pod: order 2, and order 5.
+#: The two topics of a pod: of order 2 and of order 5.
 WEAK: Final = TopicId(2)
 STRONG: Final = TopicId(5)
 
@@ -47,12 +47,12 @@ SIZES: Final = FabricSizes(
 
 #: Longest wait for the first ack.
 _FIRST_ACK_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.001
+_POLL_SECONDS: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """Processes that run; made by `running_pod`."""
+    """The processes of a running pod; made by `running_pod`."""
 
     processes: Sequence[RoleProcess]
     boards: Sequence[WriterBoard]
@@ -60,16 +60,16 @@ class RunningPod:
 
     @property
     def acked(self) -> int:
-        """Batches acknowledged to all writers."""
+        """Batches acknowledged so far, summed over all writers."""
         return sum(board.acked for board in self.boards)
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
-        """Let all writers send; what is under way at the end is waited for by nobody."""
-        for board, bell in zip(self.boards, self.wakeups, strict=True):
+        """Let all writers publish; does not wait for batches in flight at the end."""
+        for board, wakeup in zip(self.boards, self.wakeups, strict=True):
             board.forget_latencies()
             board.publishes = True
-            bell.ring()
+            wakeup.ring()
         try:
             yield
         finally:
@@ -77,86 +77,88 @@ class RunningPod:
                 board.publishes = False
 
     def wait_for_acks(self) -> None:
-        """Wait until something is acknowledged."""
+        """Wait until another batch is acknowledged."""
         before, deadline = self.acked, perf_counter_ns() + int(_FIRST_ACK_SECONDS * 1e9)
         while self.acked == before:
-            ended = [process.name for process in self.processes if process.wait(0)]
-            if ended or perf_counter_ns() > deadline:
-                raise InvariantError("INV-BENCH-OK", f"nothing is acknowledged; ended: {', '.join(ended) or 'none'}")
-            sleep(_LOOK_SECONDS)
+            exited = [process.name for process in self.processes if process.wait(0)]
+            if exited or perf_counter_ns() > deadline:
+                raise InvariantError(
+                    "INV-BENCH-OK", f"no batch was acknowledged; exited processes: {', '.join(exited) or 'none'}"
+                )
+            sleep(_POLL_SECONDS)
 
     def cpu_ns(self) -> int:
-        """Time that the processes have had a core, all together."""
+        """CPU time of all processes together, in nanoseconds."""
         try:
             return sum(
                 int(Path(f"/proc/{process.pid}/schedstat").read_text(encoding="ascii").split()[0])
                 for process in self.processes
             )
         except OSError as error:
-            raise UnsupportedError("this system does not tell how long a process had a core") from error
+            raise UnsupportedError("this system does not report the CPU time of a process") from error
 
 
 @contextmanager
-def running_pod(writings: Sequence[Writing]) -> Iterator[RunningPod]:
-    """A pod with these writers, who wait until they are told to publish."""
+def running_pod(loads: Sequence[WriterLoad]) -> Iterator[RunningPod]:
+    """Start a pod with these writers, which publish within `RunningPod.publishing`."""
     warm()
     layout = FabricLayout.of(SIZES)
     memory = mmap.mmap(-1, layout.size)
-    np.frombuffer(memory, np.uint8)[::PAGE_SIZE] = 0  # a fabric has all its pages
+    np.frombuffer(memory, np.uint8)[::PAGE_SIZE] = 0  # map all pages, as those of a real fabric are
     fabric = FabricArrays(memoryview(memory), layout)
     sequencer_wakeup, broker_wakeup = WakeUpEvent(), WakeUpEvent()
-    with ExitStack() as opened:
-        pairs = [stream_pair(f"writer {number}") for number in range(len(writings))]
+    with ExitStack() as stack:
+        pairs = [stream_pair(f"writer {number}") for number in range(len(loads))]
         ends = [end for pair in pairs for end in pair]
-        boards = [WriterBoard() for _ in writings]
-        wakeups = [WakeUpEvent() for _ in writings]
-        step = _sequencer_step(fabric, writings, broker_wakeup)
-        processes = [_forked(opened, "sequencer", step, sequencer_wakeup, ends)]
+        boards = [WriterBoard() for _ in loads]
+        wakeups = [WakeUpEvent() for _ in loads]
+        step = _sequencer_step(fabric, loads, broker_wakeup)
+        processes = [_forked(stack, "sequencer", step, sequencer_wakeup, ends)]
         broker = BrokerRole(fabric, 0, wakeup=broker_wakeup, sequencer=sequencer_wakeup)
-        for (_, stream), writing in zip(pairs, writings, strict=True):
-            broker.connect(stream, _publisher(writing))
-        processes.append(_forked(opened, "broker", broker.step, broker_wakeup, [near for near, _ in pairs]))
-        for number, ((stream, _), writing) in enumerate(zip(pairs, writings, strict=True)):
-            writer = Writer(stream, boards[number], writing, wakeups[number])
+        for (_, stream), load in zip(pairs, loads, strict=True):
+            broker.connect(stream, _publisher(load))
+        processes.append(_forked(stack, "broker", broker.step, broker_wakeup, [near for near, _ in pairs]))
+        for number, ((stream, _), load) in enumerate(zip(pairs, loads, strict=True)):
+            writer = Writer(stream, boards[number], load, wakeups[number])
             others = [end for end in ends if end is not stream]
-            processes.append(_forked(opened, f"writer {number}", writer.step, wakeups[number], others))
+            processes.append(_forked(stack, f"writer {number}", writer.step, wakeups[number], others))
         for end in ends:
             end.close()
         yield RunningPod(processes, boards, wakeups)
     for process in processes:
         if process.exit_code != 0:
-            raise InvariantError("INV-BENCH-OK", f"{process.name} has ended with {process.exit_code}")
+            raise InvariantError("INV-BENCH-OK", f"process {process.name} exited with {process.exit_code}")
 
 
 def _forked(
-    opened: ExitStack, name: str, step: Callable[[], int], bell: WakeUpEvent, foreign: Sequence[OsStream]
+    stack: ExitStack, name: str, step: Callable[[], int], wakeup: WakeUpEvent, foreign: Sequence[OsStream]
 ) -> RoleProcess:
-    """A role in a process of its own, which ends with the stack; `foreign` streams are not its own."""
+    """Fork a role; it ends with the stack. The child closes the `foreign` streams, which belong to other roles."""
 
     def work() -> None:
         for stream in foreign:
             stream.close()
-        keep_stepping(step, bell)
+        keep_stepping(step, wakeup)
 
-    process = RoleProcess(name, work, on_terminate=bell.stop)
-    opened.callback(process.close)
+    process = RoleProcess(name, work, on_terminate=wakeup.stop)
+    stack.callback(process.close)
     return process
 
 
-def _publisher(writing: Writing) -> Publisher:
-    order = 5 if writing.topic_id == STRONG else 2
-    return Publisher(SessionEpoch(writing.session_epoch), ClientSeq(0), TopicDefaults(order, AckLevel.ORDERED))
+def _publisher(load: WriterLoad) -> Publisher:
+    order = 5 if load.topic_id == STRONG else 2
+    return Publisher(SessionEpoch(load.session_epoch), ClientSeq(0), TopicDefaults(order, AckLevel.ORDERED))
 
 
-def _sequencer_step(fabric: FabricArrays, writings: Sequence[Writing], broker: WakeUpEvent) -> Callable[[], int]:
-    """The sequencer's role, and what stands for the replica: all that is committed is durable at once."""
+def _sequencer_step(fabric: FabricArrays, loads: Sequence[WriterLoad], broker: WakeUpEvent) -> Callable[[], int]:
+    """The step function of the sequencer, which also acts as the replica: committed batches are durable at once."""
     frontier = CommitFrontier()
     frontier.add_topic(TopicNumbers(WEAK, ceiling=CEILING))
     frontier.add_topic(TopicNumbers(STRONG, ceiling=CEILING, is_strong=True))
     sequencer = PodSequencer.start_cold(fabric, frontier, NoOwner(frontier), Term(1))
-    for writing in writings:
+    for load in loads:
         row = np.zeros(CLIENT_ROW_SIZE // 8, np.uint64)
-        row[:3] = writing.client_id, writing.session_epoch, 1
+        row[:3] = load.client_id, load.session_epoch, 1
         sequencer.workers[0].import_rows(row.tobytes())
     role = SequencerRole(sequencer, OsClock(), members=(0,), min_replicas=1, brokers=(broker,))
 

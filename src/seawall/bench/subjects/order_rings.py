@@ -1,10 +1,10 @@
-"""A pod whose rings are filled beforehand: what collecting, ordering and committing cost, and nothing else.
+"""A pod whose rings are filled beforehand, to measure only collecting, ordering and committing.
 
-Brokers are an array expression that fills a whole ring between two stretches of time that are measured; a replica is
-one number. Batches lie in the BLog as headers that are never read but for the length of their block.
+An array expression takes the part of the broker and fills a whole ring between two timed runs; the replica is only a
+number. Batches in the BLog are headers of which the sequencer reads nothing but the length of their block.
 
-What is timed is one thread that does all there is to do for a ring full of batches: collector, worker, commit frontier,
-checkpoints that come due meanwhile, and the way back (durable, completion).
+One thread is timed while it processes a ring full of batches completely: collector, worker, commit frontier,
+checkpoints that become due, and the durable and completion counters.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from seawall.sequencer.pod_sequencer import Moment, PodSequencer
 Numbers = npt.NDArray[np.int64]
 
 SLOTS: Final = 1 << 15
-#: Sixteen rings full between two checkpoints, which cost as much as there are clients.
+#: Sixteen full rings between two checkpoints, whose cost grows with the number of clients.
 ENTRIES: Final = 1 << 20
-#: Bytes of a batch and of its block: one small record.
+#: Size of a batch and of its block: one small record.
 BATCH_SIZE: Final = 128
 RAW_SIZE: Final = 32
 RAW_LENGTH_AT: Final = 80
@@ -47,35 +47,35 @@ SESSION_EPOCH: Final = 1
 
 @dataclass(slots=True)
 class NoOwner:
-    """An owner of a sequencer that keeps no rows and orders no changes."""
+    """An owner of a sequencer without stored client rows and without control changes."""
 
     frontier: CommitFrontier
 
     def load(self, _client_id: ClientId, /) -> bytes | None:
-        """No rows are kept."""
+        """Return None: no rows are stored."""
         return None
 
     def save(self, _rows: bytes, /) -> None:
-        """Rows that leave are not asked for again."""
+        """Discard the rows: the sequencer never loads them again."""
 
     def execute(self, _position: Position, /) -> None:
-        """A change of nothing."""
+        """Execute an empty control change."""
         self.frontier.number_control(0)
 
     def raise_ceilings(self) -> None:
-        """The ceiling is never reached."""
-        raise InvariantError("INV-FRONTIER-CEILING", "a benchmark has run out of seqs")
+        """Fail: the ceiling is high enough never to be reached."""
+        raise InvariantError("INV-FRONTIER-CEILING", "the benchmark ran out of seqs")
 
 
 def frontier_with_topic(*, is_strong: bool) -> CommitFrontier:
-    """A commit frontier that has the one topic."""
+    """A commit frontier with one topic."""
     frontier = CommitFrontier()
     frontier.add_topic(TopicNumbers(TOPIC, ceiling=CEILING, is_strong=is_strong))
     return frontier
 
 
 def client_rows(count: int) -> bytes:
-    """Rows of clients with open sessions that have published nothing yet."""
+    """Client rows with open sessions that have not published yet."""
     rows = np.zeros((count, CLIENT_ROW_SIZE // 8), np.uint64)
     rows[:, 0] = FIRST_CLIENT + np.arange(count)
     rows[:, 1] = SESSION_EPOCH
@@ -85,7 +85,7 @@ def client_rows(count: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is in the rings: of how many clients, how many batches of a hundred out of their place, of which order."""
+    """The content of the rings: number of clients, percentage of batches out of order, and order level of the topic."""
 
     clients: int = 1
     reordered_percent: int = 0
@@ -93,7 +93,7 @@ class Load:
 
 
 class FilledRings:
-    """A sequencer of one worker, and a broker whose ring is filled at once."""
+    """A sequencer with one worker, and a broker ring to fill."""
 
     def __init__(self, load: Load) -> None:
         sizes = FabricSizes(
@@ -125,7 +125,7 @@ class FilledRings:
         lengths[:, RAW_LENGTH_AT // 4] = RAW_SIZE
 
     def fill(self) -> int:
-        """Publish a ring full of batches; how many."""
+        """Fill the ring with batches; return their number."""
         slots = self._fabric.pbr[0]
         owners, seqs = self._next_batches()
         indexes = self._filled + np.arange(SLOTS)
@@ -139,7 +139,7 @@ class FilledRings:
         return SLOTS
 
     def _next_batches(self) -> tuple[Numbers, Numbers]:
-        """Whose batches come, and which."""
+        """The clients and the client seqs of the next batches."""
         count = len(self._next_seqs)
         owners = np.zeros(SLOTS, np.int64) if count == 1 else self._random.integers(0, count, SLOTS)
         by_owner = np.argsort(owners, kind="stable")
@@ -151,26 +151,26 @@ class FilledRings:
         self._next_seqs += np.bincount(owners, minlength=count)
         pairs = SLOTS // 2
         swapped = 2 * self._random.choice(pairs, pairs * self._load.reordered_percent // 100, replace=False)
-        places = np.arange(SLOTS)
-        places[swapped], places[swapped + 1] = swapped + 1, swapped
-        return owners[places], seqs[places]
+        slots = np.arange(SLOTS)
+        slots[swapped], slots[swapped + 1] = swapped + 1, swapped
+        return owners[slots], seqs[slots]
 
     def drain(self) -> None:
-        """Do all there is to do for what was filled in."""
+        """Process all batches in the ring until they are durable and completed."""
         sequencer, target = self.sequencer, self.sequencer.frontier.durable + SLOTS
         while sequencer.frontier.durable < target:
             sequencer.step(Moment(self._filled, self._filled))
             self.make_durable()
 
     def make_durable(self) -> None:
-        """A replica that has everything at once."""
+        """Act as a replica that has stored everything that is committed."""
         committed = self.sequencer.frontier.committed
         store_release_u64(self._fabric.replica_words[0], records.REPLICA_DURABLE, committed)
         self.sequencer.advance_durable((0,), 1)
 
 
 def ordering_rate(load: Load) -> Subject:
-    """Batches per second of one thread, by the time that it ran: what others do on the machine is not its own."""
+    """Batches per second of CPU time of one thread, so that other load on the machine does not count."""
 
     @contextmanager
     def opened() -> Iterator[Run]:

@@ -1,8 +1,8 @@
-"""Writers of suite `order`: processes that publish batches over a stream, as many at a time as their window allows.
+"""Writers of suite `order`: processes that publish batches over a stream, within their in-flight window.
 
-A writer renumbers batches that lie ready, sends them, and takes ACK frames; it keeps when each batch was sent and tells
-its parent, through shared memory, how many are acknowledged and how long the last ones took. No Python runs for a
-batch, so what is measured is the pod and not its load.
+A writer renumbers prepared batches, sends them, and receives ACK frames. It records when it sent each batch and reports
+to its parent, through shared memory, the number of acknowledged batches and the latest latencies. No Python runs per
+batch, so the figures measure the pod and not its load.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seawall.wire.format.batches import batch_header, encode_batch
 from seawall.wire.format.codes import AckStatus
 from seawall.wire.format.records import encode_raw
 
-#: Latencies that are kept, the last ones; send times of batches under way, more than any window has.
+#: Number of latest latencies kept, and of send times of batches in flight: more than any window.
 SAMPLES: Final = 1 << 16
 
 _ACKED: Final = 0
@@ -38,8 +38,8 @@ _WORDS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """What a writer publishes. One that leaves a gap repeats all but its first batch for ever."""
+class WriterLoad:
+    """The load of a writer. One that leaves a gap never sends its first batch and repeats the next ones forever."""
 
     client_id: int
     topic_id: TopicId
@@ -51,7 +51,7 @@ class Writing:
 
 
 class WriterBoard:
-    """What a writer and its parent share; made before the fork."""
+    """Memory shared by a writer and its parent; made before the fork."""
 
     __slots__ = ("_memory", "_samples", "_words")
 
@@ -63,12 +63,12 @@ class WriterBoard:
 
     @property
     def acked(self) -> int:
-        """Batches that were acknowledged."""
+        """Acknowledged batches."""
         return int(self._words[_ACKED])
 
     @property
     def publishes(self) -> bool:
-        """Whether the writer is to send."""
+        """True while the writer should publish."""
         return bool(self._words[_PUBLISHES])
 
     @publishes.setter
@@ -76,47 +76,47 @@ class WriterBoard:
         self._words[_PUBLISHES] = wanted
 
     def add(self, latencies: npt.NDArray[np.int64]) -> None:
-        """Batches were acknowledged after so many nanoseconds."""
+        """Record acknowledged batches with their latencies in nanoseconds."""
         first = int(self._words[_SAMPLED])
         self._samples[(first + np.arange(latencies.size)) % SAMPLES] = latencies
         self._words[_SAMPLED] = first + latencies.size
         self._words[_ACKED] += latencies.size
 
     def forget_latencies(self) -> None:
-        """Begin to keep latencies anew."""
+        """Discard the recorded latencies."""
         self._words[_SAMPLED] = 0
 
     def latencies(self) -> npt.NDArray[np.int64]:
-        """The last ones, in nanoseconds."""
+        """The latest latencies in nanoseconds."""
         return self._samples[: min(SAMPLES, int(self._words[_SAMPLED]))].copy()
 
 
 class Writer:
-    """One writer: `step` sends and receives what can be sent and received now."""
+    """One writer; `step` sends and receives without blocking."""
 
-    def __init__(self, stream: OsStream, board: WriterBoard, writing: Writing, bell: WakeUpEvent) -> None:
+    def __init__(self, stream: OsStream, board: WriterBoard, load: WriterLoad, wakeup: WakeUpEvent) -> None:
         self._stream: Final = stream
-        self._bell: Final = bell
-        bell.watch(stream.fileno())
-        self._waits_for_space = False
+        self._wakeup: Final = wakeup
+        wakeup.watch(stream.fileno())
+        self._wants_writable = False
         self._board: Final = board
-        self._writing: Final = writing
-        block = encode_raw(os.urandom(writing.value_size))
+        self._load: Final = load
+        block = encode_raw(os.urandom(load.value_size))
         header = batch_header(
             block,
-            topic_id=writing.topic_id,
-            client_id=ClientId(writing.client_id),
+            topic_id=load.topic_id,
+            client_id=ClientId(load.client_id),
             client_seq=ClientSeq(1),
-            session_epoch=writing.session_epoch,
+            session_epoch=load.session_epoch,
             record_count=1,
             timestamp_ns=TimestampNs(0),
         )
         batch = encode_batch(header, block)
         self.batch_size: Final = len(batch)
-        self._batches: Final = np.frombuffer(batch * writing.batches_at_once, np.uint8).copy()
+        self._batches: Final = np.frombuffer(batch * load.batches_at_once, np.uint8).copy()
         self._unsent = self._batches.data[:0]
-        self._next_seq = 2 if writing.leaves_gap else 1
-        self._under_way = 0
+        self._next_seq = 2 if load.leaves_gap else 1
+        self._in_flight = 0
         self._sent_ns: Final = np.zeros(SAMPLES, np.int64)
         self._received: Final = np.zeros(MIB, np.uint8)
         self._end = 0
@@ -124,29 +124,29 @@ class Writer:
         self._state: Final = np.zeros(frames.STATE_SIZE, np.int64)
 
     def step(self) -> int:
-        """One turn; how many batches were begun or acknowledged."""
+        """Send and receive once; return the number of batches started or acknowledged."""
         acked = self._receive()
-        begun = self._begin() if self._board.publishes and not self._unsent else 0
+        started = self._start_batches() if self._board.publishes and not self._unsent else 0
         while self._unsent and (sent := self._stream.send(self._unsent)):
             self._unsent = self._unsent[sent:]
-        if bool(self._unsent) != self._waits_for_space:
-            self._waits_for_space = bool(self._unsent)
-            self._bell.watch(self._stream.fileno(), has_space=self._waits_for_space)
-        return acked + begun
+        if bool(self._unsent) != self._wants_writable:
+            self._wants_writable = bool(self._unsent)
+            self._wakeup.watch(self._stream.fileno(), has_space=self._wants_writable)
+        return acked + started
 
-    def _begin(self) -> int:
-        """Number the next batches."""
-        writing = self._writing
-        space = writing.window - self._under_way
-        # A few at a time cost as much as many: they are sent when there is room for half of what fits.
-        if space < min(writing.window, writing.batches_at_once) // 2 + 1:
+    def _start_batches(self) -> int:
+        """Number the next batches, if the window has space for enough of them; return how many."""
+        load = self._load
+        space = load.window - self._in_flight
+        # Sending few batches costs as much as sending many: wait until half of a full send fits the window.
+        if space < min(load.window, load.batches_at_once) // 2 + 1:
             return 0
-        count = min(space, writing.batches_at_once)
+        count = min(space, load.batches_at_once)
         renumber_batches(self._batches, self.batch_size, count, self._next_seq)
         self._sent_ns[(self._next_seq + np.arange(count)) % SAMPLES] = monotonic_ns()
-        if not writing.leaves_gap:
+        if not load.leaves_gap:
             self._next_seq += count
-        self._under_way += count
+        self._in_flight += count
         self._unsent = self._batches.data[: count * self.batch_size]
         return count
 
@@ -159,17 +159,17 @@ class Writer:
         acked = 0
         for row in self._rows[: int(self._state[frames.STATE_FRAMES])]:
             first = int(row["at"]) + FRAME_HEADER_SIZE
-            acked += self._take(self._received[first : first + int(row["payload_length"])])
+            acked += self._handle_acks(self._received[first : first + int(row["payload_length"])])
         rest = self._received[int(self._state[frames.STATE_CONSUMED]) : self._end].copy()
         self._received[: rest.size] = rest
         self._end = rest.size
         return acked
 
-    def _take(self, payload: npt.NDArray[np.uint8]) -> int:
+    def _handle_acks(self, payload: npt.NDArray[np.uint8]) -> int:
         rows = ack_rows(payload.data)
-        if not self._writing.leaves_gap and (rows["status"] != int(AckStatus.OK)).any():
-            raise InvariantError("INV-BENCH-OK", f"a batch was answered with status {rows['status'].max()}")
-        self._under_way -= rows.size
+        if not self._load.leaves_gap and (rows["status"] != int(AckStatus.OK)).any():
+            raise InvariantError("INV-BENCH-OK", f"a batch was acknowledged with status {rows['status'].max()}")
+        self._in_flight -= rows.size
         sent = self._sent_ns[(rows["client_seq"] % np.uint64(SAMPLES)).astype(np.int64)]
         self._board.add(monotonic_ns() - sent)
         return rows.size

@@ -1,23 +1,23 @@
-"""The other process of a measurement between two processes, and how it is started and always ended.
+"""Start and end the second process of a measurement between two processes, and the roles that it can run.
 
-`peer(…)` starts `python -m seawall.bench.subjects.peers` with one of the parts in `PARTS`:
+`peer(…)` starts `python -m seawall.bench.subjects.peers` with one of the roles in `ROLES`:
 
-    send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
-    echo READ WRITE           answer every count read from one eventfd with one written to the other
-    store DIRECTORY SIZE TOLD write each record that comes over a connection to a file, sync, and answer
-    group DIRECTORY SIZE TOLD write what all connections have sent by one call, sync once, and answer all of them
-    publish ADDRESS TOPIC FD  publish records to a node, each waited for, and count them in shared memory
-    keep SIZE TOLD            sum each frame that comes over a connection, copy it to where it stays, and answer
-    give FILE TOLD            send a file over and over to whoever connects, without reading it
-    node DATA FABRIC TOLD     serve a data directory, as `seawall serve` does
+    send ADDRESS PORT [FILE]     connect and send random bytes, or repeat the file, until the connection ends
+    echo READ WRITE              answer every count read from one eventfd by writing to the other
+    store DIRECTORY SIZE REPORT  write each record of one connection to a file, sync, and answer
+    group DIRECTORY SIZE REPORT  write the records of all connections by one call, sync once, and answer all of them
+    publish ADDRESS TOPIC FD     publish records to a node, wait for each, and count them in shared memory
+    keep SIZE REPORT             checksum each frame of one connection, copy it to memory, and answer
+    give FILE REPORT             send a file repeatedly to one connection, without looking at its content
+    node DATA FABRIC REPORT      serve a data directory, as `seawall serve` does
 
-All of them that are given `TOLD` write where they listen, `host:port`, to that descriptor and close it.
+Roles with the argument `REPORT` write their listening address, `host:port`, to that descriptor and close it.
 
-A peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the parent die
-without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session of its
-own, so Ctrl-C reaches the parent alone, which then closes the context manager.
+A peer never outlives its parent. Leaving the context manager kills it and waits for it. If the parent dies before that,
+the pipe that is the peer's standard input ends, and the peer exits. A peer runs in its own session, so Ctrl-C reaches
+only the parent, which then leaves the context manager.
 
-Loads nothing but the standard library before a part needs more, since the start of a peer is time nobody measures.
+Imports only the standard library until a role needs more, to keep the start of a peer short.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from typing import BinaryIO
 #: Bytes per send: large enough that the calls do not matter, small enough to stay in the second-level cache.
 SEND_SIZE = 1 << 20
 
-#: What `keep` keeps, of the newest: more than a cache holds.
+#: Bytes of the newest frames that `keep` holds: more than fits a CPU cache.
 KEPT_SIZE = 256 << 20
 
-#: What `store` answers: as long as the header of a frame. And `group`: as long as an ACK frame of one batch.
+#: The answer of `store`, as long as a frame header, and of `group`, as long as the ACK frame of one batch.
 STORED = bytes(64)
 GROUP_ANSWER = bytes(108)
 
-#: Longest wait for a killed peer; the kernel needs microseconds, so more means something is badly wrong.
+#: Longest wait for a killed peer. The kernel needs microseconds, so a timeout indicates a serious problem.
 EXIT_SECONDS_MAX = 30.0
 
 
 @contextmanager
 def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a peer with the given part and arguments, inheriting the descriptors; kill it on the way out."""
+    """Start a peer with the given role and arguments, which inherits the descriptors; kill it on exit."""
     command = [sys.executable, "-m", "seawall.bench.subjects.peers", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors, start_new_session=True) as process:
         try:
@@ -61,29 +61,29 @@ def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subproces
 
 @contextmanager
 def listening_peer(*arguments: str) -> Iterator[str]:
-    """Start a peer that listens, and wait until it tells where."""
+    """Start a peer that listens; yields its address."""
     with listening_process(*arguments) as (address, _):
         yield address
 
 
 @contextmanager
 def listening_process(*arguments: str) -> Iterator[tuple[str, int]]:
-    """The same: where it listens, and the number of its process."""
+    """Start a peer that listens; yields its address and process id."""
     reading, writing = os.pipe()
-    with open(reading, encoding="ascii") as pipe, ExitStack() as opened:
+    with open(reading, encoding="ascii") as pipe, ExitStack() as stack:
         try:
-            process = opened.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
+            process = stack.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
         finally:
             os.close(writing)
         address = pipe.readline().strip()
         if not address:
-            raise ChildProcessError(f"peer {arguments[0]} has ended before it listened")
+            raise ChildProcessError(f"peer {arguments[0]} exited before it listened")
         yield address, process.pid
 
 
 def send(address: str, port: str, file: str | None = None) -> None:
-    """Send random bytes, or those of a file, to a listener again and again until it hangs up."""
-    # Zeros would all come from one page of the kernel, faster than real data ever is.
+    """Connect to a listener and repeatedly send random bytes, or a file, until it closes the connection."""
+    # Zeros would all come from one page of the kernel, which is faster than real data.
     block = os.urandom(SEND_SIZE) if file is None else Path(file).read_bytes()
     with socket.create_connection((address, int(port))) as connection, suppress(ConnectionError):
         while True:
@@ -91,20 +91,20 @@ def send(address: str, port: str, file: str | None = None) -> None:
 
 
 def echo(read_descriptor: str, write_descriptor: str) -> None:
-    """Answer every wake-up with a wake-up. Ends only with its process: an eventfd has no end of file."""
+    """Answer every wake-up with a wake-up. Ends only with its process, because an eventfd has no end of file."""
     reading, writing = int(read_descriptor), int(write_descriptor)
     while True:
         os.eventfd_read(reading)
         os.eventfd_write(writing, 1)
 
 
-def store(directory: str, size: str, told: str) -> None:
-    """Receive, write, sync, answer, one record at a time, for one connection: the least that a durable server does."""
+def store(directory: str, size: str, report: str) -> None:
+    """Receive, write, sync and answer one record at a time on one connection: a minimal durable server."""
     from seawall.bench.suites.disk import appending_file
 
     record = memoryview(bytearray(int(size)))
     with socket.create_server(("127.0.0.1", 0)) as listener, appending_file(Path(directory)) as append:
-        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        report_address(int(report), "{}:{}".format(*listener.getsockname()))
         connection, _ = listener.accept()
         with connection, suppress(ConnectionError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -113,8 +113,8 @@ def store(directory: str, size: str, told: str) -> None:
                 connection.sendall(STORED)
 
 
-def group(directory: str, size: str, told: str) -> None:
-    """Receive a record of every connection that has sent one, write all by one call, sync, answer: group commit."""
+def group(directory: str, size: str, report: str) -> None:
+    """Receive a record from every ready connection, write all by one call, sync, answer: a minimal group commit."""
     from seawall.bench.suites.disk import appending_file
 
     length = int(size)
@@ -125,7 +125,7 @@ def group(directory: str, size: str, told: str) -> None:
     ):
         ready.register(listener, select.EPOLLIN)
         connections: dict[int, socket.socket] = {}
-        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        report_address(int(report), "{}:{}".format(*listener.getsockname()))
         while True:
             records, answered = [], []
             for descriptor, _ in ready.poll():
@@ -148,20 +148,20 @@ def group(directory: str, size: str, told: str) -> None:
 
 
 def publish(address: str, topic: str, descriptor: str) -> None:
-    """Publish records of 1 KiB to a node, each waited for until it is durable."""
+    """Publish records of 1 KiB to a node and wait until each is durable."""
     import mmap
 
     import seawall
 
-    record, counted = os.urandom(1024), memoryview(mmap.mmap(int(descriptor), 8)).cast("q")
+    record, counter = os.urandom(1024), memoryview(mmap.mmap(int(descriptor), 8)).cast("q")
     with seawall.connect(f"seawall://{address}") as log:
         while True:
             log.publish(topic, record)
-            counted[0] += 1
+            counter[0] += 1
 
 
-def keep(size: str, told: str) -> None:
-    """Receive, sum and keep frames for one connection: the least that a log in memory does."""
+def keep(size: str, report: str) -> None:
+    """Receive, checksum and keep the frames of one connection: a minimal in-memory log."""
     import numpy as np
 
     from seawall.kernels.codec.checksum import crc32c
@@ -169,11 +169,11 @@ def keep(size: str, told: str) -> None:
     length = int(size)
     frame = np.zeros(length, np.uint8)
     kept = np.zeros(max(length, KEPT_SIZE // length * length), np.uint8)
-    # Memory that was touched, as that of a log is which runs for a while.
+    # Map all pages, as those of a log that has run for a while are.
     kept[:] = 1
     at = 0
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        report_address(int(report), "{}:{}".format(*listener.getsockname()))
         connection, _ = listener.accept()
         with connection, suppress(ConnectionError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,14 +184,14 @@ def keep(size: str, told: str) -> None:
                 connection.sendall(b"\0")
 
 
-def give(file: str, told: str) -> None:
-    """Send a file out of the system's memory, again and again, to one connection."""
+def give(file: str, report: str) -> None:
+    """Send a file from the page cache repeatedly to one connection."""
     import mmap
 
     with open(file, "rb") as stored, socket.create_server(("127.0.0.1", 0)) as listener:
-        # Not by `sendfile`: the peer would copy what lies in no cache (decision 0018).
+        # Not by `sendfile`: then the receiver would copy data that is in no CPU cache (decision 0018).
         content = memoryview(mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ))
-        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        report_address(int(report), "{}:{}".format(*listener.getsockname()))
         connection, _ = listener.accept()
         with connection, suppress(ConnectionError):
             while True:
@@ -199,20 +199,20 @@ def give(file: str, told: str) -> None:
                     connection.sendall(content[at : at + SEND_SIZE])
 
 
-def node(data: str, fabric: str, told: str) -> None:
+def node(data: str, fabric: str, report: str) -> None:
     """Serve a data directory until the process ends."""
-    from seawall.bench.subjects.publish_node import serve
+    from seawall.bench.subjects.node_server import serve
 
-    serve(Path(data), Path(fabric), lambda address: tell(int(told), address))
+    serve(Path(data), Path(fabric), lambda address: report_address(int(report), address))
 
 
-def tell(descriptor: int, text: str) -> None:
-    """Write a line to a pipe, and close it."""
+def report_address(descriptor: int, address: str) -> None:
+    """Write the listening address as a line to a pipe, and close the pipe."""
     with open(descriptor, "w", encoding="ascii") as pipe:
-        pipe.write(f"{text}\n")
+        pipe.write(f"{address}\n")
 
 
-PARTS: dict[str, Callable[..., None]] = {
+ROLES: dict[str, Callable[..., None]] = {
     "send": send,
     "echo": echo,
     "store": store,
@@ -224,17 +224,17 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 
 
-def leave_with_parent(stream: BinaryIO, leave: Callable[[int], object] = os._exit) -> None:
-    """Wait until the parent's end of the pipe is gone, then end this process at once."""
+def exit_with_parent(stream: BinaryIO, exit_process: Callable[[int], object] = os._exit) -> None:
+    """Wait until the parent's end of the pipe closes, then exit this process immediately."""
     stream.read()
-    leave(0)
+    exit_process(0)
 
 
 def main(arguments: Sequence[str], stream: BinaryIO) -> None:
-    """Play one part until it is over or the parent is gone."""
-    part, *rest = arguments
-    threading.Thread(target=leave_with_parent, args=(stream,), daemon=True).start()
-    PARTS[part](*rest)
+    """Run one role until it ends or the parent is gone."""
+    role, *rest = arguments
+    threading.Thread(target=exit_with_parent, args=(stream,), daemon=True).start()
+    ROLES[role](*rest)
 
 
 if __name__ == "__main__":

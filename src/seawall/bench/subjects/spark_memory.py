@@ -1,7 +1,7 @@
-"""A Python data source that does nothing: the baseline of the suite `spark`.
+"""A Spark data source that yields rows from memory: the reading baseline of suite `spark`.
 
-Its tasks are those of the real source. Each reads the first batch of its range when a worker meets it first, and yields
-slices of it from then on until as many rows are out as its range has.
+Its tasks are those of the real source. A worker reads one batch of the topic once and keeps it; every task then yields
+slices of that batch until it has as many rows as its range.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class MemoryDataSource(SeawallDataSource):
-    """Takes the options of the real one."""
+    """A source with the options of the real one."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format`."""
+        """The name for `format`."""
         return "seawall_bench_memory"
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -36,10 +36,10 @@ class MemoryDataSource(SeawallDataSource):
 
 
 class MemoryReader(SeawallReader):
-    """Yields what is in memory."""
+    """Yields rows from memory."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As many rows as the task has."""
+        """Yield as many rows as the task has."""
         wanted: SeqRange = partition.value
         batch = _batch(wanted.topic_id, self._options)
         left = len(wanted)
@@ -49,19 +49,19 @@ class MemoryReader(SeawallReader):
 
 
 @cache
-def _known() -> dict[tuple[int, tuple[str, ...], str], pa.RecordBatch]:
+def _cached_batches() -> dict[tuple[int, tuple[str, ...], str], pa.RecordBatch]:
     return {}
 
 
 def _batch(topic_id: int, options: ReadOptions) -> pa.RecordBatch:
-    """A batch of a topic, read once in a worker."""
+    """A batch of a topic, read once per worker."""
     from seawall.spark.reading import read_range
 
-    known = _known()
+    cached = _cached_batches()
     key = (topic_id, options.columns, options.server.url)
-    if key not in known:
-        # Topics of figures before are of no use any more.
-        known.clear()
+    if key not in cached:
+        # Drop the batches of earlier figures.
+        cached.clear()
         topic = options.subscription.names[0]
-        known[key] = next(iter(read_range(SeqRange(topic, topic_id, 1, 1 << 40), options)))
-    return known[key]
+        cached[key] = next(iter(read_range(SeqRange(topic, topic_id, 1, 1 << 40), options)))
+    return cached[key]

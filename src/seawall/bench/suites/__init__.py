@@ -1,1 +1,1 @@
-"""The suites of `seawall bench`, one module each."""
+"""The suites of `seawall bench`, one module each, and the disk and process subjects that they share."""

@@ -1,7 +1,7 @@
-"""Suite `design`: the alternatives that the decision records weigh, measured side by side.
+"""Suite `design`: measure the alternatives of the decision records side by side.
 
-A record in `docs/decisions/` cites figures of this suite; whoever doubts one runs it again. There are no goals here: a
-figure that turns round on another machine is a reason to think, not a failure.
+The records in `docs/decisions/` cite figures of this suite, so anyone can repeat them. The figures have no goals: a
+different outcome on another machine is a reason to reconsider a decision, not a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES = 4
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     yield from _kernels()
     yield from _roles()
     yield from _index()
@@ -73,7 +73,7 @@ def _kernel_scan(block: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -
 
 
 def python_scan(block: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> int:
-    """The plain loop one would write without kernels: standard types only."""
+    """Scan a block by a plain Python loop over standard types, as one would without kernels."""
     data = block.tobytes()
     at = count = 0
     while at < len(data):
@@ -93,7 +93,7 @@ def _roles() -> Iterator[Measurement]:
             "start it in a fresh interpreter",
             command_time("-c", "from seawall.kernels.runtime.warm import warm; warm()"),
         ),
-        note="until the child has ended",
+        note="until the child process has exited",
     )
 
 
@@ -118,7 +118,7 @@ def _index() -> Iterator[Measurement]:
         Better.LOWER,
         _batch_seek,
         baseline=Baseline("through an index of records", _record_seek),
-        note=f"{RECORDS:,} records: {batches * 48 / 1e6:.1f} MB of index by batch, {RECORDS * 20 / 1e6:.0f} by record",
+        note=f"{RECORDS:,} records: {batches * 48 / 1e6:.1f} MB batch index, {RECORDS * 20 / 1e6:.0f} MB record index",
     )
 
 
@@ -145,7 +145,7 @@ def _record_seek() -> Iterator[Run]:
     wanted = _wanted_seqs()
 
     def seek() -> None:
-        # A record index answers a seq by position; a time needs the search that a batch index does for both.
+        # A record index finds a seq by its index without a search; this is the lookup of a time.
         positions[np.searchsorted(timestamps, next(wanted))]
 
     yield latency(seek)
@@ -164,7 +164,7 @@ def _one_wal(context: BenchContext) -> Iterator[Measurement]:
         Better.HIGHER,
         _several_files(context.directory),
         baseline=Baseline("256 KiB in one file", disk.write_bandwidth(context.directory, FILES * 64 * KIB)),
-        note="the same bytes: four logs beside each other against one group commit",
+        note="the same bytes: four logs in parallel against one group commit",
     )
 
 

@@ -1,12 +1,13 @@
-"""Disk subjects of the `limits` suite: what one durable write costs, and how many bytes a second become durable.
+"""Disk subjects of the `limits` suite: the latency and the bandwidth of durable writes.
 
-Every subject writes into a file of its own in the given directory. The file is filled and synced before the first timed
-write, so that a timed write never grows it and never turns reserved blocks into written ones: what is left is the cost
-of the data and of the sync, the floor under every durable append. The name is removed as soon as the file is open, so
-not even a killed run leaves a file behind.
+Every subject writes to its own file in the given directory. `write_…` subjects fill and sync the file before the first
+timed write, so a timed write neither grows the file nor converts reserved blocks to written ones. The remaining cost is
+that of the data and of the sync: the lower bound of every durable append. `append_…` subjects write behind the last
+block into reserved space, as a log does. Every file is unlinked as soon as it is open, so even a killed run leaves no
+file behind.
 
-A write goes to the next place of the file, from the start again at its end. The bytes are random: a disk or file system
-that compresses or drops zeros gets no gift.
+`write_…` subjects write sequentially and wrap around at the end of the file. The bytes are random, so that a disk or
+file system that compresses or drops zeros gains nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from seawall.errors import UnsupportedError
 from seawall.io.disk.files import reserve_space
 from seawall.limits import MIB
 
-#: Size of the file: many times what is written per sync, small next to any disk.
+#: Size of a file: many times the bytes per sync, small compared with any disk.
 FILE_SIZE = 64 * MIB
 
-#: An appending file begins anew at this size.
+#: An append file is truncated and starts again at this size.
 FILES_SIZE = 16 * FILE_SIZE
 
 #: Writes one block at a position and makes it durable.
@@ -40,7 +41,7 @@ def write_latency(directory: Path, size: int) -> Subject:
 
 
 def flagged_write_latency(directory: Path, size: int) -> Subject:
-    """Seconds for the same in one call, a write flagged RWF_DSYNC; not every system and file system has it."""
+    """Seconds until one write with RWF_DSYNC is durable; some systems and file systems do not support the flag."""
     return _subject(directory, size, write_flagged, latency)
 
 
@@ -50,49 +51,49 @@ def write_bandwidth(directory: Path, size: int) -> Subject:
 
 
 def append_latency(directory: Path, size: int) -> Subject:
-    """Seconds until one write of `size` bytes behind the last one, into reserved space, and a sync are done."""
+    """Seconds until one append of `size` bytes into reserved space, followed by a sync, is durable."""
     return _appending(directory, size, latency)
 
 
 def append_rate(directory: Path, size: int) -> Subject:
-    """How many such writes become durable in a second, one after the other."""
+    """Appends per second, each into reserved space and followed by a sync."""
     return _appending(directory, size, lambda step: rate(step, 1.0))
 
 
 def append_bandwidth(directory: Path, size: int) -> Subject:
-    """Bytes per second that become durable that way: what a log can do that never writes a byte twice."""
+    """Bytes per second of such appends: the limit of a log that writes every byte once."""
     return _appending(directory, size, lambda step: rate(step, size))
 
 
 def write_then_sync(descriptor: int, block: memoryview, position: int) -> None:
-    """The portable way: all the bytes, then one sync of data and length."""
+    """Write a block and sync data and length; works on every system."""
     write_fully(os.pwrite, descriptor, block, position)
     sync(descriptor)
 
 
 def write_flagged(descriptor: int, block: memoryview, position: int) -> None:
-    """The Linux way: the write returns when its bytes are durable."""
+    """Write a block with RWF_DSYNC (Linux), which returns when the bytes are durable."""
     if not hasattr(os, "RWF_DSYNC"):
         raise UnsupportedError("this system has no RWF_DSYNC")
     try:
         write_fully(_pwrite_dsync, descriptor, block, position)
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise UnsupportedError("this file system refuses RWF_DSYNC") from error
+            raise UnsupportedError("this file system does not support RWF_DSYNC") from error
         raise
 
 
 def write_fully(
     write: Callable[[int, memoryview, int], int], descriptor: int, block: memoryview, position: int
 ) -> None:
-    """Call `write` until the whole block is out: the kernel may take less than it is given."""
+    """Call `write` until the whole block is written; the kernel may write less than requested."""
     done = 0
     while done < len(block):
         done += write(descriptor, block[done:], position + done)
 
 
 def sync(descriptor: int) -> None:
-    """Have the disk itself hold the bytes; plain fsync on macOS leaves them in the disk's cache."""
+    """Make the written bytes durable. On macOS a plain fsync leaves them in the disk's cache, so use F_FULLFSYNC."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -103,7 +104,7 @@ def sync(descriptor: int) -> None:
 
 @contextmanager
 def filled_file(directory: Path) -> Iterator[int]:
-    """A descriptor of a nameless file of `FILE_SIZE` durable bytes."""
+    """Open an unlinked file of `FILE_SIZE` durable bytes; yields its descriptor."""
     descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
     try:
         os.unlink(path)
@@ -118,7 +119,7 @@ def filled_file(directory: Path) -> Iterator[int]:
 
 @contextmanager
 def appending_file(directory: Path) -> Iterator[Callable[[memoryview], None]]:
-    """What writes a block behind the last one, into reserved space of a nameless file, and syncs."""
+    """Open an unlinked file; yields a function that appends a block into reserved space and syncs."""
     descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
     os.unlink(path)
     position = reserved = 0

@@ -1,7 +1,7 @@
-"""Suite `fetch`: reading from a node over the network, in this process from a node in another.
+"""Suite `fetch`: read from a node in another process over the network.
 
-Batches are counted as a reader gets them, verified, and no object is made of a record: `for record in batch` is what a
-program adds.
+The figures count verified batches as a subscriber receives them, without making an object per record; that cost comes
+on top when a program iterates over a batch.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from seawall.client.remote_log import RemoteLog
 from seawall.errors import InvariantError
 from seawall.limits import KIB, MIB
 
-#: What a topic holds: it is read over and over, out of the memory of the node's system. For each time a subscription is
-#: begun, on a connection of its own, which takes some megabytes to come up to speed.
+#: Bytes in the topic, which is read repeatedly from the page cache. Every pass opens a subscription on a new
+#: connection, which needs some megabytes to reach full speed.
 STORED_SIZE: Final = 512 * MIB
 
 _CALL_SIZE: Final = MIB
 
-#: Items of a topic in pieces, from its beginning to its end.
-Pieces = Callable[[RemoteLog, int], Iterator[list[Item]]]
+#: Reads a whole topic of the given record count; yields lists of items.
+ReadTopic = Callable[[RemoteLog, int], Iterator[list[Item]]]
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     loopback = Baseline("loopback TCP", loopback_bandwidth)
-    stored = f"{STORED_SIZE // MIB} MiB in the memory of the system"
-    for name, pieces, note in (
-        ("by a subscriber's poll", polled, "the next answer is on its way while one is verified"),
-        ("pushed to a subscriber", pushed, "within credit"),
+    stored = f"{STORED_SIZE // MIB} MiB in the page cache"
+    for name, read_topic, note in (
+        ("by a subscriber's poll", polled, "prefetches the next response while verifying the current one"),
+        ("pushed to a subscriber", pushed, "flow control by credit"),
     ):
         yield Measurement(
             f"1 KiB records {name}",
             "B/s",
             Better.HIGHER,
-            reading(context.directory, pieces, STORED_SIZE),
+            reading(context.directory, read_topic, STORED_SIZE),
             baseline=loopback,
             goal=Goal.ratio_at_least(0.6),
-            note=f"{stored}; batches, verified; {note}",
+            note=f"{stored}; verified batches; {note}",
         )
 
     yield Measurement(
@@ -58,19 +58,19 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
         Better.HIGHER,
         bare.fetching(context.directory, STORED_SIZE),
         baseline=loopback,
-        note=f"a file of {stored}, without a protocol: a bound for both figures",
+        note=f"a file of {stored}, without a protocol: the bound of both figures above",
     )
 
 
-def reading(directory: Path, pieces: Pieces, stored_size: int) -> Subject:
-    """Bytes of values in a second that a reader gets who reads a topic over and over."""
+def reading(directory: Path, read_topic: ReadTopic, stored_size: int) -> Subject:
+    """Bytes of record values per second while reading a topic repeatedly."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         with connected_log(directory, durability="disk", cap_bytes=0) as log:
             count = _fill(log, stored_size)
-            run = _runs(log, pieces, count)
-            # What was written need not be in memory: whoever reads it first brings it there.
+            run = _runs(log, read_topic, count)
+            # The first pass brings the topic into the page cache.
             run(0)
             yield run
 
@@ -78,24 +78,24 @@ def reading(directory: Path, pieces: Pieces, stored_size: int) -> Subject:
 
 
 def polled(log: RemoteLog, _count: int) -> Iterator[list[Item]]:
-    """By asking for more until there is none."""
+    """Read a topic by `poll` until it returns nothing."""
     subscriber = log.subscriber(TOPIC)
     while items := subscriber.poll():
         yield items
 
 
 def pushed(log: RemoteLog, count: int) -> Iterator[list[Item]]:
-    """By following the topic until all are there."""
+    """Read a topic by iterating over a subscriber until all records have arrived."""
     subscriber = log.subscriber(TOPIC)
-    with closing(cast(Generator[Item], iter(subscriber))) as following:
-        for item in following:
+    with closing(cast(Generator[Item], iter(subscriber))) as items:
+        for item in items:
             yield [item]
             if subscriber.next_seq > count:
                 return
 
 
 def _fill(log: RemoteLog, size: int) -> int:
-    """Publish so many bytes of values; how many records they are."""
+    """Publish `size` bytes of record values; return the number of records."""
     records = [os.urandom(KIB) for _ in range(_CALL_SIZE // KIB)]
     calls = max(1, size // _CALL_SIZE)
     with log.publisher(TOPIC) as publisher:
@@ -104,15 +104,15 @@ def _fill(log: RemoteLog, size: int) -> int:
     return calls * len(records)
 
 
-def _runs(log: RemoteLog, pieces: Pieces, count: int) -> Run:
+def _runs(log: RemoteLog, read_topic: ReadTopic, count: int) -> Run:
     def run(seconds: float) -> float:
         started = perf_counter_ns()
         deadline = started + int(seconds * NANOSECONDS_PER_SECOND)
         read = 0
         while not read or perf_counter_ns() < deadline:
-            found = sum(map(_record_count, chain.from_iterable(pieces(log, count))))
+            found = sum(map(_record_count, chain.from_iterable(read_topic(log, count))))
             if found != count:
-                raise InvariantError("INV-BENCH-OK", f"{found} records were read of {count}")
+                raise InvariantError("INV-BENCH-OK", f"read {found} of {count} records")
             read += found
         return read * KIB * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
 

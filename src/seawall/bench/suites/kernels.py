@@ -1,7 +1,7 @@
-"""Suite `kernels`: the compiled kernels against a memory copy, and disk rings against bare system calls.
+"""Suite `kernels`: compare the compiled kernels with a memory copy, and disk rings with bare system calls.
 
-Blocks are about 1 MiB, as a publisher makes them, and there are 64 of them, so that no cache holds them all. Every
-figure walks all blocks of a working set once per step and counts each byte or record once.
+A working set has 64 blocks of about 1 MiB, the size that publishers make: together too large for any cache. Every step
+processes all blocks of a working set and counts each byte or record once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RAW = 1
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     yield from _block_figures()
     yield from _checksum_figures()
     yield from split_figures.figures()
@@ -42,7 +42,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """Blocks of equal records, the values they were encoded from, and room for the offsets of one block."""
+    """Blocks of equal records, the values they were encoded from, and an output array for the offsets of one block."""
 
     values: Bytes
     value_offsets: npt.NDArray[np.int64]
@@ -62,7 +62,7 @@ class WorkingSet:
 
 
 def working_set(value_size: int) -> WorkingSet:
-    """64 blocks of about 1 MiB with records of one size, every page touched."""
+    """Make 64 blocks of about 1 MiB with records of one size; all pages are mapped."""
     count = BLOCK_SIZE // (value_size + 5)
     values = np.random.default_rng(7).integers(0, 256, count * value_size, dtype=np.uint8)
     value_offsets = np.arange(count + 1, dtype=np.int64) * value_size
@@ -76,7 +76,7 @@ def working_set(value_size: int) -> WorkingSet:
 
 
 def over_blocks(value_size: int, work: Callable[[WorkingSet], object], *, records: bool = False) -> Subject:
-    """A subject that walks one working set per step; its figure is bytes or records per second."""
+    """A subject that processes one working set per step; reports bytes or records per second."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -94,7 +94,7 @@ def _block_figures() -> Iterator[Measurement]:
         over_blocks(1024, _check),
         baseline=MEMORY_COPY,
         goal=Goal.ratio_at_least(0.7),
-        note="every record boundary validated, offsets written",
+        note="validates every record boundary and writes the offsets",
     )
     yield Measurement(
         "scan, 64 B records",
@@ -102,7 +102,7 @@ def _block_figures() -> Iterator[Measurement]:
         Better.HIGHER,
         over_blocks(64, _scan, records=True),
         goal=Goal.value_at_least(50e6),
-        note="offsets written, no checksum",
+        note="writes the offsets; no checksum",
     )
     yield Measurement(
         "encode, 1 KiB records",
@@ -111,7 +111,7 @@ def _block_figures() -> Iterator[Measurement]:
         over_blocks(1024, _encode),
         baseline=MEMORY_COPY,
         goal=Goal.ratio_at_least(0.5),
-        note="from a values buffer and offsets",
+        note="from a buffer of values and their offsets",
     )
     yield Measurement(
         "encode + block CRC, 1 KiB records",
@@ -119,7 +119,7 @@ def _block_figures() -> Iterator[Measurement]:
         Better.HIGHER,
         over_blocks(1024, _encode_with_checksum),
         baseline=MEMORY_COPY,
-        note="what a writer does for a batch",
+        note="the work of a writer per batch",
     )
 
 
@@ -181,7 +181,7 @@ def _column_figures() -> Iterator[Measurement]:
         Better.HIGHER,
         over_blocks(100, _gather_all, records=True),
         goal=Goal.value_at_least(5e6),
-        note="block to Arrow record batch with seq, type and value, in fresh memory each time",
+        note="from a block to an Arrow record batch with seq, type and value, in newly allocated memory",
     )
     yield Measurement(
         "gather into Arrow, 1 KiB records",
@@ -189,7 +189,7 @@ def _column_figures() -> Iterator[Measurement]:
         Better.HIGHER,
         over_blocks(1024, _gather_all),
         baseline=MEMORY_COPY,
-        note="the same, in bytes",
+        note="the same in bytes",
     )
 
 
@@ -206,7 +206,7 @@ def _stored_batch_figures() -> Iterator[Measurement]:
         Better.LOWER,
         _stamping,
         baseline=Baseline("encode it again", _encoding_again),
-        note="why the wire frame is the stored batch: the server touches 96 bytes, not the block",
+        note="the wire frame is the stored batch, so the server writes 96 bytes instead of encoding the block",
     )
 
 

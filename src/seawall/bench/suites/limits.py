@@ -1,14 +1,14 @@
-"""Suite `limits`: what this machine can do at all, so that every other figure can be read against it.
+"""Suite `limits`: measure the limits of this machine, to compare all other figures with.
 
-No Seawall code is measured here but the start-up of its command, whose goal is that a small command feels instant.
+The only Seawall code measured here is the start-up of its command, with the goal that small commands feel instant.
 
     memory        one large copy
     network       loopback TCP between two processes
     disk          durable writes: latency and bandwidth, in `bench.directory`
-    wake-ups      two processes waking each other by eventfd
-    start-up      `seawall` with small commands, beside an interpreter that does nothing
+    wake-ups      two processes that wake each other by eventfd
+    start-up      `seawall` with small commands, against an interpreter that does nothing
 
-What a platform does not have (eventfd, RWF_DSYNC) is left out with a note.
+Figures that a platform does not support (eventfd, RWF_DSYNC) are left out with a note.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from seawall.bench.results import Better, Goal
 from seawall.bench.suites import disk, processes
 from seawall.limits import KIB, MIB
 
-#: A command that moves no data should not be felt.
+#: Longest start-up that a user does not notice.
 START_SECONDS_GOAL = 0.3
 
 _COMMANDS = (("--version",), ("config", "show"), ("--help",))
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
-    yield Measurement("memory copy", "B/s", Better.HIGHER, memory_copy, note="64 MiB, each byte counted once")
+    """List the figures of this suite."""
+    yield Measurement("memory copy", "B/s", Better.HIGHER, memory_copy, note="64 MiB; each byte counts once")
     yield Measurement(
         "loopback TCP",
         "B/s",
         Better.HIGHER,
         processes.loopback_bandwidth,
         baseline=MEMORY_COPY,
-        note="another process sends, this one receives into 1 MiB",
+        note="another process sends, this one receives into a buffer of 1 MiB",
     )
     yield from _disk(context)
     yield Measurement(
@@ -43,7 +43,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
         "s",
         Better.LOWER,
         processes.eventfd_round_trip,
-        note="there and back between two processes: two wake-ups",
+        note="to another process and back: two wake-ups",
     )
     yield from _start_up()
 

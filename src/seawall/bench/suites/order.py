@@ -1,7 +1,7 @@
-"""Suite `order`: what the total order of a pod costs, in its kernels and end to end through processes.
+"""Suite `order`: measure the total order of a pod, in its kernels and end to end through its processes.
 
-The first figures are of one thread that collects, orders and commits batches that lie in the rings already; the others
-are of a pod whose roles are processes, fed by writers that are processes, too.
+For the kernel figures, one thread collects, orders and commits batches that are already in the rings. For the others, a
+pod runs its roles as processes, with writers in further processes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from seawall.limits import SEQUENCER_DRAIN_REFS
 from seawall.sequencer.shared import SequencerShared
 
 MANY_CLIENTS = 100_000
-#: Positions that are reserved in one step.
+#: Positions reserved in one step.
 POSITIONS = 1 << 20
 
 
 def suite(_context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     yield from _kernels()
     yield from process_figures()
 
@@ -39,7 +39,7 @@ def _kernels() -> Iterator[Measurement]:
         Better.HIGHER,
         ordering_rate(one),
         goal=Goal.value_at_least(10e6),
-        note="one thread and worker, by the time that the thread ran; batches lie in the rings already",
+        note="one thread, one worker; per CPU time of the thread; the rings are filled beforehand",
     )
     yield Measurement(
         "order 5, in order",
@@ -64,7 +64,7 @@ def _kernels() -> Iterator[Measurement]:
         ordering_rate(Load(clients=MANY_CLIENTS)),
         baseline=weak,
         goal=Goal.ratio_at_least(0.5),
-        note="nearly every batch is of another client than those before it, most of which have no result in memory",
+        note="nearly every batch is from another client than the previous ones; most clients have no cached result",
     )
     yield Measurement(
         f"reserve positions, {SEQUENCER_DRAIN_REFS:,} at once",
@@ -72,12 +72,12 @@ def _kernels() -> Iterator[Measurement]:
         Better.HIGHER,
         plain(_reserving(SEQUENCER_DRAIN_REFS)),
         baseline=Baseline("one by one", plain(_reserving(1))),
-        note="for contrast: what a cycle of a worker does once, done for each batch; one worker alone",
+        note="one reservation per worker cycle against one per batch; a single worker",
     )
 
 
 def _reserving(each: int) -> Run:
-    """Positions per second, reserved so many at a time."""
+    """Positions per second, reserved `each` at a time."""
     shared = SequencerShared.make(1 << 16)
     state = np.zeros(STATE_WORDS, np.int64)
     times = POSITIONS // each

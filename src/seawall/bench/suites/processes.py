@@ -1,6 +1,6 @@
 """Subjects of the `limits` suite that need a second process: loopback bandwidth, wake-ups, and starting Python.
 
-The peer of a conversation lives as long as its subject is open and is gone when it is closed (see `peers.py`).
+The peer process runs while its subject is open; closing the subject ends it (see `peers.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from seawall.bench.subjects.peers import peer
 from seawall.errors import UnsupportedError
 from seawall.limits import MIB
 
-#: Bytes taken from the connection before the clock starts: what had piled up in the socket buffers since the last
-#: round would otherwise count as received in no time.
+#: Bytes received before the clock starts: otherwise bytes that collected in the socket buffers since the last round
+#: would count as received in no time.
 BACKLOG_SIZE = 32 * MIB
 
 RECEIVE_SIZE = MIB
@@ -36,7 +36,7 @@ def loopback_bandwidth() -> Iterator[Run]:
 
 @contextmanager
 def incoming(*file: str) -> Iterator[socket.socket]:
-    """A connection over which another process sends random bytes, or the given file over and over."""
+    """Open a connection over which another process sends random bytes, or repeats the given file."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         listener.settimeout(WAIT_SECONDS_MAX)
         address, port = listener.getsockname()
@@ -48,7 +48,7 @@ def incoming(*file: str) -> Iterator[socket.socket]:
 
 
 def receiving(connection: socket.socket) -> Run:
-    """A run that takes bytes from a connection, a megabyte at a time, as fast as they come."""
+    """A run that receives from a connection as fast as it can, a megabyte per step."""
     buffer = memoryview(bytearray(RECEIVE_SIZE))
 
     def receive() -> None:
@@ -56,7 +56,7 @@ def receiving(connection: socket.socket) -> Run:
         while missing:
             received = connection.recv_into(buffer[:missing])
             if not received:
-                raise ConnectionError("the sending process hung up")
+                raise ConnectionError("the sending process closed the connection")
             missing -= received
 
     timed = rate(receive, len(buffer))
@@ -71,7 +71,7 @@ def receiving(connection: socket.socket) -> Run:
 
 @contextmanager
 def eventfd_round_trip() -> Iterator[Run]:
-    """Seconds from waking another process until it has woken us: two wake-ups."""
+    """Seconds from waking another process until it has woken this one: two wake-ups."""
     if not hasattr(os, "eventfd"):
         raise UnsupportedError("this system has no eventfd")
     with _eventfd() as there, _eventfd() as back, peer("echo", str(there), str(back), descriptors=(there, back)):
@@ -84,13 +84,13 @@ def eventfd_round_trip() -> Iterator[Run]:
 
 
 def command_time(*arguments: str) -> Subject:
-    """Wall seconds of a fresh interpreter with the given arguments, from its start to its end."""
+    """Wall seconds of a new interpreter with the given arguments, from start to exit."""
     command = (sys.executable, *arguments)
 
     def step() -> None:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX)
         if done.returncode:
-            raise ChildProcessError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+            raise ChildProcessError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()}")
 
     return plain(latency(step))
 

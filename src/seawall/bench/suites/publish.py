@@ -1,12 +1,12 @@
-"""Suite `publish`: publishing to a node over the network, with one publisher in this process and the node in another.
+"""Suite `publish`: publishing to a node over the network, with the publisher in this process and the node in another.
 
-    bulk        lists of records, as a program has them, through a publisher that has many batches under way
-    one by one  `publish(record)` for each record, which share batches on their way
-    lone        one record at a time, each waited for until it is durable
-    waiting     the same by several at once (`waiting.py`)
+    bulk        lists of records through a publisher with many batches in flight
+    one by one  `publish(record)` for each record; the publisher joins them to batches
+    single      one record at a time, waiting until it is durable
+    waiting     the same from several clients at once (`figures/waiting.py`)
 
-What is ordered counts (ack 1) where the limit is the network's: class disk, whose records are written when they are
-acked, and class ephemeral, which writes none. What is durable counts (ack 2, class fsync) where the limit is the disk.
+Figures limited by the network count ordered records (ack 1): class disk writes records before it acks them, class
+ephemeral writes none. Figures limited by the disk count durable records (ack 2, class fsync).
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from seawall.wire.lwp2.session import Hello
 
 SMALL: Final = 100
 IDLE_CONNECTIONS: Final = 1_000
-#: Bytes of one call of the bulk path.
+#: Bytes of records in one call of the bulk figures.
 CALL_SIZE: Final = 2 * MIB
-#: Bytes that are published before anything is timed: what is dropped makes room for what comes then.
+#: Bytes published before the clock starts: then the topic is at its cap, and new records reuse memory of dropped ones.
 WARM_SIZE: Final = KEPT_SIZE + 64 * MIB
-#: Calls for one record between two looks at the clock.
+#: Single-record calls between two readings of the clock.
 RECORDS_AT_ONCE: Final = 256
 
 _CONNECT_SECONDS: Final = 10.0
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     directory = context.directory
     yield from _ordered(directory)
     yield Measurement(
         "1 KiB records in bulk, durable",
         "B/s",
         Better.HIGHER,
-        # Without a cap, as topics are by default: at its cap a topic removes as much as it writes.
+        # No cap, which is the default: at its cap a topic deletes as much as it writes.
         _publishing(directory, _in_bulk(KIB, KIB), durability="fsync", ack=2, cap_bytes=0),
         baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
         goal=Goal.ratio_at_least(0.7),
@@ -70,10 +70,10 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             f"one 1 KiB record at a time, durable, p{percent}",
             "s",
             Better.LOWER,
-            lone_records(directory, percent),
+            single_records(directory, percent),
             baseline=Baseline("receive, write, sync, send", bare_store(directory, percent)),
             goal=Goal.ratio_at_most(1.5),
-            note="class fsync, ack 2; the baseline is a blocking server of twenty lines",
+            note="class fsync, ack 2; the baseline is a minimal blocking server",
         )
     yield from waiting.table(directory)
 
@@ -87,7 +87,7 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         _publishing(directory, _in_bulk(KIB, KIB), durability="disk", cap_bytes=0),
         baseline=Baseline("loopback TCP", loopback_bandwidth),
         goal=Goal.ratio_at_least(0.35),
-        note=f"order 2, ack 1, no cap; lists of {CALL_SIZE // MIB} MiB of records, one publisher and connection",
+        note=f"order 2, ack 1, no cap; lists of {CALL_SIZE // MIB} MiB of records; one publisher, one connection",
     )
     yield Measurement(
         "1 KiB records in bulk, class ephemeral",
@@ -95,7 +95,7 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         Better.HIGHER,
         bulk,
         baseline=Baseline("loopback TCP", loopback_bandwidth),
-        note=f"the same, of which {KEPT_SIZE // MIB} MiB are kept in memory; segments of {SEGMENT_RECORDS:,} records",
+        note=f"the same with a cap of {KEPT_SIZE // MIB} MiB in memory; segments of {SEGMENT_RECORDS:,} records",
     )
     yield Measurement(
         "the least that is needed for it: join, sum, send; receive, sum, keep",
@@ -103,7 +103,7 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         Better.HIGHER,
         bare.publishing,
         baseline=Baseline("loopback TCP", loopback_bandwidth),
-        note="two processes without a protocol: a bound for the figure before",
+        note="two processes without a protocol: the bound of the figure above",
     )
     yield Measurement(
         f"{SMALL} B records in bulk, class ephemeral",
@@ -119,7 +119,7 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         Better.HIGHER,
         _publishing(directory, _one_by_one),
         goal=Goal.value_at_least(400_000),
-        note="a call of publish() for each; ack 1",
+        note="one publish() call per record; ack 1",
     )
     yield Measurement(
         f"1 KiB records in bulk, class ephemeral, beside {IDLE_CONNECTIONS:,} idle connections",
@@ -141,7 +141,7 @@ def _publishing(
     idle: int = 0,
     cap_bytes: int = KEPT_SIZE,
 ) -> Subject:
-    """A publisher at work on a node of its own, beside idle connections."""
+    """A subject that publishes to its own node, with `idle` idle connections beside it."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -167,7 +167,7 @@ def _warm_up(publisher: RemotePublisher, size: int) -> None:
 
 
 def _in_bulk(size: int, amount: int) -> Callable[[RemotePublisher], Run]:
-    """Lists of records of a size, each of which counts for `amount`."""
+    """Publish lists of records of one size; each record counts as `amount`."""
     records = [os.urandom(size) for _ in range(CALL_SIZE // size)]
 
     def work(publisher: RemotePublisher) -> Run:
@@ -188,7 +188,7 @@ def _one_by_one(publisher: RemotePublisher) -> Run:
 
 
 def _flushed(publisher: RemotePublisher, step: Callable[[], object], amount: int) -> Run:
-    """What steps publish in a second, until all of it is acknowledged."""
+    """A run that repeats a step and flushes; reports the acknowledged amount per second."""
 
     def run(seconds: float) -> float:
         started = perf_counter_ns()
@@ -203,13 +203,13 @@ def _flushed(publisher: RemotePublisher, step: Callable[[], object], amount: int
     return run
 
 
-def lone_records(directory: Path, percent: int) -> Subject:
-    """Seconds until one record is durable, published by `log.publish`."""
+def single_records(directory: Path, percent: int) -> Subject:
+    """A percentile of the seconds that `log.publish` takes until one record is durable."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         record = os.urandom(KIB)
-        # Without a cap, as topics are by default: at its cap every commit evicts something.
+        # No cap, which is the default: at its cap a topic evicts something in every commit.
         with connected_log(directory, durability="fsync", cap_bytes=0) as log:
             yield _percentile(lambda: log.publish(TOPIC, record), percent)
 
@@ -217,7 +217,7 @@ def lone_records(directory: Path, percent: int) -> Subject:
 
 
 def bare_store(directory: Path, percent: int) -> Subject:
-    """The same by a process that does nothing else."""
+    """The same for a minimal server process that receives, writes, syncs and answers."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -232,7 +232,7 @@ def bare_store(directory: Path, percent: int) -> Subject:
             def step() -> None:
                 connection.sendall(record)
                 if connection.recv_into(answer, len(answer), socket.MSG_WAITALL) != len(answer):
-                    raise InvariantError("INV-BENCH-OK", "the storing process hung up")
+                    raise InvariantError("INV-BENCH-OK", "the store process closed the connection")
 
             yield _percentile(step, percent)
 
@@ -240,7 +240,7 @@ def bare_store(directory: Path, percent: int) -> Subject:
 
 
 def _percentile(step: Callable[[], object], percent: int) -> Run:
-    """A percentile of the seconds that steps take."""
+    """A run that reports a percentile of the seconds per step."""
 
     def run(seconds: float) -> float:
         samples: list[int] = []

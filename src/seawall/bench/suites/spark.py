@@ -1,8 +1,8 @@
-"""Suite `spark`: what Spark gets of a topic, against the same rows out of memory, and what it writes to one.
+"""Suite `spark`: Spark reads from a topic and writes to one.
 
-The session is local, with all cores of the machine, one for all figures; it ends with the process. Queries write to
-Spark's `noop`, which takes every row and keeps none. The baseline is a Python source that does nothing: its tasks
-yield, over and over, an Arrow batch that they have read of the same topic before.
+All figures share one local Spark session on all cores, which ends with the process. Queries write to Spark's `noop`
+sink, which discards every row. The baseline of reading is a Python source whose tasks repeatedly yield one Arrow batch
+that they have read from the same topic before; the baseline of writing is a Python sink that discards its rows.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from seawall.wire.format.fields import JsonValue
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a topic holds: it is read over and over, out of the memory of the system.
+#: Bytes in the topic, which is read repeatedly from the page cache.
 STORED_SIZE: Final = 384 * MIB
 _SEGMENT_SIZE: Final = 16 * MIB
 _CALL_SIZE: Final = MIB
 
-#: What a topic keeps of what is written to it.
+#: Cap of the topic that Spark writes to.
 _WRITTEN_SIZE: Final = 512 * MIB
 
-#: Micro-batches of one record, of which the first ones are left out: they start workers.
+#: Micro-batches of one record. The first ones do not count: they start workers.
 _MICRO_BATCHES: Final = 12
 _WARM_BATCHES: Final = 4
 
-#: Makes the frame that a query reads, of a server and how many records of its topic.
+#: Makes the frame that a query reads, from the URL of a server and a record count.
 Frame = Callable[["SparkSession", str, int], "DataFrame"]
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     for size, columns, note in (
         (KIB, "", "all columns"),
         (100, "", "all columns"),
@@ -62,7 +62,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             reading(context.directory, size, from_topic(columns)),
             baseline=memory,
             goal=Goal.ratio_at_least(0.8),
-            note=f"{STORED_SIZE // MIB} MiB of values; both sides a Spark job",
+            note=f"{STORED_SIZE // MIB} MiB of values; both sides are Spark jobs",
         )
     for size in (KIB, 100):
         yield Measurement(
@@ -80,15 +80,15 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
         Better.LOWER,
         micro_batches(context.directory, from_stream),
         baseline=Baseline("a micro-batch of Spark's own rate source", micro_batches(context.directory, from_rate)),
-        note=f"median of {_MICRO_BATCHES - _WARM_BATCHES} triggers of one query",
+        note=f"median over {_MICRO_BATCHES - _WARM_BATCHES} triggers of one query",
     )
 
 
 @cache
 def spark_session() -> SparkSession:
-    """The session of all figures."""
+    """The Spark session that all figures share."""
     if find_spec("pyspark") is None:
-        raise UnsupportedError("there is no PySpark here: pip install 'seawall[spark]'")
+        raise UnsupportedError("PySpark is not installed: pip install 'seawall[spark]'")
     import seawall.spark
 
     settings = {
@@ -102,7 +102,7 @@ def spark_session() -> SparkSession:
 
 
 def reading(directory: Path, record_size: int, frame: Frame) -> Subject:
-    """Bytes of values in a second that Spark takes of a topic."""
+    """Bytes of record values per second that Spark reads from a frame."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -116,14 +116,14 @@ def reading(directory: Path, record_size: int, frame: Frame) -> Subject:
         with running_node(directory, _filling(record_size, count), **settings) as address:
             query = frame(spark, f"seawall://{address}", count)
             if query.count() != count:
-                raise InvariantError("INV-BENCH-OK", f"{query.count()} rows were read of {count}")
+                raise InvariantError("INV-BENCH-OK", f"read {query.count()} of {count} rows")
             yield _runs(query, count * record_size)
 
     return opened
 
 
 def from_topic(columns: str) -> Frame:
-    """What the source reads."""
+    """Read a topic by the Seawall source."""
 
     def frame(spark: SparkSession, url: str, count: int) -> DataFrame:
         options = {"url": url, "subscribe": TOPIC} | ({"columns": columns} if columns else {})
@@ -133,7 +133,7 @@ def from_topic(columns: str) -> Frame:
 
 
 def from_memory(columns: str) -> Frame:
-    """As many rows of the same kind, without reading any."""
+    """Produce the same number of such rows from memory."""
 
     def frame(spark: SparkSession, url: str, count: int) -> DataFrame:
         from seawall.bench.subjects.spark_memory import MemoryDataSource
@@ -146,7 +146,7 @@ def from_memory(columns: str) -> Frame:
 
 
 def writing(directory: Path, record_size: int, *, discards: bool) -> Subject:
-    """Bytes of values in a second that Spark writes to a topic, or to nothing."""
+    """Bytes of record values per second that Spark writes to a topic, or to a sink that discards them."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -161,7 +161,7 @@ def writing(directory: Path, record_size: int, *, discards: bool) -> Subject:
 
 
 def micro_batches(directory: Path, frame: Callable[[SparkSession, str], DataFrame]) -> Subject:
-    """Seconds of a micro-batch that has one record."""
+    """Seconds per micro-batch of one record."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -173,13 +173,13 @@ def micro_batches(directory: Path, frame: Callable[[SparkSession, str], DataFram
 
 
 def from_stream(spark: SparkSession, url: str) -> DataFrame:
-    """One record after the other of a topic."""
+    """Stream a topic, one record per micro-batch."""
     options = {"url": url, "subscribe": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
     return spark.readStream.format("seawall").options(**options).load()
 
 
 def from_rate(spark: SparkSession, _url: str) -> DataFrame:
-    """One row after the other that Spark makes itself."""
+    """Stream rows that Spark generates, one per micro-batch."""
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
 
 
@@ -190,16 +190,16 @@ def _trigger_time(stream: DataFrame, directory: Path) -> float:
         try:
             while len(found := _triggers(query.recentProgress)) < _MICRO_BATCHES:
                 if query.awaitTermination(1):
-                    raise InvariantError("INV-BENCH-OK", f"the query has ended: {query.exception()}")
+                    raise InvariantError("INV-BENCH-OK", f"the query ended: {query.exception()}")
         finally:
             query.stop()
     return median(found[_WARM_BATCHES:_MICRO_BATCHES]) / 1e3
 
 
 def _triggers(progress: Sequence[object]) -> list[int]:
-    """Milliseconds of each trigger that had a record."""
-    told = [json.loads(str(getattr(each, "json", each))) for each in progress]
-    return [int(each["durationMs"]["triggerExecution"]) for each in told if each["numInputRows"]]
+    """Milliseconds of every trigger that had a record."""
+    reports = [json.loads(str(getattr(each, "json", each))) for each in progress]
+    return [int(each["durationMs"]["triggerExecution"]) for each in reports if each["numInputRows"]]
 
 
 def _runs(query: DataFrame, size: int) -> Run:
@@ -216,7 +216,7 @@ def _runs(query: DataFrame, size: int) -> Run:
 
 
 def _filling(record_size: int, count: int) -> Callable[[EmbeddedLog], None]:
-    """Publishes so many records, and a segment more, which is the one that is not sealed."""
+    """A function that publishes `count` records and two more segments, so that the counted records are sealed."""
 
     def fill(log: EmbeddedLog) -> None:
         per_call = max(1, _CALL_SIZE // record_size)

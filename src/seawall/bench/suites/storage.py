@@ -1,7 +1,7 @@
-"""Suite `storage`: the embedded log against the disk and the memory below it.
+"""Suite `storage`: compare the embedded log with bare disk writes and memory copies.
 
-Every figure works on logs in `bench.directory`, made for it and removed after it. Writes go to class fsync: what is
-counted is durable.
+Every figure creates its logs in `bench.directory` and removes them afterwards. Writes use class fsync, so the figures
+count durable records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from seawall.bench.harness import BenchContext, Measurement
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
-    """The figures of this suite."""
+    """List the figures of this suite."""
     yield from append_figures(context.directory)
     yield from read_figures(context)
     yield from recovery_figures(context.directory)

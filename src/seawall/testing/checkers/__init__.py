@@ -1,1 +1,1 @@
-"""Histories of a pod and the checks that judge them."""
+"""Recorded histories of a pod, and the checkers of its ordering guarantees."""

@@ -1,8 +1,7 @@
-"""A committed order in plain memory: the rings and BLogs of a pod, filled as its sequencer would, one entry at a time.
+"""A committed order in plain memory: the rings and BLogs of a pod, filled one entry at a time as by its sequencer.
 
-Numbers come from a real `CommitFrontier`, by its own kernels. So whoever follows an order can be tested without one
-that is made by brokers, collectors and workers. One owner; nothing is ever overtaken: whoever fills it sees to it that
-entries and bytes which are still needed are not written over.
+A real `CommitFrontier` assigns the numbers, with its own kernels. Tests can therefore run an `Applier` without brokers,
+collectors and workers. It has one owner, who must not overwrite entries or bytes that the applier still needs.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from seawall.sequencer.frontier import CommitFrontier, RunStop
 from seawall.wire.format.batches import batch_header, encode_batch
 from seawall.wire.format.codes import U64_MAX, AckStatus, Codec
 
-#: `broker` of an entry that belongs to no slot.
+#: The `broker` of an entry without a slot.
 _NO_BROKER = 0xFFFF
 
 
 class CommittedOrder:
-    """Entries that are committed, from `first` to below `committed`."""
+    """Committed entries at positions from `first` to below `committed`."""
 
     def __init__(
         self,
@@ -47,14 +46,14 @@ class CommittedOrder:
         self._frontier = frontier
         self._tails = [0] * brokers
 
-    def follow(self, applier: Applier) -> Applied:
-        """Follow once from where the follower is."""
+    def apply_once(self, applier: Applier) -> Applied:
+        """Let the applier apply entries once, from its next position on."""
         start = applier.next_position
         return applier.follow(self.entries, self.sides, start, self.committed - start, self.blogs)
 
     def apply_all(self, applier: Applier) -> None:
-        """Follow everything."""
-        while self.follow(applier).next_position < self.committed:
+        """Let the applier apply all committed entries."""
+        while self.apply_once(applier).next_position < self.committed:
             pass
 
     def batch(
@@ -73,7 +72,7 @@ class CommittedOrder:
         flags: int = 0,
         raise_ceiling: Callable[[], object] | None = None,
     ) -> AckStatus:
-        """One batch, admitted or refused; `raise_ceiling` is called where its topic has no seqs left."""
+        """Commit one batch, which is admitted or rejected; calls `raise_ceiling` if its topic has no seqs left."""
         header = batch_header(
             block,
             topic_id=TopicId(topic_id),
@@ -104,7 +103,7 @@ class CommittedOrder:
         self._commit(
             (topic_id, header.block_crc, broker, tail, len(data), record_count, client_id, client_seq, 0),
             (topic_id, status, int(row["reason"]), row["base_seq"], row["base_offset"], row["timestamp_ns"]),
-            moves=status is not AckStatus.OK,
+            advances_frontier=status is not AckStatus.OK,
         )
         return status
 
@@ -119,35 +118,35 @@ class CommittedOrder:
         block_crc: int = 0,
         original: int = U64_MAX,
     ) -> None:
-        """An entry that brings no new batch."""
-        told = int(status) | reason << 8
+        """Commit an entry without a new batch."""
+        result = int(status) | reason << 8
         self._commit(
-            (topic_id, block_crc, 0, original, 0, told, client_id, client_seq, FLAG_NOP),
+            (topic_id, block_crc, 0, original, 0, result, client_id, client_seq, FLAG_NOP),
             (topic_id, status, reason, 0, 0, 0),
         )
 
     def skip(self, topic_id: int, client_id: int, first_client_seq: int, count: int) -> None:
-        """Client seqs that are given up."""
+        """Commit a SKIP of client seqs."""
         flags = FLAG_SKIP | (FLAG_SKIP_RANGE if count > 1 else 0)
         self._commit(
             (topic_id, 0, _NO_BROKER, 0, 0, count, client_id, first_client_seq, flags),
             (topic_id, AckStatus.OK, 0, 0, 0, 0),
         )
 
-    def _commit(self, entry: tuple[int, ...], side: tuple[int, ...], *, moves: bool = True) -> None:
+    def _commit(self, entry: tuple[int, ...], side: tuple[int, ...], *, advances_frontier: bool = True) -> None:
         position = self.committed
-        place = position & (self.entries.size - 1)
+        slot = position & (self.entries.size - 1)
         topic_id, block_crc, broker, blog_offset, size, record_count, client_id, client_seq, flags = entry
-        self.entries[place] = (
+        self.entries[slot] = (
             *(position + 1, topic_id, block_crc, broker, self.term & 0xFFFF, blog_offset, size, record_count),
             *(0, client_id, client_seq, 0, flags),
         )
         topic_id, status, reason, base_seq, base_offset, timestamp_ns = side
-        self.sides[place] = (topic_id, status, 0, reason, base_seq, base_offset, timestamp_ns)
-        if moves:
+        self.sides[slot] = (topic_id, status, 0, reason, base_seq, base_offset, timestamp_ns)
+        if advances_frontier:
             self._frontier.arrays[4][NEXT_POSITION] = position + 1
         self.committed = Position(position + 1)
 
     def note_control(self) -> None:
-        """The owner of a CONTROL entry has made its change at `committed`."""
+        """Count a CONTROL entry, whose change was executed at position `committed`."""
         self.committed = Position(self.committed + 1)

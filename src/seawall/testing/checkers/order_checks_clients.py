@@ -1,7 +1,7 @@
-"""Checkers of what a publisher is promised: its own order where it asked for it, and loss that is declared.
+"""Checkers of the guarantees to publishers: client order for order 5, and declared loss.
 
-Order 5 is meant wherever one batch waits for another. A batch is *decided* when it is stored, refused at its place, or
-under a SKIP. See `order_checks_log` for what a checker is.
+Only batches of order 5 wait for each other. A batch is *decided* when it is stored, rejected at its position, or
+covered by a SKIP. `order_checks_log` describes checkers in general.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STRONG = 5
 
 
 def _committing(step: Step, state: OrderState) -> Entry | None:
-    """What the entry that a step commits becomes; None if nothing was ordered there, or it is committed already."""
+    """The entry after the commit in this step; None if nothing was ordered there, or it was already committed."""
     committed = step.event
     if not isinstance(committed, events.Committed):
         return None
@@ -31,7 +31,7 @@ def _committing(step: Step, state: OrderState) -> Entry | None:
 
 
 def check_property_2(history: History) -> None:
-    """Client order: a batch of order 5 is stored only when all its client sent before it is decided."""
+    """Client order: a batch of order 5 is stored only after all earlier batches of its client are decided."""
     highest: dict[int, Entry] = {}
     for step, state in walk(history):
         if isinstance(step.event, events.Recovered):
@@ -41,21 +41,21 @@ def check_property_2(history: History) -> None:
             continue
         ordered, last = entry.ordered, highest.get(entry.ordered.client)
         if last is not None and ordered.client_seq <= last.ordered.client_seq:
-            violated("Property 2", "a batch follows a later one of its client", *last.steps(), *entry.steps())
+            violated("Property 2", "a batch was stored after a later one of its client", *last.steps(), *entry.steps())
         client = state.clients.get(ordered.client)
         if client is not None and client.start_seq is not None and client.next_expected < ordered.client_seq:
-            violated("Property 2", f"client seq {client.next_expected} is not decided yet", *entry.steps())
+            violated("Property 2", f"client seq {client.next_expected} is undecided", *entry.steps())
         highest[ordered.client] = entry
 
 
 def _highest_stored(state: OrderState, kept: int) -> dict[int, Entry]:
-    """The last standing batch of order 5 of each client, below a position."""
+    """The last live batch of order 5 of each client, below a position."""
     strong = (entry for at, entry in sorted(state.entries.items()) if at < kept and entry.ordered.order == _STRONG)
     return {entry.ordered.client: entry for entry in strong if entry.stored}
 
 
 def check_property_2b(history: History) -> None:
-    """Declared loss: a lost client seq is under one SKIP, ahead of what it releases, and readers are told."""
+    """Declared loss: one SKIP covers a lost client seq, before the batches it releases, and readers see it."""
     readers: dict[int, Step] = {}
     for step, state in walk(history):
         match step.event:
@@ -67,19 +67,19 @@ def check_property_2b(history: History) -> None:
                 if isinstance(seen, events.SkipSeen):
                     _check_skip_seen(step, seen, state)
                 if seen.reader in readers:
-                    _check_passed(step, seen, readers[seen.reader], state)
+                    _check_no_skip_missed(step, seen, readers[seen.reader], state)
                 readers[seen.reader] = step
 
 
 def _check_skip(entry: Entry, state: OrderState) -> None:
     ordered = entry.ordered
     if ordered.skip_count < 1 or ordered.index is not None:
-        violated("Property 2b", "a SKIP covers at least one client seq, and no slot", *entry.steps())
+        violated("Property 2b", "a SKIP must cover at least one client seq and no slot", *entry.steps())
     client = state.clients.get(ordered.client)
     for client_seq in entry.client_seqs:
         other = state.skipped(ordered.client, client_seq)
         if other is not None:
-            violated("Property 2b", f"client seq {client_seq} is under two SKIPs", *other.steps(), *entry.steps())
+            violated("Property 2b", f"two SKIPs cover client seq {client_seq}", *other.steps(), *entry.steps())
     for client_seq in () if client is None else client.decided:
         stored = state.stored(ordered.client, client_seq) if client_seq >= entry.client_seqs.stop else None
         if stored is not None and stored.ordered.order == _STRONG:
@@ -87,32 +87,34 @@ def _check_skip(entry: Entry, state: OrderState) -> None:
 
 
 def _check_skip_seen(step: Step, seen: events.SkipSeen, state: OrderState) -> None:
-    entry = state.standing(seen.position)
+    entry = state.live_entry(seen.position)
     if entry is None:
         return
     ordered = entry.ordered
-    stands = (ordered.kind, ordered.client, ordered.client_seq, ordered.skip_count)
-    if stands != (EntryKind.SKIP, seen.client, seen.client_seq, seen.skip_count):
-        violated("Property 2b", "a reader was told of another SKIP than was ordered", *entry.steps(), step)
+    expected = (ordered.kind, ordered.client, ordered.client_seq, ordered.skip_count)
+    if expected != (EntryKind.SKIP, seen.client, seen.client_seq, seen.skip_count):
+        violated("Property 2b", "a reader saw another SKIP than was ordered", *entry.steps(), step)
 
 
-def _check_passed(step: Step, seen: events.SkipSeen | events.BatchSeen, before: Step, state: OrderState) -> None:
-    """No SKIP that concerns the reader lies between what it saw last and now; batches that go back are Property 1."""
+def _check_no_skip_missed(
+    step: Step, seen: events.SkipSeen | events.BatchSeen, before: Step, state: OrderState
+) -> None:
+    """A reader misses no SKIP between its last event and this one; Property 1 checks batches that go back."""
     last = before.event
     assert isinstance(last, events.SkipSeen | events.BatchSeen)
     if seen.position <= last.position and events.SkipSeen in (type(seen), type(last)):
         violated("Property 2b", f"reader {seen.reader} went back from position {last.position}", before, step)
-    here = state.standing(seen.position)
-    topic = None if here is None or here.committed is None else here.committed.topic
+    current = state.live_entry(seen.position)
+    topic = None if current is None or current.committed is None else current.committed.topic
     for entry in state.between(last.position + 1, seen.position):
         if entry.committed is None or not entry.skips:
             continue
         if seen.by is ReadBy.POSITION or entry.committed.topic == topic:
-            violated("Property 2b", f"reader {seen.reader} was not told of a SKIP", *entry.steps(), step)
+            violated("Property 2b", f"reader {seen.reader} missed a SKIP", *entry.steps(), step)
 
 
 def check_prop_skip(history: History) -> None:
-    """A SKIP is for ever: what is under it is never stored, shown, or answered for as stored."""
+    """A SKIP is permanent: a skipped batch is never stored, read, or acknowledged as stored."""
     name = "PROP-SKIP"
     for step, state in walk(history):
         match step.event:
@@ -123,39 +125,41 @@ def check_prop_skip(history: History) -> None:
             case events.Answered(client=client, client_seq=client_seq, status=status) if status in _STORED:
                 skip = state.skipped(client, client_seq)
                 if skip is not None:
-                    violated(name, f"client seq {client_seq} is skipped, and answered for", *skip.steps(), step)
+                    violated(name, f"client seq {client_seq} is skipped but was acknowledged", *skip.steps(), step)
             case events.BatchSeen(client=client, client_seq=client_seq, reader=reader):
                 skip = state.skipped(client, client_seq)
                 if skip is not None:
-                    violated(name, f"client seq {client_seq} is skipped, reader {reader} saw it", *skip.steps(), step)
+                    violated(
+                        name, f"client seq {client_seq} is skipped but reader {reader} saw it", *skip.steps(), step
+                    )
 
 
 def _check_skip_or_batch(entry: Entry, state: OrderState) -> None:
     for client_seq in entry.client_seqs:
-        look = state.stored if entry.skips else state.skipped
-        other = look(entry.ordered.client, client_seq)
+        find = state.stored if entry.skips else state.skipped
+        other = find(entry.ordered.client, client_seq)
         if other is not None and (entry.skips or entry.stored):
             reason = f"client seq {client_seq} is both skipped and stored"
             violated("PROP-SKIP", reason, *other.steps(), *entry.steps())
 
 
 def check_i4(history: History) -> None:
-    """Entries of order 5 that the sequencer writes for one client have their positions in the client's order."""
+    """The sequencer writes the order-5 entries of one client at positions in the client's order."""
     written: dict[int, list[tuple[int, Step]]] = {}
     for step, state in walk(history):
         match step.event:
             case events.Recovered(kept=kept):
                 for entries in written.values():
-                    entries[:] = [each for each in entries if each[0] < kept and state.standing(each[0])]
+                    entries[:] = [each for each in entries if each[0] < kept and state.live_entry(each[0])]
             case events.Ordered(kind=EntryKind.BATCH, order=5) as ordered:
                 entries = written.setdefault(ordered.client, [])
                 at = bisect_left(entries, ordered.position, key=_first)
                 if at < len(entries) and entries[at][0] == ordered.position:
                     del entries[at]
                 if at > 0 and _client_seq(entries[at - 1][1]) >= ordered.client_seq:
-                    violated("I4", "a batch has its place behind a later one of its client", entries[at - 1][1], step)
+                    violated("I4", "a batch was ordered after a later one of its client", entries[at - 1][1], step)
                 if at < len(entries) and _client_seq(entries[at][1]) <= ordered.client_seq:
-                    violated("I4", "a batch has its place before an earlier one of its client", entries[at][1], step)
+                    violated("I4", "a batch was ordered before an earlier one of its client", entries[at][1], step)
                 entries.insert(at, (ordered.position, step))
 
 
@@ -169,11 +173,11 @@ def _client_seq(step: Step) -> int:
 
 
 def check_i7(history: History) -> None:
-    """Each reader sees the batches of order 5 of one client in the client's order."""
+    """Each reader sees the order-5 batches of one client in the client's order."""
     seen_before: dict[tuple[int, int], list[tuple[int, Step]]] = {}
     for step, state in walk(history):
         match step.event:
-            case events.Recovered(kept=kept):  # what was lost may be sent, stored and seen again
+            case events.Recovered(kept=kept):  # lost batches may be sent, stored and seen again
                 for steps in seen_before.values():
                     steps[:] = [each for each in steps if each[0] < kept]
             case events.BatchSeen() as seen:
@@ -182,13 +186,13 @@ def check_i7(history: History) -> None:
                     continue
                 steps = seen_before.setdefault((seen.reader, seen.client), [])
                 if steps and _client_seq(steps[-1][1]) >= seen.client_seq:
-                    reason = f"reader {seen.reader} saw batches of a client in another order than its own"
+                    reason = f"reader {seen.reader} saw batches of a client out of order"
                     violated("I7", reason, steps[-1][1], step)
                 steps.append((seen.position, step))
 
 
 def check_i_client(history: History) -> None:
-    """After a recovery the sequencer knows of every client what the log says, before it orders for it again."""
+    """After a recovery the sequencer restores the state of a client from the log before it orders its batches."""
     unrestored: set[int] = set()
     for step, state in walk(history):
         match step.event:
@@ -197,19 +201,21 @@ def check_i_client(history: History) -> None:
             case events.ClientRestored() as restored:
                 client = state.clients.get(restored.client)
                 if client is None or client.start_seq is None:
-                    violated("I-CLIENT", "a client was restored that has no session", step)
-                is_right = restored.next_expected == client.next_expected or _is_reopened(restored, state)
-                if restored.session_epoch != client.session_epoch or not is_right:
-                    reason = f"the log says session {client.session_epoch}, next expected {client.next_expected}"
+                    violated("I-CLIENT", "a client without a session was restored", step)
+                is_correct = restored.next_expected == client.next_expected or _is_reopened(restored, state)
+                if restored.session_epoch != client.session_epoch or not is_correct:
+                    reason = (
+                        f"according to the log: session {client.session_epoch}, next expected {client.next_expected}"
+                    )
                     violated("I-CLIENT", reason, step)
                 unrestored.discard(restored.client)
             case events.Ordered(kind=EntryKind.BATCH, client=client_id) if client_id in unrestored:
-                violated("I-CLIENT", f"client {client_id} was not restored before its batch was ordered", step)
+                violated("I-CLIENT", f"a batch of client {client_id} was ordered before the client was restored", step)
 
 
 def _is_reopened(restored: events.ClientRestored, state: OrderState) -> bool:
-    """Whether the seq that is expected was refused: nothing of it is stored, so a restart may forget that."""
+    """True if the expected seq had been rejected: nothing is stored for it, so a restart may forget the rejection."""
     client = state.clients[restored.client]
     position = client.decided.get(restored.next_expected)
-    entry = None if position is None else state.standing(position)
+    entry = None if position is None else state.live_entry(position)
     return entry is not None and not entry.stored and not entry.skips and restored.next_expected < client.next_expected

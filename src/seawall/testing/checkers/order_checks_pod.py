@@ -1,6 +1,6 @@
-"""Checkers of the pod's parts: who writes where, which term counts, when a slot is taken and used again, and progress.
+"""Checkers of the parts of a pod: ring writers, terms and fencing, collecting and reuse of slots, and progress.
 
-See `order_checks_log` for what a checker is.
+`order_checks_log` describes checkers in general.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ _UNDECIDED = (AckStatus.UNKNOWN, AckStatus.RETRY)
 
 
 def check_property_4(history: History) -> None:
-    """Fencing: nothing of a term or session that was superseded becomes part of the log."""
+    """Fencing: entries of a superseded term or session never become part of the log."""
     name = "Property 4"
     for step, state in walk(history):
         match step.event:
             case events.TermGranted(term=term, start_position=start):
                 if term <= state.term or start < state.committed:
-                    violated(name, f"term {state.term} stands, with {state.committed} positions committed", step)
+                    violated(
+                        name, f"the current term is {state.term}, with {state.committed} committed positions", step
+                    )
             case events.Committed() as committed:
                 _check_fences(step, committed, state)
             case events.SessionOpened(client=client, session_epoch=epoch) if epoch <= _session(state, client):
-                violated(name, f"session {_session(state, client)} of the client is as new", step)
+                violated(name, f"the client already has session {_session(state, client)}", step)
             case events.SessionJoined(client=client, session_epoch=epoch) if epoch != _session(state, client):
-                violated(name, f"session {_session(state, client)} of the client is the open one", step)
+                violated(name, f"the open session of the client is {_session(state, client)}", step)
             case events.SessionFenced(client=client, session_epoch=epoch) if epoch >= _session(state, client):
-                violated(name, f"no session of the client is newer than {epoch}", step)
+                violated(name, f"the client has no session newer than {epoch}", step)
 
 
 def _session(state: OrderState, client: int) -> int:
@@ -51,18 +53,23 @@ def _check_fences(step: Step, committed: events.Committed, state: OrderState) ->
     if entry is None:
         return
     ordered = entry.ordered
-    ruling = [granted.term for granted in state.terms if granted.start_position <= committed.position]
-    if ordered.term != (ruling[-1] if ruling else 0):
-        violated("Property 4", "the entry is of a term that does not hold here", *entry.steps(), step)
+    terms = [granted.term for granted in state.terms if granted.start_position <= committed.position]
+    if ordered.term != (terms[-1] if terms else 0):
+        violated("Property 4", "the entry has a term that is not valid at this position", *entry.steps(), step)
     if ordered.kind is not EntryKind.BATCH or committed.status is not AckStatus.OK or ordered.session_epoch == 0:
         return
     opened = [each for each in state.sessions if each.client == ordered.client and each.position <= committed.position]
     if opened and opened[-1].session_epoch != ordered.session_epoch:
-        violated("Property 4", f"session {opened[-1].session_epoch} is the client's own here", *entry.steps(), step)
+        violated(
+            "Property 4",
+            f"session {opened[-1].session_epoch} of the client is valid at this position",
+            *entry.steps(),
+            step,
+        )
 
 
 def check_property_5(history: History) -> None:
-    """Progress: once all is quiet, each published slot has its entry and each living publisher its answer."""
+    """Progress: after the run has settled, each published slot has an entry and each live publisher its acks."""
     waiting: dict[tuple[int, int], Step] = {}
     for step, state in walk(history):
         match step.event:
@@ -73,30 +80,30 @@ def check_property_5(history: History) -> None:
                 if sent is not None and status not in _UNDECIDED and _answers(sent, status, level):
                     del waiting[client, client_seq]
             case events.SessionFenced(client=client, session_epoch=epoch):
-                waiting = {key: sent for key, sent in waiting.items() if not _is_of(sent, client, epoch)}
+                waiting = {key: sent for key, sent in waiting.items() if not _belongs_to(sent, client, epoch)}
             case events.Crashed(role=Role.CLIENT, number=client):
                 waiting = {key: sent for key, sent in waiting.items() if key[0] != client}
             case events.Settled():
                 for slot, published in state.published.items():
-                    if slot not in state.ended:
-                        violated("Property 5", "a slot was published and never ordered", published, step)
+                    if slot not in state.committed_slots:
+                        violated("Property 5", "a slot was published but never ordered", published, step)
                 for sent in waiting.values():
-                    violated("Property 5", "a batch was sent and never answered for", sent, step)
+                    violated("Property 5", "a batch was sent but never answered", sent, step)
 
 
 def _answers(sent: Step, status: AckStatus, level: int) -> bool:
-    """Whether it is the answer that was asked for: a refusal is one at any level."""
+    """True if this answers the request: a rejection does at any level."""
     assert isinstance(sent.event, events.Sent)
     return status is AckStatus.REJECTED or level >= sent.event.ack_level
 
 
-def _is_of(sent: Step, client: int, epoch: int) -> bool:
+def _belongs_to(sent: Step, client: int, epoch: int) -> bool:
     assert isinstance(sent.event, events.Sent)
     return (sent.event.client, sent.event.session_epoch) == (client, epoch)
 
 
 def check_i1(history: History) -> None:
-    """One writer: only a broker writes to its ring, slot by slot, each once."""
+    """One writer: only its broker writes to a ring, slot by slot, each slot once."""
     for step, state in walk(history):
         match step.event:
             case (
@@ -106,84 +113,86 @@ def check_i1(history: History) -> None:
             ) if writer != broker:
                 violated("I1", f"broker {writer} wrote to the ring of broker {broker}", step)
             case events.Claimed(broker=broker, index=index) if index != state.claimed.get(broker, 0):
-                violated("I1", f"slot {state.claimed.get(broker, 0)} is the next of broker {broker}", step)
+                violated("I1", f"the next slot of broker {broker} is {state.claimed.get(broker, 0)}", step)
             case events.Published(broker=broker, index=index) | events.PayloadWritten(broker=broker, index=index):
                 before = state.published.get((broker, index))
                 if before is not None:
                     violated("I1", "a published slot was written again", before, step)
                 if index >= state.claimed.get(broker, 0):
-                    violated("I1", "a slot was written that is not claimed", step)
+                    violated("I1", "an unclaimed slot was written", step)
 
 
 def check_i2(history: History) -> None:
-    """No entry has a term that was not granted yet."""
+    """No entry has a term that has not been granted."""
     for step, state in walk(history):
         if isinstance(step.event, events.Ordered) and step.event.term > state.term:
-            violated("I2", f"term {state.term} is the newest that was granted", step)
+            violated("I2", f"the latest granted term is {state.term}", step)
 
 
 def check_i6(history: History) -> None:
-    """Publication: whoever sees a slot sees the bytes that were published with it, and orders just that."""
+    """Publication: the sequencer sees a slot with the bytes that were published with it, and orders exactly those."""
     for step, state in walk(history):
         match step.event:
             case events.Collected(broker=broker, index=index, block=block):
                 published = state.published.get((broker, index))
                 payload = state.payloads.get((broker, index % history.shape.pbr_entries))
                 if published is None:
-                    violated("I6", "a slot was collected that is not published", step)
-                # One that is free was ordered before a restart: it is passed over, and others may have its bytes.
+                    violated("I6", "an unpublished slot was collected", step)
+                # A free slot was ordered before a restart and is skipped; its bytes may have been reused.
                 if index >= state.completed.get(broker, 0):
                     _check_payload(step, block, published, payload)
             case events.Ordered(kind=EntryKind.BATCH, broker=int(broker), index=int(index)) as ordered:
                 published = state.published.get((broker, index))
                 if published is None:
-                    violated("I6", "a slot was ordered that is not published", step)
-                said = published.event
-                assert isinstance(said, events.Published)
-                identity = (said.client, said.client_seq, said.session_epoch, said.order, said.block)
+                    violated("I6", "an unpublished slot was ordered", step)
+                batch = published.event
+                assert isinstance(batch, events.Published)
+                identity = (batch.client, batch.client_seq, batch.session_epoch, batch.order, batch.block)
                 if identity != (
                     *(ordered.client, ordered.client_seq, ordered.session_epoch),
                     *(ordered.order, ordered.block),
                 ):
-                    violated("I6", "what was ordered is not what was published", published, step)
+                    violated("I6", "the ordered batch differs from the published batch", published, step)
 
 
 def _check_payload(step: Step, block: int, published: Step, payload: Step | None) -> None:
     if payload is None or payload.number > published.number:
-        violated("I6", "the bytes were not there when the slot was published", published, step)
-    said, bytes_there = published.event, payload.event
-    assert isinstance(said, events.Published)
-    assert isinstance(bytes_there, events.PayloadWritten)
-    if (bytes_there.index, bytes_there.block, said.block) != (said.index, block, block):
-        violated("I6", "the bytes are not those of the slot", payload, published, step)
+        violated("I6", "the slot was published before its bytes were written", published, step)
+    slot, written = published.event, payload.event
+    assert isinstance(slot, events.Published)
+    assert isinstance(written, events.PayloadWritten)
+    if (written.index, written.block, slot.block) != (slot.index, block, block):
+        violated("I6", "the bytes do not belong to the slot", payload, published, step)
 
 
 def check_i_wrap(history: History) -> None:
-    """Laps: no ring overtakes what is not durable; a slot is used again only after its entry is."""
+    """Laps: no ring overwrites entries that are not durable; a slot is reused only after its entry is durable."""
     shape = history.shape
     for step, state in walk(history):
         match step.event:
             case events.Ordered(position=position) if position - state.durable >= shape.goi_entries:
-                violated("I-WRAP", f"the order is a lap ahead of durable, which is {state.durable}", step)
+                violated("I-WRAP", f"the order is a full lap ahead of the durable position {state.durable}", step)
             case events.Claimed(broker=broker, index=index):
                 completed = state.completed.get(broker, 0)
                 if index - completed >= shape.pbr_entries:
-                    violated("I-WRAP", f"slot {index - shape.pbr_entries} is in use: {completed} are completed", step)
+                    violated(
+                        "I-WRAP", f"slot {index - shape.pbr_entries} is in use: only {completed} are completed", step
+                    )
             case events.Completed(broker=broker, index=index):
                 completed = state.completed.get(broker, 0)
                 if index < completed:
                     violated("I-WRAP", f"completion went back from {completed}", step)
                 for slot in range(completed, index):
-                    position = state.ended.get((broker, slot), state.durable)
+                    position = state.committed_slots.get((broker, slot), state.durable)
                     if position >= state.durable:
-                        violated("I-WRAP", f"slot {slot} was freed and its entry is not durable", step)
+                        violated("I-WRAP", f"slot {slot} was freed but its entry is not durable", step)
 
 
 def check_i_collect(history: History) -> None:
-    """Collecting: each slot is taken in turn, ends in one entry, and is taken again after a recovery if not free."""
+    """Collecting: slots are collected in order, each gives one entry, and after a recovery those in use again."""
     cursors: dict[int, int] = {}
     unrestored = False
-    filled: set[tuple[int | None, int | None]] = set()  # slots of dead brokers, which nobody collects
+    filled: set[tuple[int | None, int | None]] = set()  # slots of dead brokers, which are not collected
     for step, state in walk(history):
         match step.event:
             case events.Recovered(warm=warm):
@@ -191,32 +200,32 @@ def check_i_collect(history: History) -> None:
                 filled = filled if warm else set()
             case events.CursorRestored(broker=broker, index=index):
                 if index != state.completed.get(broker, 0):
-                    violated("I-COLLECT", f"{state.completed.get(broker, 0)} slots of the ring are completed", step)
+                    violated("I-COLLECT", f"the ring has {state.completed.get(broker, 0)} completed slots", step)
                 cursors[broker] = index
             case events.Collected(broker=broker, index=index) | events.GivenUp(broker=broker, index=index):
                 if isinstance(step.event, events.GivenUp) and (broker, index) in state.published:
-                    violated("I-COLLECT", "a slot was given up that is published", step)
+                    violated("I-COLLECT", "a published slot was given up", step)
                 if unrestored and broker not in cursors:
-                    violated("I-COLLECT", "a ring was collected from before its cursor was restored", step)
-                following = cursors.get(broker, 0)
-                while following < index and (broker, following) in filled:
-                    following += 1
-                if index != following:
-                    violated("I-COLLECT", f"slot {following} is the next to collect", step)
+                    violated("I-COLLECT", "a ring was collected before its cursor was restored", step)
+                next_slot = cursors.get(broker, 0)
+                while next_slot < index and (broker, next_slot) in filled:
+                    next_slot += 1
+                if index != next_slot:
+                    violated("I-COLLECT", f"the next slot to collect is {next_slot}", step)
                 cursors[broker] = index + 1
             case events.Ordered(kind=EntryKind.NOP, broker=broker, index=index):
                 filled.add((broker, index))
             case events.Ordered(kind=EntryKind.BATCH, broker=int(broker), index=int(index)):
                 if (broker, index) not in state.collected:
-                    violated("I-COLLECT", "a slot was ordered that was not collected", step)
+                    violated("I-COLLECT", "a slot was ordered without being collected", step)
             case events.Committed(position=position):
-                _check_slot_ends_once(step, position, state)
+                _check_slot_has_one_entry(step, position, state)
 
 
-def _check_slot_ends_once(step: Step, position: int, state: OrderState) -> None:
+def _check_slot_has_one_entry(step: Step, position: int, state: OrderState) -> None:
     entry = state.entries.get(position)
     if entry is None or entry.ordered.broker is None or entry.ordered.index is None:
         return
-    before = state.ended.get((entry.ordered.broker, entry.ordered.index))
+    before = state.committed_slots.get((entry.ordered.broker, entry.ordered.index))
     if before is not None and before != position:
-        violated("I-COLLECT", f"the slot has its entry at position {before}", *entry.steps(), step)
+        violated("I-COLLECT", f"the slot already has its entry at position {before}", *entry.steps(), step)

@@ -1,15 +1,15 @@
-"""What can happen to a batch on its way through a pod, as values: the words that ordering histories are written in.
+"""The events of an ordering history: what can happen to a batch in a pod.
 
-A pod is brokers, a sequencer, replicas and readers over one fabric. Each event is one step that somebody took, with the
-numbers it was taken with, also where those are wrong: histories record what was done, `ordering_checkers` judge it.
+A pod consists of brokers, a sequencer, replicas and readers over one fabric. An event is one step of one of them, with
+the numbers it used, right or wrong: a history records the steps, and `ordering_checkers` checks them.
 
 Rules
-- Slot indexes are absolute; counts (`completed`, `durable`, what a replica has) are exclusive: the first not yet done.
-- Seqs begin at 1, so a base seq of 0 is none. Positions begin at 0, so a position that is not known is None.
-- `block` stands for the content of a batch, as its checksum does: the same batch sent again has the same block.
-- A power loss takes the rings with it, so slot indexes of a broker begin anew behind a cold `Recovered`.
+- Slot indexes are absolute; counts (`completed`, `durable`, a replica's position) are exclusive: the first not done.
+- Seqs start at 1, so a base seq of 0 means none. Positions start at 0, so an unknown position is None.
+- `block` identifies the content of a batch, like a checksum: a resent batch has the same block.
+- A power loss destroys the rings, so slot indexes of a broker start at 0 again after a cold `Recovered`.
 
-Pure values: nothing here knows how they are recorded, stored or judged.
+Events are pure values and do not know how they are recorded, stored or checked.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ __all__ = [
 
 
 class EntryKind(IntEnum):
-    """What stands at a position."""
+    """The kind of an entry."""
 
-    BATCH = 0  #: a batch, which gets seqs unless the frontier refuses it
-    NOP = 1  #: a slot that brought no new batch: a repetition, a refusal, a bounce, a slot of a dead broker
-    SKIP = 2  #: client seqs that are declared lost; it belongs to no slot
-    CONTROL = 3  #: a change of state that gets no seq, such as the opening of a session
+    BATCH = 0  #: a batch; gets seqs unless the frontier rejects it
+    NOP = 1  #: a slot without a new batch: a duplicate, a rejection, a bounce, a slot of a dead broker
+    SKIP = 2  #: client seqs that are declared lost; has no slot
+    CONTROL = 3  #: a change of state without seqs, such as the opening of a session
 
 
 class ReadMode(IntEnum):
-    """How far a reader may look."""
+    """How far a reader may read."""
 
     ORDERED = 0  #: up to the committed frontier
     DURABLE = 1  #: up to the durable frontier
 
 
 class ReadBy(IntEnum):
-    """What a reader counts in."""
+    """The numbers that a reader follows."""
 
-    POSITION = 0  #: everything, in the total order
+    POSITION = 0  #: all entries, in the total order
     TOPIC = 1  #: one topic, by seq
 
 
 class Role(IntEnum):
-    """Who can crash."""
+    """What can crash."""
 
     CLIENT = 0
     BROKER = 1
     SEQUENCER = 2
     REPLICA = 3
-    POWER = 4  #: everything at once, and the fabric with it
+    POWER = 4  #: everything at once, including the fabric
 
 
 # --- publishers -------------------------------------------------------------------------------------------------
@@ -96,17 +96,17 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session took effect at a position: of all that its client has behind it, only what is its own is stored."""
+    """A session took effect at a position: behind it, only batches of this session of the client are stored."""
 
     client: int
     session_epoch: int
-    start_seq: int  #: the client's first seq; counts for a client that is not known yet
+    start_seq: int  #: the first client seq; applies to a new client
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionJoined:
-    """One more connection of a session that is open."""
+    """Another connection joined an open session."""
 
     client: int
     session_epoch: int
@@ -115,7 +115,7 @@ class SessionJoined:
 
 @dataclass(frozen=True, slots=True)
 class SessionFenced:
-    """A publisher was told that its session has ended because a newer one is open."""
+    """A publisher was notified that its session has ended because a newer one is open."""
 
     client: int
     session_epoch: int
@@ -138,7 +138,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A publisher got an answer; position and base seq where the answer knows them."""
+    """A publisher received an answer, with position and base seq if known."""
 
     client: int
     client_seq: int
@@ -153,7 +153,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """`writer` took the next slot of the ring of `broker`."""
+    """`writer` claimed the next slot in the ring of `broker`."""
 
     broker: int
     writer: int
@@ -162,7 +162,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class PayloadWritten:
-    """`writer` put the bytes of a batch where a slot of `broker` will point."""
+    """`writer` wrote the bytes of a batch to the location that a slot of `broker` will refer to."""
 
     broker: int
     writer: int
@@ -172,7 +172,7 @@ class PayloadWritten:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """`writer` made a slot of `broker` ready: its token is there."""
+    """`writer` published a slot of `broker` by writing its token."""
 
     broker: int
     writer: int
@@ -186,7 +186,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A collector took a slot that it found ready; `block` is what the bytes it points to were then."""
+    """A collector collected a published slot; `block` identifies the bytes that the slot referred to then."""
 
     broker: int
     index: int
@@ -195,7 +195,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A collector passed over a slot that was claimed and not ready for too long: it ends as a NOP."""
+    """A collector skipped a slot that was claimed but not published for too long; it becomes a NOP."""
 
     broker: int
     index: int
@@ -203,7 +203,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All slots of a ring below `index` are free to be used again."""
+    """All slots of a ring below `index` may be reused."""
 
     broker: int
     index: int
@@ -214,7 +214,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class TermGranted:
-    """A sequencer may order, from `start_position` on; what older terms wrote there is not valid."""
+    """A sequencer may order from `start_position` on; entries of older terms there are invalid."""
 
     term: int
     start_position: int
@@ -239,9 +239,9 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The frontier passed an entry, and gave it seqs where it is a batch that was not refused.
+    """The frontier passed an entry; a batch that was not rejected got seqs.
 
-    The topic of a SKIP is that of the batch it releases: its readers are told of the SKIP too.
+    The topic of a SKIP is that of the batch it releases: readers of that topic see the SKIP too.
     """
 
     position: int
@@ -253,7 +253,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class GapDeclared:
-    """Seqs of a topic, both ends included, will never be read. A recovery declares its gaps before it is done."""
+    """Seqs of a topic, both ends included, are lost. A recovery declares its gaps before its `Recovered`."""
 
     topic: int
     first_seq: int
@@ -266,7 +266,7 @@ class GapDeclared:
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """From now on these replicas count."""
+    """From now on these replicas are the members of the view."""
 
     view: int
     members: tuple[int, ...]
@@ -274,7 +274,7 @@ class ViewChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDurable:
-    """A replica has everything below a position on its disk."""
+    """A replica has stored everything below a position durably."""
 
     replica: int
     position: int
@@ -282,7 +282,7 @@ class ReplicaDurable:
 
 @dataclass(frozen=True, slots=True)
 class DurableAdvanced:
-    """The frontier calls everything below a position durable."""
+    """The frontier declared everything below a position durable."""
 
     position: int
 
@@ -292,7 +292,7 @@ class DurableAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BatchSeen:
-    """A reader got a batch. A reader that starts anew is another reader."""
+    """A reader received a batch. A restarted reader counts as another reader."""
 
     reader: int
     by: ReadBy
@@ -308,7 +308,7 @@ class BatchSeen:
 
 @dataclass(frozen=True, slots=True)
 class SkipSeen:
-    """A reader was told that client seqs are lost."""
+    """A reader received a SKIP of lost client seqs."""
 
     reader: int
     by: ReadBy
@@ -321,7 +321,7 @@ class SkipSeen:
 
 @dataclass(frozen=True, slots=True)
 class GapSeen:
-    """A reader of a topic was told that seqs, both ends included, are gone."""
+    """A reader of a topic received a gap of lost seqs, both ends included."""
 
     reader: int
     topic: int
@@ -329,12 +329,12 @@ class GapSeen:
     last_seq: int
 
 
-# --- ends and beginnings ----------------------------------------------------------------------------------------
+# --- crashes and recovery ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """Somebody stopped without a word."""
+    """A role crashed."""
 
     role: Role
     number: int
@@ -342,9 +342,9 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The pod goes on: what was committed below `kept` is there, and the next position is given.
+    """The pod continues with the committed entries below `kept`, at `next_position`.
 
-    Warm: the fabric was there, and so is all that was committed. Cold: what no replica had is lost.
+    Warm: the fabric survived, with all committed entries. Cold: entries that no replica stored are lost.
     """
 
     warm: bool
@@ -354,7 +354,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class CursorRestored:
-    """After a recovery, collecting from a ring goes on at `index`."""
+    """After a recovery, collecting from a ring continues at `index`."""
 
     broker: int
     index: int
@@ -362,7 +362,7 @@ class CursorRestored:
 
 @dataclass(frozen=True, slots=True)
 class ClientRestored:
-    """After a recovery, this is the lowest seq of a client that the sequencer takes for undecided."""
+    """After a recovery, the lowest client seq that the sequencer considers undecided."""
 
     client: int
     session_epoch: int
@@ -371,7 +371,7 @@ class ClientRestored:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing is under way any more: faults are over, enough replicas live, publishers have tried again."""
+    """Nothing is in flight: faults have stopped, enough replicas are up, and publishers have retried."""
 
 
 OrderEvent: TypeAlias = (
@@ -403,7 +403,7 @@ OrderEvent: TypeAlias = (
     | Settled
 )
 
-#: Every kind of event, by the name that histories are stored with.
+#: All event types, by their name in stored histories.
 EVENT_TYPES: Final[dict[str, type[OrderEvent]]] = {
     kind.__name__: kind
     for kind in (

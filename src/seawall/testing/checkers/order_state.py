@@ -1,12 +1,12 @@
-"""What a history has come to, step by step: the state that ordering checkers compare the next event with.
+"""The state of a pod according to its history, step by step, for the ordering checkers.
 
-`walk` gives each step with the state right before it. The state believes every event: it holds what was said, not what
-is right, so a wrong event is judged by its checkers and the walk goes on from it.
+`walk` yields each step with the state right before it. The state accepts every event as recorded, right or wrong; the
+checkers compare each event with the state before it.
 
-*Standing* entries are those that are committed and not lost: a cold recovery takes the committed entries from `kept` on
-away, and their client seqs are undecided again. Whatever was once committed stays in `ever_committed`.
+*Live* entries are committed and not lost: a cold recovery removes the committed entries from `kept` on, and their
+client seqs are undecided again. `ever_committed` keeps every entry that was ever committed.
 
-What `walk` gives was changed by earlier events only. Whoever gets it must not change it.
+Callers of `walk` must not change the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Client", "Entry", "OrderState", "OrderingViolationError", "violated"
 
 
 class OrderingViolationError(InvariantError):
-    """A history breaks a property of the order: which one, why, and the steps that show it."""
+    """A history violates an ordering property; names the property, the reason, and the steps that show it."""
 
     def __init__(self, name: str, reason: str, steps: tuple[Step, ...]) -> None:
         super().__init__(name, "\n  ".join((reason, *map(str, steps))))
@@ -33,13 +33,13 @@ class OrderingViolationError(InvariantError):
 
 
 def violated(name: str, reason: str, *steps: Step) -> NoReturn:
-    """Raise that a property does not hold; the steps in the order of the history, each once."""
+    """Raise an `OrderingViolationError`, with its steps in order and without repetitions."""
     raise OrderingViolationError(name, reason, tuple(sorted(set(steps), key=lambda step: step.number)))
 
 
 @dataclass(slots=True)
 class Entry:
-    """What stands at a position: what the sequencer wrote, and what the frontier made of it."""
+    """The entry at a position: as the sequencer wrote it, and as the frontier committed it."""
 
     ordered: events.Ordered
     ordered_at: int
@@ -48,53 +48,57 @@ class Entry:
 
     @property
     def stored(self) -> bool:
-        """Whether it is a batch with seqs."""
-        said = self.committed
-        return said is not None and said.status is AckStatus.OK and self.ordered.kind is EntryKind.BATCH
+        """True if it is a batch with seqs."""
+        committed = self.committed
+        return committed is not None and committed.status is AckStatus.OK and self.ordered.kind is EntryKind.BATCH
 
     @property
     def skips(self) -> bool:
-        """Whether it declares client seqs lost."""
+        """True if it declares client seqs lost."""
         return self.ordered.kind is EntryKind.SKIP
 
     @property
     def seqs(self) -> range:
-        """The seqs it was given."""
-        said = self.committed
-        return range(said.base_seq, said.base_seq + said.records) if said is not None and self.stored else range(0)
+        """The seqs of its records."""
+        committed = self.committed
+        if committed is None or not self.stored:
+            return range(0)
+        return range(committed.base_seq, committed.base_seq + committed.records)
 
     @property
     def client_seqs(self) -> range:
-        """The client seqs it decides; a NOP decides none."""
+        """The client seqs that it decides; a NOP decides none."""
         first = self.ordered.client_seq
         if self.skips:
             return range(first, first + self.ordered.skip_count)
         return range(first, first + 1) if self.ordered.kind is EntryKind.BATCH else range(0)
 
     def steps(self) -> tuple[Step, ...]:
-        """The steps that made it."""
-        made = (Step(self.ordered_at, self.ordered),)
-        return made if self.committed is None else (*made, Step(self.committed_at, self.committed))
+        """The steps that ordered and committed it."""
+        steps = (Step(self.ordered_at, self.ordered),)
+        return steps if self.committed is None else (*steps, Step(self.committed_at, self.committed))
 
 
 @dataclass(slots=True)
 class Client:
-    """What the standing entries say about a publisher."""
+    """The state of a publisher according to the live entries."""
 
-    start_seq: int | None = None  #: None: it never opened a session
+    start_seq: int | None = None  #: None if it never opened a session
     session_epoch: int = 0
-    decided: dict[int, int] = field(default_factory=dict)  #: position by client seq: stored, refused or skipped
-    next_expected: int = 0  #: lowest client seq that is not decided
+    decided: dict[int, int] = field(
+        default_factory=dict
+    )  #: client seq → position where it was stored, rejected or skipped
+    next_expected: int = 0  #: lowest undecided client seq
 
     def decide(self, client_seqs: Iterable[int], position: int) -> None:
-        """Some client seqs are decided at a position; the first decision counts."""
+        """Record that client seqs are decided at a position; the first decision counts."""
         for client_seq in client_seqs:
             self.decided.setdefault(client_seq, position)
         while self.next_expected in self.decided:
             self.next_expected += 1
 
     def open(self, opened: events.SessionOpened) -> None:
-        """A session takes effect."""
+        """Apply the opening of a session."""
         self.session_epoch = opened.session_epoch
         if self.start_seq is None:
             self.start_seq = self.next_expected = opened.start_seq
@@ -103,83 +107,85 @@ class Client:
 
 @dataclass(slots=True)
 class OrderState:
-    """A pod, as a history tells it up to some step."""
+    """The state of a pod after some steps of a history."""
 
     shape: PodShape
     terms: list[events.TermGranted] = field(default_factory=list)
-    entries: dict[int, Entry] = field(default_factory=dict)  #: by position: standing, or written and not committed
+    entries: dict[int, Entry] = field(default_factory=dict)  #: by position: live, or written and not committed
     ever_committed: dict[int, Entry] = field(default_factory=dict)
     committed: int = 0
     durable: int = 0
-    next_seqs: dict[int, int] = field(default_factory=dict)  #: by topic: above every seq ever given
-    gaps: dict[int, list[Step]] = field(default_factory=dict)  #: by topic: what was declared
+    next_seqs: dict[int, int] = field(default_factory=dict)  #: by topic: above every assigned seq
+    gaps: dict[int, list[Step]] = field(default_factory=dict)  #: by topic: the declared gaps
     clients: dict[int, Client] = field(default_factory=dict)
     sessions: list[events.SessionOpened] = field(default_factory=list)
-    sent: dict[tuple[int, int], Step] = field(default_factory=dict)  #: by client and client seq: the latest
+    sent: dict[tuple[int, int], Step] = field(default_factory=dict)  #: by client and client seq: the latest one
     claimed: dict[int, int] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
-    payloads: dict[tuple[int, int], Step] = field(default_factory=dict)  #: by broker and place in its ring
+    payloads: dict[tuple[int, int], Step] = field(default_factory=dict)  #: by broker and slot of its ring
     published: dict[tuple[int, int], Step] = field(default_factory=dict)  #: by broker and absolute index
     collected: set[tuple[int, int]] = field(default_factory=set)
-    ended: dict[tuple[int, int], int] = field(default_factory=dict)  #: position of the committed entry of a slot
+    committed_slots: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  #: by broker and absolute index: position of the committed entry
     members: tuple[int, ...] = ()
     replicas: dict[int, int] = field(default_factory=dict)
 
     @property
     def term(self) -> int:
-        """The newest term; 0 before the first."""
+        """The latest term; 0 before the first."""
         return self.terms[-1].term if self.terms else 0
 
-    def standing(self, position: int) -> Entry | None:
-        """The committed entry at a position, if it is not lost."""
+    def live_entry(self, position: int) -> Entry | None:
+        """The live entry at a position, or None."""
         entry = self.entries.get(position)
         return entry if entry is not None and entry.committed is not None else None
 
     def stored(self, client: int, client_seq: int) -> Entry | None:
-        """The standing entry that stores a batch."""
+        """The live entry that stores a batch, or None."""
         entry = self._decision(client, client_seq)
         return entry if entry is not None and entry.stored else None
 
     def skipped(self, client: int, client_seq: int) -> Entry | None:
-        """The standing SKIP over a client seq."""
+        """The live SKIP of a client seq, or None."""
         entry = self._decision(client, client_seq)
         return entry if entry is not None and entry.skips else None
 
     def between(self, first: int, end: int) -> Iterator[Entry]:
-        """The standing entries at positions from `first` to below `end`, which may be far apart after a power loss."""
+        """The live entries at positions from `first` to below `end`, which may be far apart after a power loss."""
         positions = range(first, end)
         is_long = end - first > len(self.entries)
         for position in sorted(at for at in self.entries if first <= at < end) if is_long else positions:
-            entry = self.standing(position)
+            entry = self.live_entry(position)
             if entry is not None:
                 yield entry
 
     def in_gap(self, topic: int, seqs: range, *reasons: GapReason) -> bool:
-        """Whether each of some seqs lies in a declared gap, of one of these reasons if any are named."""
-        left = set(seqs)
+        """True if every seq is in a declared gap; with `reasons`, only gaps of these reasons count."""
+        remaining = set(seqs)
         for step in self.gaps.get(topic, ()):
             gap = step.event
             assert isinstance(gap, events.GapDeclared)
             if not reasons or gap.reason in reasons:
-                left.difference_update(range(max(gap.first_seq, seqs.start), min(gap.last_seq + 1, seqs.stop)))
-        return not left
+                remaining.difference_update(range(max(gap.first_seq, seqs.start), min(gap.last_seq + 1, seqs.stop)))
+        return not remaining
 
     def lost_by(self, kept: int) -> list[Entry]:
-        """The standing entries that a recovery which keeps so much takes away."""
+        """The live entries that a recovery to `kept` loses."""
         return [entry for at, entry in sorted(self.entries.items()) if at >= kept and entry.committed is not None]
 
     def _decision(self, client: int, client_seq: int) -> Entry | None:
         known = self.clients.get(client)
         position = None if known is None else known.decided.get(client_seq)
-        return None if position is None else self.standing(position)
+        return None if position is None else self.live_entry(position)
 
-    # --- the next event -----------------------------------------------------------------------------------------
+    # --- applying events ----------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> None:
-        """Take an event in."""
-        take = _TAKES.get(type(step.event))
-        if take is not None:
-            take(self, step)
+        """Apply an event."""
+        handler = _HANDLERS.get(type(step.event))
+        if handler is not None:
+            handler(self, step)
 
     def _apply_to_rings(self, step: Step) -> None:
         match step.event:
@@ -199,7 +205,7 @@ class OrderState:
             case events.TermGranted() as granted:
                 self.terms.append(granted)
             case events.Ordered(position=position) as ordered:
-                if self.standing(position) is None:
+                if self.live_entry(position) is None:
                     self.entries[position] = Entry(ordered, step.number)
             case events.Committed(position=position) as committed:
                 self.committed = max(self.committed, position + 1)
@@ -235,17 +241,17 @@ class OrderState:
             topic = committed.topic
             self.next_seqs[topic] = max(self.next_seqs.get(topic, 1), entry.seqs.stop)
         if ordered.broker is not None and ordered.index is not None:
-            self.ended.setdefault((ordered.broker, ordered.index), ordered.position)
+            self.committed_slots.setdefault((ordered.broker, ordered.index), ordered.position)
         self.clients.setdefault(ordered.client, Client()).decide(entry.client_seqs, ordered.position)
 
     def _recover(self, recovered: events.Recovered) -> None:
-        """Forget what is lost: written and not committed, and on a cold start also the rings and what was not kept."""
+        """Remove the lost state: uncommitted entries; on a cold start also the rings and all entries from `kept` on."""
         self.committed = max(self.committed, recovered.next_position)
         self.entries = {at: entry for at, entry in self.entries.items() if entry.committed and at < recovered.kept}
         if recovered.warm:
             return
         self.durable = max(self.durable, recovered.next_position)
-        for ring in (self.claimed, self.completed, self.payloads, self.published, self.collected, self.ended):
+        for ring in (self.claimed, self.completed, self.payloads, self.published, self.collected, self.committed_slots):
             ring.clear()
         self.clients = {}
         self.sessions = [opened for opened in self.sessions if opened.position < recovered.kept]
@@ -255,8 +261,8 @@ class OrderState:
             self.clients.setdefault(entry.ordered.client, Client()).decide(entry.client_seqs, position)
 
 
-#: Which part of the state an event changes; the others change nothing.
-_TAKES: Final[dict[type[events.OrderEvent], Callable[[OrderState, Step], None]]] = {
+#: The handler of each event that changes the state.
+_HANDLERS: Final[dict[type[events.OrderEvent], Callable[[OrderState, Step], None]]] = {
     **dict.fromkeys(
         (events.Claimed, events.PayloadWritten, events.Published, events.Collected, events.Completed),
         OrderState._apply_to_rings,
@@ -273,7 +279,7 @@ _TAKES: Final[dict[type[events.OrderEvent], Callable[[OrderState, Step], None]]]
 
 
 def walk(history: History) -> Iterator[tuple[Step, OrderState]]:
-    """Each step of a history, with the state right before it."""
+    """Yield each step of a history with the state right before it."""
     state = OrderState(history.shape)
     for step in history:
         yield step, state

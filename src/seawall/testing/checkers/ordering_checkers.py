@@ -1,14 +1,15 @@
-"""The promises of the order by name, each with the function that judges a recorded history by it.
+"""Check the ordering guarantees of a pod against a recorded history.
 
     history = History(PodShape(goi_entries=1024, pbr_entries=64, copies_needed=2))
-    ...                       # whoever runs the pod records what happens
+    ...                       # run the pod and record its events
     check_all(history)        # raises OrderingViolationError: the property, the reason, the steps
 
-A checker is pure, reads the whole history, and raises at the first step that breaks its property. Some promises imply
-each other in part, so one fault may be found by several; each is judged alone, since each names another cause.
+A checker is a pure function that reads the whole history and raises at the first step that violates its property. Some
+properties partly imply each other, so several checkers may find one bug; each runs separately, because each names
+another cause.
 
-`CHECKERS` holds the same names as the table in docs/guarantees.md. A checker knows nothing of roles, files or memory:
-it sees what a history tells, and is as good as whoever records it.
+`CHECKERS` has the same names as the table in docs/guarantees.md. A checker knows nothing of roles, files or memory; it
+sees only the recorded events, and is only as good as the recording.
 """
 
 from __future__ import annotations
@@ -97,13 +98,13 @@ CHECKERS: Final = MappingProxyType[str, Checker](
 
 
 def check_all(history: History) -> None:
-    """Judge a history by every property; the error is the first that does not hold."""
+    """Check a history against all properties; raises `OrderingViolationError` for the first that is violated."""
     for checker in CHECKERS.values():
         checker(history)
 
 
 def violations(history: History) -> dict[str, OrderingViolationError]:
-    """Every property that a history breaks, by name, each with the first step that shows it."""
+    """All properties that a history violates, by name, each with the error of its first violation."""
     found: dict[str, OrderingViolationError] = {}
     for name, checker in CHECKERS.items():
         try:

@@ -1,8 +1,8 @@
-"""The bytes of one file on a simulated disk: what the platter holds, and what readers see.
+"""The bytes of one file on a simulated disk: the durable ones, and those that readers see.
 
-Two images of the file are kept. *cached* is the page cache: every write changes it and every read sees it. *durable*
-is the platter: only `sync`, or luck in a crash, moves bytes there. The difference is kept per *unit*, the piece a disk
-writes whole or not at all (512 bytes or 4 KiB).
+A file has two images. *cached* is the page cache: every write changes it and every read sees it. *durable* is the
+storage medium: only `sync`, or chance in a crash, moves bytes there. The difference is tracked per *unit*, the piece
+that a disk writes completely or not at all (512 bytes or 4 KiB).
 
     cached    [ A ][ B'][ C ][ D'][ E ]     length 5 units
     durable   [ A ][ B ][ C ][ D ]          length 4 units
@@ -11,10 +11,10 @@ writes whole or not at all (512 bytes or 4 KiB).
 Rules
 - A unit is never torn. After a crash each unit holds its durable bytes, or those of one of the writes since the last
   sync: a disk may have written an earlier version of a unit and not the last.
-- The length is a fact of its own: it may survive without its data (zeros) or be lost while the data was written.
-- A failed sync calls all units clean: they stay readable, no later sync writes them, and a crash loses them. That is
-  what kernels do, and why a second sync that succeeds proves nothing.
-- Space is counted in blocks of 4 KiB that were written or allocated; a hole costs nothing until it is written.
+- The length is independent of the data: it may survive without its data (zeros) or be lost although the data survives.
+- A failed sync marks all units clean: they stay readable, no later sync writes them, and a crash loses them. Kernels do
+  the same, which is why a later successful sync proves nothing.
+- Disk space is counted in blocks of 4 KiB that were written or allocated; a hole costs nothing until it is written.
 
 This module must not know names, handles or faults.
 """
@@ -30,12 +30,12 @@ from seawall.testing.limits import SIM_SECTOR_VERSIONS_MAX
 
 __all__ = ["Keep", "SimContent"]
 
-#: What a crash leaves of everything that was not synced.
+#: Which unsynced state survives a crash.
 Keep: TypeAlias = Literal["none", "all", "random"]
 
 
 class SimContent:
-    """One file without its name."""
+    """The content of one file, without its name."""
 
     __slots__ = ("_blocks", "_cached", "_durable", "_unit_size", "_unsynced", "lock_holder")
 
@@ -46,12 +46,12 @@ class SimContent:
         #: Unit index → the unsynced versions before the cached one, oldest first.
         self._unsynced: dict[int, list[bytes]] = {}
         self._blocks: set[int] = set()
-        #: Number of the handle that holds the lock; kept here because the lock belongs to the file, not to a name.
+        #: Number of the handle that holds the lock; here, because the lock belongs to the file and not to a name.
         self.lock_holder: int | None = None
 
     @property
     def unit_size(self) -> int:
-        """Bytes a disk writes whole or not at all."""
+        """Bytes that a disk writes completely or not at all."""
         return self._unit_size
 
     @property
@@ -61,103 +61,103 @@ class SimContent:
 
     @property
     def block_count(self) -> int:
-        """Blocks this file takes."""
+        """Blocks that this file occupies."""
         return len(self._blocks)
 
     def read(self, length: int, at: int) -> bytes:
-        """Bytes from the page cache."""
+        """Read bytes from the page cache."""
         return bytes(self._cached[at : at + length])
 
     def durable_bytes(self) -> bytes:
-        """Bytes on the platter."""
+        """The durable bytes."""
         return bytes(self._durable)
 
     def blocks_needed(self, start: int, end: int) -> int:
-        """Blocks a write from `start` to `end` would add."""
+        """Blocks that a write from `start` to `end` would add."""
         return sum(block not in self._blocks for block in _block_range(start, end))
 
     def write(self, data: bytes | memoryview, at: int) -> None:
-        """Change the page cache."""
+        """Write bytes to the page cache."""
         end = at + len(data)
         if end == at:
             return
         self._extend(at)
         for unit in range(at // self._unit_size, -(-end // self._unit_size)):
-            self._touch(unit)
+            self._mark_unsynced(unit)
         self._cached[at:end] = data
         self._blocks.update(_block_range(at, end))
 
     def truncate(self, length: int) -> None:
-        """Cut or extend the page cache."""
+        """Truncate or extend the page cache."""
         if length >= len(self._cached):
             self._extend(length)
             return
         if length % self._unit_size:
-            self._touch(length // self._unit_size)
+            self._mark_unsynced(length // self._unit_size)
         del self._cached[length:]
-        first_gone = -(-length // self._unit_size)
-        for unit in [unit for unit in self._unsynced if unit >= first_gone]:
+        first_removed = -(-length // self._unit_size)
+        for unit in [unit for unit in self._unsynced if unit >= first_removed]:
             del self._unsynced[unit]
         self._blocks = {block for block in self._blocks if block * PAGE_SIZE < length}
 
     def allocate(self, length: int) -> None:
-        """Back the first `length` bytes with blocks."""
+        """Allocate blocks for the first `length` bytes."""
         self._extend(length)
         self._blocks.update(_block_range(0, length))
 
     def sync(self, start: int = 0, end: int | None = None) -> None:
-        """Move everything unsynced to the platter, or what overlaps a range of bytes; the length goes with it."""
+        """Make all unsynced units durable, or those that overlap a byte range, together with the length."""
         self._set_durable_length(len(self._cached))
         size = self._unit_size
         units = range(start // size, -(-(len(self._cached) if end is None else end) // size))
         synced = [unit for unit in self._unsynced if unit in units]
-        self._move(synced)
+        self._make_durable(synced)
         for unit in synced:
             del self._unsynced[unit]
 
     def sync_some(self, chance: random.Random) -> None:
-        """The part of a sync that a crash inside it lets through: any units, in any order."""
+        """Make a random part of the unsynced units durable, as a crash inside a sync does."""
         survivors = [unit for unit in sorted(self._unsynced) if chance.random() < 0.5]
         if chance.random() < 0.5:
             self._set_durable_length(len(self._cached))
-        self._move(survivors)
+        self._make_durable(survivors)
         for unit in survivors:
-            # Where the length did not make it, the piece of the unit behind the old end did not either.
+            # If the length was lost, so was the part of the unit behind the old end.
             if (unit + 1) * self._unit_size <= len(self._durable):
                 del self._unsynced[unit]
 
     def lose_unsynced(self) -> None:
-        """What a failed sync does: the units count as clean, though the platter never saw them."""
+        """Mark all units clean although they are not durable, as a failed sync does."""
         self._unsynced.clear()
 
     def crash(self, keep: Keep, chance: random.Random) -> None:
-        """Decide what of the unsynced state survives; page cache and platter agree afterwards."""
+        """Decide which unsynced state survives; afterwards the page cache equals the durable bytes."""
         if keep == "all":
             self.sync()
         elif keep == "random":
-            self._survive(chance)
+            self._crash_randomly(chance)
         self._unsynced.clear()
         self._cached = bytearray(self._durable)
         self._blocks = {block for block in self._blocks if block * PAGE_SIZE < len(self._durable)}
         self.lock_holder = None
 
     def flip_bit(self, byte: int, bit: int) -> None:
-        """Let one durable bit rot; readers see it too, unless a newer version of the unit waits in the cache."""
+        """Flip one durable bit; readers see it too, unless the page cache has an unsynced version of the unit."""
         self._durable[byte] ^= 1 << bit
         if byte < len(self._cached) and byte // self._unit_size not in self._unsynced:
             self._cached[byte] = self._durable[byte]
 
     def _extend(self, length: int) -> None:
-        """Grow the page cache with zeros. Units the platter has other bytes for are changed by that."""
+        """Extend the page cache with zeros, which changes units that have other durable bytes."""
         start = len(self._cached)
         if length <= start:
             return
         for unit in range(start // self._unit_size, -(-min(length, len(self._durable)) // self._unit_size)):
-            self._touch(unit)
+            self._mark_unsynced(unit)
         self._cached.extend(bytes(length - start))
 
-    def _touch(self, unit: int) -> None:
-        """Note that a unit is about to change, keeping the version it had if that was not synced either."""
+    def _mark_unsynced(self, unit: int) -> None:
+        """Mark a unit as unsynced before a change; keep its previous version if that was unsynced too."""
         versions = self._unsynced.get(unit)
         if versions is None:
             self._unsynced[unit] = []
@@ -170,8 +170,8 @@ class SimContent:
         start = unit * self._unit_size
         return bytes(image[start : start + self._unit_size]).ljust(self._unit_size, b"\0")
 
-    def _move(self, units: Iterable[int]) -> None:
-        """Copy units of the page cache to the platter, as far as the platter's length goes."""
+    def _make_durable(self, units: Iterable[int]) -> None:
+        """Copy units from the page cache to the durable bytes, up to the durable length."""
         for unit in units:
             self._set_durable_unit(unit, self._padded(self._cached, unit))
 
@@ -187,10 +187,10 @@ class SimContent:
         else:
             self._durable.extend(bytes(length - len(self._durable)))
 
-    def _survive(self, chance: random.Random) -> None:
-        """A seeded outcome: nothing, everything, a prefix, or each unit and the length for itself.
+    def _crash_randomly(self, chance: random.Random) -> None:
+        """Choose a seeded outcome: nothing survives, everything, a prefix, or each unit and the length independently.
 
-        The whole-file outcomes have a share of their own, because a coin per unit would almost never give them.
+        The whole-file outcomes are separate choices, because independent units would almost never produce them.
         """
         mode = chance.choice(("nothing", "everything", "prefix", "scattered"))
         if mode == "nothing":

@@ -1,27 +1,27 @@
-"""A disk that fails on demand, for testing everything that must survive a crash.
+"""A simulated disk that fails on demand, to test code that must survive crashes.
 
     disk = SimDisk(seed=7)
     disk.make_directory("/data")
     file = disk.open("/data/wal", create=True)
     file.write([b"hello"], 0)
     file.sync()
-    disk.crash(keep="none")             # the name was never synced: the file is gone
+    disk.crash(keep="none")             # the name was not synced: the file is gone
 
-`SimDisk` implements `Files`, and its files `File`, of `seawall.io.interfaces`. What it promises about unsynced bytes
-is in `content.py`, about unsynced names in `names.py`, about faults in `faults.py`.
+`SimDisk` implements `Files` of `seawall.io.interfaces`, and its files implement `File`. `content.py` has the rules for
+unsynced bytes, `names.py` those for unsynced names, `faults.py` those for faults.
 
 Three ways to end a run
-- `crash(keep)`: the machine loses power. Unsynced state survives not at all, wholly, or by seeded choice.
-- `kill()`: the processes die, the machine lives. The page cache stays; handles and locks go.
-- `crash_after(n)`: `SimCrash` comes out of the n-th changing call, before it or inside it. The disk then answers
-  nothing until `crash` or `kill` is called. A sweep over n covers every crash point of a scenario:
+- `crash(keep)`: the machine loses power. No unsynced state survives, all of it, or a seeded choice.
+- `kill()`: the processes die, the machine stays up. The page cache stays; handles and locks are lost.
+- `crash_after(n)`: the n-th changing call raises `SimCrash`, before it or inside it. Every later call raises it too,
+  until `crash` or `kill` is called. A sweep over n covers every crash point of a scenario:
 
     for n in itertools.count(1):
         disk = SimDisk(seed=n)
         disk.crash_after(n)
         try:
             scenario(disk)
-            break                       # it ended before the n-th call: every crash point was seen
+            break                       # it ended before the n-th call: all crash points are covered
         except SimCrash:
             disk.crash(keep="random")
             check_recovery(disk)
@@ -38,7 +38,6 @@ import errno
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from seawall.errors import InvalidInputError, SyncError
@@ -47,27 +46,19 @@ from seawall.limits import PAGE_SIZE, SECTOR_SIZE, TIB
 from seawall.testing.checkers.history import EventLog
 from seawall.testing.machine.content import Keep, SimContent
 from seawall.testing.machine.disk_file import DeadHandleError, SimFile
-from seawall.testing.machine.faults import CHANGING_CALLS, Call, Fault, FaultPlan, Outcome, SimCrash
+from seawall.testing.machine.faults import CHANGING_CALLS, Call, Fault, FaultPlan, Outcome, SimCall, SimCrash
 from seawall.testing.machine.names import SimNames, canonical
 
-__all__ = ["SimCall", "SimDisk"]
+__all__ = ["SimDisk"]
 
-#: Far above any descriptor a test process has open, so that a simulated one in a real call is an EBADF at once.
+#: Far above any open descriptor of a test process, so that a simulated one in a real call fails with EBADF.
 _FIRST_HANDLE_NUMBER: Final = 1_000_000
 
 
-@dataclass(slots=True)
-class SimCall:
-    """One call under way: how it goes, and what the history says about it."""
-
-    outcome: Outcome
-    detail: str
-
-
 class SimDisk:
-    """One disk: directories, files, faults, and what a crash leaves of them.
+    """One simulated disk: directories, files, faults and crashes.
 
-    `unit_size` is the piece a disk never tears (512 or 4096 bytes); `capacity` the bytes it holds.
+    The disk never tears a unit of `unit_size` bytes (512 or 4096); `capacity` is its size in bytes.
     """
 
     def __init__(
@@ -75,7 +66,7 @@ class SimDisk:
     ) -> None:
         if unit_size not in (SECTOR_SIZE, PAGE_SIZE):
             raise InvalidInputError(f"a disk tears writes at {SECTOR_SIZE} or {PAGE_SIZE} bytes, not at {unit_size}")
-        #: Every decision of this disk, its files included, is drawn here, in order.
+        #: The source of all random decisions of this disk and its files.
         self.chance = random.Random(seed)
         self._plan = FaultPlan(self.chance, faults)
         self._unit_size = unit_size
@@ -87,17 +78,17 @@ class SimDisk:
         self._log = EventLog()
         self._log.note(f"disk seed={seed} unit={unit_size} capacity={capacity}")
 
-    # --- the seam ----------------------------------------------------------------------------------------------
+    # --- the interface `Files` ---------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> SimFile:
-        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        """Open a file; `create` makes it if it is missing, `exclusive` makes it and fails if it exists."""
         if read_only and (create or exclusive):
-            raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
+            raise InvalidInputError(f"{path}: cannot create a file that is opened read-only")
         with self.call("open", path):
-            there = self._names.exists(path)
-            if there and exclusive:
+            exists = self._names.exists(path)
+            if exists and exclusive:
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            if not there and (create or exclusive):
+            if not exists and (create or exclusive):
                 content = SimContent(self._unit_size)
                 self._names.create(path, content)
             else:
@@ -108,7 +99,7 @@ class SimDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
+        """True if a file or directory has this name."""
         with self.call("exists", path):
             return self._names.exists(path)
 
@@ -118,17 +109,17 @@ class SimDisk:
             return self._names.entries(directory)
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents; fine if it is there. Each is a new name in its parent."""
+        """Create a directory and its missing parents, each as a new name in its parent; no error if it exists."""
         with self.call("make_directory", path):
             self._names.make_directory(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, replacing what had it, atomically. Directories cannot be renamed here."""
+        """Rename a file atomically, replacing a file of the new name. Does not rename directories."""
         with self.call("rename", old, f"to {new}"):
             self._names.rename(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a name; the bytes go with the last handle."""
+        """Remove a name; open handles keep the bytes."""
         with self.call("unlink", path):
             self._names.unlink(path)
 
@@ -147,13 +138,13 @@ class SimDisk:
             raise SyncError(f"{path}: directory sync failed ({error.strerror}); stop and recover") from error
 
     def copy_range(self, source: File, source_at: int, target: File, target_at: int, length: int) -> int:
-        """Copy bytes between files; return the bytes copied, which may be fewer than asked."""
+        """Copy bytes between files; return the number of bytes copied, which may be less than requested."""
         if not isinstance(source, SimFile) or not isinstance(target, SimFile):
             raise InvalidInputError(f"{source.path} and {target.path}: both must be open on a simulated disk")
         return target.copy_from(source, source_at, target_at, length)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that may still be added to the disk; `path` must exist."""
+        """Free space in bytes; `path` must exist."""
         self.require_power()
         if not self._names.exists(path):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -170,24 +161,24 @@ class SimDisk:
         forever: bool = False,
         path: str = "*",
     ) -> None:
-        """Let the `nth` call of this kind from now on fail; see `Fault`."""
+        """Make the `nth` call of this kind from now on fail; see `Fault`."""
         self._plan.add(Fault(call, nth=nth, error=error, forever=forever, path=path))
 
     def clear_faults(self) -> None:
-        """Forget every fault; what they have done stays done."""
+        """Remove all faults; their effects stay."""
         self._plan.clear()
 
     def crash_after(self, calls: int, *, inside: bool | None = None) -> None:
-        """Raise `SimCrash` at that changing call from now on: before it, inside it, or (None) as the seed decides."""
+        """Raise `SimCrash` at the n-th changing call from now on, before it or inside it (None: a seeded choice)."""
         self._plan.crash_after(calls, inside)
 
     @property
     def calls(self) -> int:
-        """Calls so far that could change the disk."""
+        """Changing calls so far."""
         return self._plan.calls
 
     def crash(self, keep: Keep = "random") -> None:
-        """Lose power and start again: unsynced state survives not at all, wholly, or by seeded choice."""
+        """Lose power and restart: no unsynced state survives, all of it, or a seeded choice."""
         if keep not in ("none", "all", "random"):
             raise InvalidInputError(f"keep is {keep!r}; choose none, all or random")
         self._names.crash(keep, self.chance)
@@ -196,22 +187,24 @@ class SimDisk:
         self._restart(f"crash keep={keep}")
 
     def kill(self) -> None:
-        """End every process that uses the disk. Nothing written is lost; handles and locks are."""
+        """End every process that uses the disk. Handles and locks are lost, written data is not."""
         for content in self._names.files():
             content.lock_holder = None
         self._restart("kill")
 
     def flip_bit(self, path: str, byte: int, bit: int) -> None:
-        """Let one durable bit of a file rot."""
+        """Flip one durable bit of a file."""
         content = self._names.durable_file(path)
         length = len(content.durable_bytes())
         if not (0 <= byte < length and 0 <= bit < 8):
-            raise InvalidInputError(f"{path}: no bit {bit} of byte {byte}; {length} bytes of it are durable")
+            raise InvalidInputError(
+                f"{path}: there is no bit {bit} of byte {byte}; the file has {length} durable bytes"
+            )
         content.flip_bit(byte, bit)
         self._log.note(f"flip_bit {path} byte={byte} bit={bit}")
 
     def flip_random_bits(self, path: str, count: int = 1) -> tuple[tuple[int, int], ...]:
-        """Let seeded bits of a file's durable bytes rot; return them as (byte, bit)."""
+        """Flip seeded durable bits of a file; return them as (byte, bit)."""
         length = len(self.durable_bytes(path))
         bits = sorted(self.chance.sample(range(length * 8), min(count, length * 8)))
         for position in bits:
@@ -219,22 +212,22 @@ class SimDisk:
         return tuple(divmod(position, 8) for position in bits)
 
     def durable_bytes(self, path: str) -> bytes:
-        """What `crash(keep="none")` would leave of a file; `FileNotFoundError` if it would not leave its name."""
+        """The bytes of a file after `crash(keep="none")`; `FileNotFoundError` if its name would be lost."""
         return self._names.durable_file(path).durable_bytes()
 
     def history(self) -> tuple[str, ...]:
-        """What happened so far, one event a line."""
+        """The events so far, one per line."""
         return self._log.lines()
 
     # --- the disk ring -----------------------------------------------------------------------------------------
 
     def execute(self, operation: str, fileno: int, buffers: Sequence[memoryview], at: int) -> int:
-        """Serve one entry of a disk ring: the bytes moved, or a negative errno, as the kernel answers it.
+        """Execute one entry of a disk ring; returns the number of bytes moved, or a negative errno, as the kernel does.
 
-        Operations are "read", "write", "sync", and "write_sync": the bytes written and then synced.
+        Operations are "read", "write", "sync", and "write_sync" (write, then sync).
         """
         if operation not in ("read", "write", "sync", "write_sync"):
-            raise InvalidInputError(f"{operation!r} is not an operation of a disk ring")
+            raise InvalidInputError(f"{operation!r} is not a disk ring operation")
         self.require_power()
         file = self._handles.get(fileno)
         if file is None:
@@ -254,11 +247,11 @@ class SimDisk:
             return -(error.errno or errno.EIO)
         return moved
 
-    # --- for the files of this disk ----------------------------------------------------------------------------
+    # --- for the files of this disk (`disk_file.FileDisk`) -----------------------------------------------------
 
     @contextlib.contextmanager
     def call(self, name: Call, path: str, detail: str = "") -> Iterator[SimCall]:
-        """One call from its fault to its line in the history. If the crash point is inside it, no return gets out."""
+        """Run one call: apply its fault and add it to the history. With a crash point inside, it raises `SimCrash`."""
         self.require_power()
         try:
             call = SimCall(self._plan.decide(name, canonical(path)), detail)
@@ -282,22 +275,22 @@ class SimDisk:
         self._note(name, path, call.detail)
 
     def require_power(self) -> None:
-        """Raise `SimCrash` if the power is gone."""
+        """Raise `SimCrash` if the machine has lost power."""
         if self._down:
-            raise SimCrash("the simulated machine is down; call crash() or kill() to go on")
+            raise SimCrash("the simulated machine is down; call crash() or kill() to continue")
 
     def require_alive(self, number: int, path: str) -> None:
-        """Refuse a handle that was opened before a crash or kill."""
+        """Raise `DeadHandleError` for a handle that was opened before a crash or kill."""
         self.require_power()
         if number not in self._handles:
             raise DeadHandleError(f"{path}: this handle was opened before a crash; open the file again")
 
     def release(self, number: int) -> None:
-        """Forget a closed handle."""
+        """Remove a closed handle."""
         self._handles.pop(number, None)
 
     def free_blocks(self) -> int:
-        """Blocks not taken by any file that has a name or a handle."""
+        """Blocks not used by a file that has a name or a handle."""
         contents = {id(content): content for content in self._names.files()}
         contents.update((id(file.content), file.content) for file in self._handles.values())
         return max(0, self._capacity_blocks - sum(content.block_count for content in contents.values()))

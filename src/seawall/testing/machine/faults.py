@@ -1,13 +1,13 @@
-"""What goes wrong on a simulated disk, and when.
+"""Faults of a simulated disk: which call fails, and how.
 
-A `Fault` names a kind of call, which one of them fails, and how. A `FaultPlan` counts calls and answers, for each one,
-whether it goes well, comes back short, fails, or is the one during which the power is lost.
+A `Fault` names a kind of call, which of these calls fails, and how. A `FaultPlan` counts the calls and decides for each
+one whether it succeeds, is short, fails, or loses the power.
 
-This module must not know what a call does: it decides, the disk acts.
+This module must not know what a call does: it decides, and the disk acts.
 
-Counting: a fault counts the calls of its kind (and path) from the moment it was added. A crash point counts, in
-`calls`, only the calls that can change what a crash leaves behind (`CHANGING_CALLS`), so that a sweep over all crash
-points spends no run on a read.
+Counting: a fault counts the calls of its kind (and path) since it was added. A crash point counts, in `calls`, only the
+calls that can change the state after a crash (`CHANGING_CALLS`), so that a sweep over all crash points spends no run on
+a read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeAlias
 
 from seawall.errors import InvalidInputError
 
-__all__ = ["CALLS", "CHANGING_CALLS", "Call", "Fault", "FaultPlan", "Outcome", "SimCrash"]
+__all__ = ["CALLS", "CHANGING_CALLS", "Call", "Fault", "FaultPlan", "Outcome", "SimCall", "SimCrash"]
 
 Call: TypeAlias = Literal[
     "allocate",
@@ -42,7 +42,7 @@ Call: TypeAlias = Literal[
     "write",
 ]
 
-#: Calls that can change what is on the disk after a crash.
+#: Calls that can change the state of the disk after a crash.
 CHANGING_CALLS: Final[frozenset[Call]] = frozenset(
     {
         "allocate",
@@ -60,30 +60,38 @@ CHANGING_CALLS: Final[frozenset[Call]] = frozenset(
 
 CALLS: Final[frozenset[Call]] = CHANGING_CALLS | {"exists", "list", "lock", "read"}
 
-#: Calls that may come back with less than was asked for.
+#: Calls that may do less than requested.
 _SHORT_CALLS: Final[frozenset[Call]] = frozenset({"write", "copy_range"})
 
 
 class SimCrash(BaseException):
-    """The simulated power is gone, and stays gone until the test calls `crash` or `kill`.
+    """The simulated machine has lost power, until the test calls `crash` or `kill`.
 
     Not an `Exception`: a machine without power runs no error handling, so code under test must not catch this.
     """
 
 
 class Outcome(enum.Enum):
-    """How one call goes."""
+    """The outcome of one call."""
 
     WHOLE = "whole"
     SHORT = "short"
     CRASH = "crash"
 
 
+@dataclass(slots=True)
+class SimCall:
+    """One call in flight: its outcome, and the details for the history."""
+
+    outcome: Outcome
+    detail: str
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The `nth` call of one kind fails with `error`: an errno, or "short" for a write or copy that takes less.
+    """The `nth` call of one kind fails with `error`: an errno, or "short" for a short write or copy.
 
-    `path` narrows it to paths that match a shell pattern (`/data/wal*`); `forever` lets every later one fail too.
+    `path` restricts it to paths that match a shell pattern (`/data/wal*`); with `forever` every later call fails too.
     """
 
     call: Call
@@ -94,62 +102,62 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.call not in CALLS:
-            raise InvalidInputError(f"{self.call!r} is not a call of a disk; choose one of {', '.join(sorted(CALLS))}")
+            raise InvalidInputError(f"{self.call!r} is not a disk call; choose one of {', '.join(sorted(CALLS))}")
         if self.nth < 1:
             raise InvalidInputError(f"nth is {self.nth}; the next call is number 1")
         if self.error == "short" and self.call not in _SHORT_CALLS:
-            raise InvalidInputError(f"{self.call} never comes back short; give an errno, or fail write or copy_range")
+            raise InvalidInputError(f"{self.call} is never short; use an errno, or fail write or copy_range")
 
 
-class _Counted:
-    """A fault and the matching calls it has seen."""
+class _CountedFault:
+    """A fault and the number of matching calls so far."""
 
-    __slots__ = ("fault", "seen")
+    __slots__ = ("fault", "matched")
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        self.seen = 0
+        self.matched = 0
 
-    def strikes(self, call: Call, path: str) -> bool:
+    def applies_to(self, call: Call, path: str) -> bool:
         if call != self.fault.call or not fnmatch.fnmatchcase(path, self.fault.path):
             return False
-        self.seen += 1
-        return self.seen == self.fault.nth or (self.fault.forever and self.seen > self.fault.nth)
+        self.matched += 1
+        return self.matched == self.fault.nth or (self.fault.forever and self.matched > self.fault.nth)
 
 
 class FaultPlan:
-    """Faults and the crash point of one disk."""
+    """The faults and the crash point of one disk."""
 
     __slots__ = ("_crash_at", "_crash_inside", "_faults", "_random", "calls")
 
     def __init__(self, chance: random.Random, faults: Iterable[Fault]) -> None:
         self._random = chance
-        self._faults = [_Counted(fault) for fault in faults]
+        self._faults = [_CountedFault(fault) for fault in faults]
         self._crash_at: int | None = None
         self._crash_inside: bool | None = None
         self.calls = 0
 
     def add(self, fault: Fault) -> None:
         """Add one fault; it counts calls from now on."""
-        self._faults.append(_Counted(fault))
+        self._faults.append(_CountedFault(fault))
 
     def clear(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         self._faults.clear()
 
     def crash_after(self, count: int, inside: bool | None) -> None:
-        """Lose power at the `count`-th changing call from now, before it or inside it (None: as the seed decides)."""
+        """Lose power at the `count`-th changing call from now on, before it or inside it (None: a seeded choice)."""
         if count < 1:
             raise InvalidInputError(f"a crash after {count} calls is in the past; the next call is number 1")
         self._crash_at = self.calls + count
         self._crash_inside = inside
 
     def disarm(self) -> None:
-        """Forget the crash point."""
+        """Remove the crash point."""
         self._crash_at = None
 
     def decide(self, call: Call, path: str) -> Outcome:
-        """How this call goes; raises `SimCrash` for a crash before it and `OSError` for a failure."""
+        """Decide the outcome of a call; raises `SimCrash` for a crash before it and `OSError` for a failure."""
         if call in CHANGING_CALLS:
             self.calls += 1
             if self.calls == self._crash_at:
@@ -159,7 +167,7 @@ class FaultPlan:
                 raise SimCrash(f"power lost before {call} {path}, call {self.calls}")
         outcome = Outcome.WHOLE
         for counted in self._faults:
-            if counted.strikes(call, path):
+            if counted.applies_to(call, path):
                 error = counted.fault.error
                 if error != "short":
                     raise OSError(error, strerror(error), path)

@@ -1,11 +1,11 @@
-"""A whole simulated machine: disk, shared memory, clock and network behind one `Host`.
+"""A simulated machine: disk, shared memory, clock and network as one `Host`.
 
     host = SimHost.create(seed=1)
     log = open_something(host)          # anything that takes a `Host`
     host.crash(keep="random")
     log = open_something(host)          # what does it find?
 
-Several machines of one simulation share the network and, through it, the time line:
+Several machines of one simulation share the network and its timeline:
 
     clock = SimClock()
     net = SimNet(seed=1, clock=clock)
@@ -13,8 +13,8 @@ Several machines of one simulation share the network and, through it, the time l
 
 | event | disk | shared memory | clock | network |
 |---|---|---|---|---|
-| `kill()`: the processes die | page cache stays, handles and locks go | stays, locks go | goes on | peers are reset |
-| `crash(keep)`: the power fails | unsynced state survives by `keep` | gone | goes on | peers hear nothing by itself |
+| `kill()`: the processes die | loses handles and locks only | loses locks only | runs on | resets peers |
+| `crash(keep)`: power loss | unsynced state survives by `keep` | lost | runs on | peers are not notified |
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["SimHost"]
 
 @dataclass(frozen=True, slots=True)
 class SimHost(Host):
-    """One simulated machine. Use `create` unless you bring your own parts."""
+    """One simulated machine. Use `create` unless you supply all parts."""
 
     files: SimDisk
     memory: SimSharedMemory
@@ -53,9 +53,11 @@ class SimHost(Host):
         clock: SimClock | None = None,
         net: SimNet | None = None,
     ) -> SimHost:
-        """A machine of the given parts, and of new ones where none are given."""
+        """Make a machine of the given parts; missing parts are created."""
         if net is not None and clock is None:
-            raise InvalidInputError("a host on a shared network needs a clock of its time line; give clock.sibling()")
+            raise InvalidInputError(
+                "a host on a shared network needs a clock on the same timeline; pass clock.sibling()"
+            )
         clock = clock or SimClock()
         net = net or SimNet(seed, clock)
         return cls(
@@ -68,7 +70,7 @@ class SimHost(Host):
 
     @property
     def name(self) -> str:
-        """Name of this machine on the network."""
+        """The name of this machine on the network."""
         return self.network.name
 
     def kill(self) -> None:
@@ -78,7 +80,7 @@ class SimHost(Host):
         self.net.kill(self.name)
 
     def crash(self, keep: Keep = "random") -> None:
-        """Cut the power of this machine and start it again."""
+        """Lose the power of this machine and restart it."""
         self.files.crash(keep)
         self.memory.lose_power()
         self.net.kill(self.name, silent=True)

@@ -1,11 +1,11 @@
-"""Shared memory of a simulated machine: survives its processes, not its power.
+"""Shared memory of a simulated machine: survives its processes, but not a power loss.
 
-`SimSharedMemory` implements `SharedMemory` of `seawall.io.interfaces` over unlinked files of the test process: real
-mappings, which start on a page and refuse to close under a live array, so that kernels run on them as they are.
-Names are its own: nothing here shows up in the files of the simulated disk.
+`SimSharedMemory` implements `SharedMemory` of `seawall.io.interfaces` over unlinked files of the test process. The
+mappings are real: page-aligned, and not closable while an array uses them, so kernels run on them unchanged. Their
+names are separate from the files of the simulated disk.
 
-What a crash does: `kill` of the host frees all locks and changes nothing else here; `lose_power` removes every name and
-every byte. Views that a test still holds stay readable, as they belong to a machine that no longer exists.
+What a crash does: `kill` of the host releases all locks and changes nothing else here; `lose_power` removes every name
+and every byte. Views that a test still holds stay readable: they belong to a machine that no longer exists.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["SimSharedMemory"]
 
 
 class _Region:
-    """Bytes without a name: a file that was unlinked at birth, given back when nobody refers to it."""
+    """Bytes without a name: an unlinked file, which is closed when the last reference to it is gone."""
 
     __slots__ = ("__weakref__", "descriptor", "locks", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        #: Mappings that hold the lock, each with whether it shares it.
+        #: Mappings that hold the lock; the value is True for a shared lock.
         self.locks: weakref.WeakKeyDictionary[SimMapping, bool] = weakref.WeakKeyDictionary()
         self.descriptor, path = tempfile.mkstemp(prefix="seawall-memory-")
         os.unlink(path)
@@ -42,7 +42,7 @@ class _Region:
 
 
 class SimMapping(OsMapping):
-    """A real mapping whose lock is simulated, since all simulated processes are one. Made by `SimSharedMemory`."""
+    """A real mapping with a simulated lock, because all simulated processes are one. Made by `SimSharedMemory`."""
 
     __slots__ = ("_memory", "_region")
 
@@ -54,26 +54,26 @@ class SimMapping(OsMapping):
         self._region = region
 
     def try_lock(self, *, shared: bool) -> bool:
-        """Take the lock of the region, or change its kind; false if others hold it, or the name is another's now."""
-        others = [kind for holder, kind in self._region.locks.items() if holder is not self]
-        if not all(kind and shared for kind in others):
+        """Acquire the lock of the region, or change its kind; False if it is held, or the name leads elsewhere now."""
+        others = [is_shared for holder, is_shared in self._region.locks.items() if holder is not self]
+        if not all(is_shared and shared for is_shared in others):
             return False
         self._region.locks[self] = shared
         return self.is_named
 
     @property
     def is_named(self) -> bool:
-        """Whether its name still leads to this region."""
+        """True if its name still leads to this region."""
         return self._memory.names(self._path, self._region)
 
     def close(self) -> None:
-        """Unmap and let go of the lock; `BufferError` while something over it is alive."""
+        """Unmap and release the lock; `BufferError` while an array uses the mapping."""
         super().close()
         self._region.locks.pop(self, None)
 
 
 class SimSharedMemory:
-    """Named memory of one simulated machine, `capacity` bytes in all."""
+    """Named shared memory of one simulated machine, with `capacity` bytes in total."""
 
     __slots__ = ("_capacity", "_regions")
 
@@ -106,27 +106,27 @@ class SimSharedMemory:
         return region.map(self, path, length, read_only=read_only)
 
     def free_bytes(self, _path: str, /) -> int:
-        """Bytes that a new region could have, whatever its name."""
+        """Bytes available for a new region."""
         return self._capacity - sum(region.size for region in self._regions.values())
 
     def names(self, path: str, region: _Region) -> bool:
-        """Whether a name leads to this region."""
+        """True if a name leads to this region."""
         return self._regions.get(path) is region
 
     def remove(self, path: str) -> None:
-        """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
+        """Remove the name, if it exists; its mappings stay valid until closed."""
         self._regions.pop(path, None)
 
     def kill(self) -> None:
-        """Free the locks of processes that have ended."""
+        """Release all locks, as the end of their processes does."""
         for region in self._regions.values():
             region.locks.clear()
 
     def lose_power(self) -> None:
-        """Remove every name."""
+        """Remove all regions."""
         self._regions.clear()
 
 
 def _require_length(path: str, length: int) -> None:
     if length <= 0:
-        raise InvalidInputError(f"{path}: shared memory of {length} bytes was asked for; it needs at least one")
+        raise InvalidInputError(f"{path}: cannot create shared memory of {length} bytes; it needs at least one")

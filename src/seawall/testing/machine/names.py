@@ -1,15 +1,14 @@
-"""The names on a simulated disk: directories, what is in them, and what of that is durable.
+"""The directory tree of a simulated disk: cached names, durable names, and unsynced changes.
 
-Each directory has two tables, as a file has two images: *cached*, which every lookup sees, and *durable*, which a crash
-goes back to. A create, rename or unlink changes cached tables at once and waits as one *change* until its directory is
-synced.
+Each directory has two tables, as a file has two images: lookups see *cached*, a crash goes back to *durable*. A create,
+rename or unlink changes the cached tables immediately and stays pending as one *change* until its directory is synced.
 
 Rules
 - A change is atomic: after a crash a renamed file has its old name or its new one, never none and never both.
 - Changes of the same name keep their order; changes of different names may survive a crash in any combination.
-- Syncing a directory makes durable every change that touches it, and those that these build on. It does not make the
-  directory's own name durable: that name belongs to the parent.
-- A failed directory sync forgets the changes it should have written, as a failed file sync does.
+- Syncing a directory makes every change durable that touches it, and the earlier changes that these depend on. It does
+  not make the name of the directory itself durable: that name belongs to the parent.
+- A failed directory sync drops the changes that it should have written, as a failed file sync does.
 
 Paths are absolute; a path without a leading slash starts at the root.
 
@@ -33,7 +32,7 @@ __all__ = ["SimNames", "canonical"]
 
 @dataclass(slots=True, eq=False)
 class _Directory:
-    """Two tables of names. Compared by identity."""
+    """The two tables of a directory. Compared by identity."""
 
     cached: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
@@ -44,7 +43,7 @@ _Node: TypeAlias = SimContent | _Directory
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One name gets another meaning, or none."""
+    """A name to set or, without a node, to remove."""
 
     directory: _Directory
     name: str
@@ -79,12 +78,12 @@ class _Change:
 
 
 def canonical(path: str) -> str:
-    """The one spelling of a path."""
+    """The normal form of a path."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 class SimNames:
-    """The tree of directories of one disk."""
+    """The directory tree of one disk."""
 
     __slots__ = ("_pending", "_root")
 
@@ -93,7 +92,7 @@ class SimNames:
         self._pending: list[_Change] = []
 
     def exists(self, path: str) -> bool:
-        """Whether something has this name."""
+        """True if a file or directory has this name."""
         try:
             self._node(path)
         except OSError:
@@ -101,19 +100,19 @@ class SimNames:
         return True
 
     def file(self, path: str) -> SimContent:
-        """The file of this name."""
+        """The content of a file."""
         node = self._node(path)
         if isinstance(node, _Directory):
-            raise _refusal(errno.EISDIR, path)
+            raise _os_error(errno.EISDIR, path)
         return node
 
     def durable_file(self, path: str) -> SimContent:
-        """The file a crash that keeps nothing unsynced would leave under this name."""
+        """The content of a file under its durable name."""
         node: _Node | None = self._root
         for part in _parts(path):
             node = node.durable.get(part) if isinstance(node, _Directory) else None
         if not isinstance(node, SimContent):
-            raise _refusal(errno.ENOENT, path)
+            raise _os_error(errno.ENOENT, path)
         return node
 
     def entries(self, path: str) -> list[str]:
@@ -121,9 +120,9 @@ class SimNames:
         return sorted(self._directory(path).cached)
 
     def create(self, path: str, content: SimContent) -> None:
-        """Give a new file its name."""
+        """Add the name of a new file."""
         directory, name = self._parent(path)
-        self._change(_Entry(directory, name, content))
+        self._apply_change(_Entry(directory, name, content))
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its missing parents, one change each."""
@@ -132,54 +131,54 @@ class SimNames:
             node = directory.cached.get(part)
             if node is None:
                 node = _Directory()
-                self._change(_Entry(directory, part, node))
+                self._apply_change(_Entry(directory, part, node))
             if isinstance(node, SimContent):
-                raise _refusal(errno.EEXIST, path)
+                raise _os_error(errno.EEXIST, path)
             directory = node
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; what had that name loses it."""
+        """Rename a file; replaces a file of the new name."""
         content = self.file(old)
         if self.exists(new) and self.file(new) is content:
             return
         old_directory, old_name = self._parent(old)
         new_directory, new_name = self._parent(new)
-        self._change(_Entry(old_directory, old_name, None), _Entry(new_directory, new_name, content))
+        self._apply_change(_Entry(old_directory, old_name, None), _Entry(new_directory, new_name, content))
 
     def unlink(self, path: str) -> None:
-        """Take a file's name away."""
+        """Remove the name of a file."""
         self.file(path)
         directory, name = self._parent(path)
-        self._change(_Entry(directory, name, None))
+        self._apply_change(_Entry(directory, name, None))
 
     def sync(self, path: str) -> None:
         """Make the names in a directory durable."""
-        for change in self._due(path):
+        for change in self._changes_to_sync(path):
             change.make_durable()
             self._pending.remove(change)
 
     def sync_some(self, path: str, chance: random.Random) -> None:
-        """The part of a directory sync that a crash inside it lets through."""
-        self._survive(self._due(path), chance)
+        """Make a random part of the changes durable, as a crash inside a directory sync does."""
+        self._make_some_durable(self._changes_to_sync(path), chance)
 
     def lose_unsynced(self, path: str) -> None:
-        """What a failed directory sync does: its changes are never written, though lookups see them."""
-        for change in self._due(path):
+        """Drop the pending changes of a directory, though lookups see them, as a failed directory sync does."""
+        for change in self._changes_to_sync(path):
             self._pending.remove(change)
 
     def crash(self, keep: Keep, chance: random.Random) -> None:
-        """Decide which unsynced names survive; cached and durable agree afterwards."""
+        """Decide which unsynced names survive; afterwards the cached tables equal the durable ones."""
         if keep == "all":
             for change in self._pending:
                 change.make_durable()
         elif keep == "random":
-            self._survive(list(self._pending), chance)
+            self._make_some_durable(list(self._pending), chance)
         self._pending.clear()
         for directory in self._directories():
             directory.cached = dict(sorted(directory.durable.items()))
 
     def files(self) -> list[SimContent]:
-        """Every file that has a name, seen or durable, in an order that depends on nothing but the names."""
+        """All files with a cached or durable name, in an order that depends only on the names."""
         found: dict[int, SimContent] = {}
         for directory in self._directories():
             for table in (directory.cached, directory.durable):
@@ -189,56 +188,56 @@ class SimNames:
         return list(found.values())
 
     def _directories(self) -> Iterator[_Directory]:
-        """Every directory that has a name, seen or durable, parents first."""
-        waiting = [self._root]
+        """All directories with a cached or durable name, parents first."""
+        to_visit = [self._root]
         seen: set[int] = set()
-        while waiting:
-            directory = waiting.pop()
+        while to_visit:
+            directory = to_visit.pop()
             if id(directory) in seen:
                 continue
             seen.add(id(directory))
             for table in (directory.durable, directory.cached):
-                waiting.extend(node for _, node in sorted(table.items()) if isinstance(node, _Directory))
+                to_visit.extend(node for _, node in sorted(table.items()) if isinstance(node, _Directory))
             yield directory
 
     def _node(self, path: str) -> _Node:
         node: _Node = self._root
         for part in _parts(path):
             if isinstance(node, SimContent):
-                raise _refusal(errno.ENOTDIR, path)
+                raise _os_error(errno.ENOTDIR, path)
             if part not in node.cached:
-                raise _refusal(errno.ENOENT, path)
+                raise _os_error(errno.ENOENT, path)
             node = node.cached[part]
         return node
 
     def _directory(self, path: str) -> _Directory:
         node = self._node(path)
         if isinstance(node, SimContent):
-            raise _refusal(errno.ENOTDIR, path)
+            raise _os_error(errno.ENOTDIR, path)
         return node
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
         directory, name = posixpath.split(canonical(path))
         return self._directory(directory), name
 
-    def _change(self, *entries: _Entry) -> None:
+    def _apply_change(self, *entries: _Entry) -> None:
         for entry in entries:
             entry.apply(entry.directory.cached)
         self._pending.append(_Change(entries))
 
-    def _due(self, path: str) -> list[_Change]:
-        """Pending changes that a sync of this directory writes, in order: its own, and what they build on."""
+    def _changes_to_sync(self, path: str) -> list[_Change]:
+        """Pending changes that a sync of this directory writes, in order: its own, and those they depend on."""
         directory = self._directory(path)
-        due: list[_Change] = []
-        wanted: set[tuple[int, str]] = set()
+        found: list[_Change] = []
+        needed: set[tuple[int, str]] = set()
         for change in reversed(self._pending):
-            if change.touches(directory) or change.keys() & wanted:
-                due.append(change)
-                wanted |= change.keys()
-        return due[::-1]
+            if change.touches(directory) or change.keys() & needed:
+                found.append(change)
+                needed |= change.keys()
+        return found[::-1]
 
-    def _survive(self, changes: list[_Change], chance: random.Random) -> None:
-        """Make a seeded choice of changes durable, never one without an earlier change of the same name."""
+    def _make_some_durable(self, changes: list[_Change], chance: random.Random) -> None:
+        """Make a seeded choice of changes durable, never one without the earlier changes of the same name."""
         lost: set[tuple[int, str]] = set()
         for change in changes:
             if change.keys() & lost or chance.random() < 0.5:
@@ -252,5 +251,5 @@ def _parts(path: str) -> list[str]:
     return [part for part in canonical(path).split("/") if part]
 
 
-def _refusal(code: int, path: str) -> OSError:
+def _os_error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)

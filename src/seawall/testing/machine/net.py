@@ -6,14 +6,14 @@
     net.send("a", "b", b"hello")
     clock.advance(1_000_000)
 
-Two services over the same links and partitions
-- messages, as here: delayed, dropped, duplicated, reordered, bounded. For protocols that are state machines.
-- streams: `net.host("a")` is a `Network` of `seawall.io.interfaces`, see `streams.py`. For code that speaks TCP.
+Two services share the links and partitions
+- messages, as above: delayed, dropped, duplicated, reordered, bounded. For protocols that are state machines.
+- streams: `net.host("a")` is a `Network` of `seawall.io.interfaces`, see `streams.py`. For code that uses TCP.
 
 Invariants
 - The same seed, clock steps and calls give the same deliveries and the same `history()`.
-- What arrives was sent, byte for byte, by the host it names.
-- Nothing is delivered inside `send`: only the clock delivers, so a handler may send without being called again.
+- Every delivered message was sent, byte for byte, by the host that it names.
+- Only the clock delivers messages, never `send`, so a handler may send without being re-entered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seawall.testing.machine.streams import SimNetwork, SimStreams
 
 __all__ = ["Handler", "Link", "SimNet"]
 
-#: Called with the source and the payload of each message that arrives.
+#: Called with the source and the payload of each delivered message.
 Handler: TypeAlias = Callable[[str, bytes], None]
 
 
@@ -43,21 +43,21 @@ class SimNet:
         self._last_arrival_ns: dict[tuple[str, str], int] = {}
 
     def host(self, name: str) -> SimNetwork:
-        """The network as this host sees it, for streams."""
+        """The stream network of one host."""
         return self._streams.network(name)
 
     def register(self, name: str, handler: Handler) -> None:
-        """Deliver messages for `name` to `handler`, until `unregister`."""
+        """Deliver messages for host `name` to `handler`, until `unregister`."""
         if name in self._handlers:
             raise InvalidInputError(f"host {name!r} is registered already; unregister it first")
         self._handlers[name] = handler
 
     def unregister(self, name: str) -> None:
-        """Drop what arrives for `name` from now on."""
+        """Drop messages for host `name` from now on."""
         self._handlers.pop(name, None)
 
     def send(self, source: str, target: str, payload: bytes) -> bool:
-        """Put a message on its way; false if it was dropped here and now, which a real sender would not learn."""
+        """Send a message; False if it is dropped immediately, which a real sender would not notice."""
         link = self._links.get(source, target)
         if self._links.blocked(source, target):
             return self._dropped(source, target, payload, "partition")
@@ -72,39 +72,39 @@ class SimNet:
         return True
 
     def set_link(self, source: str, target: str, link: Link) -> None:
-        """Give one direction between two hosts its own settings."""
+        """Set the link from one host to another."""
         self._links.set(source, target, link)
 
     def partition(self, sources: Iterable[str], targets: Iterable[str], *, both: bool = True) -> None:
-        """Cut these hosts from those; with `both=False` only what goes from `sources` to `targets`.
+        """Partition the network between two groups of hosts; with `both=False` only from `sources` to `targets`.
 
-        Messages on their way are lost, streams stall and time out.
+        Messages in flight are lost; streams stall and time out.
         """
         self._links.block(tuple(sources), tuple(targets), both=both)
 
     def heal(self, sources: Iterable[str], targets: Iterable[str]) -> None:
-        """Join these hosts and those again, in both directions."""
+        """Remove the partition between two groups of hosts, in both directions."""
         self._links.heal(tuple(sources), tuple(targets))
 
     def heal_all(self) -> None:
-        """Join everything again."""
+        """Remove all partitions."""
         self._links.heal_all()
 
     def reset(self, one: str, other: str) -> int:
-        """Reset every stream between two hosts; return how many there were."""
+        """Reset every stream between two hosts; return their number."""
         return self._streams.reset(one, other)
 
     def kill(self, name: str, *, silent: bool = False) -> None:
-        """End the processes of a host: its listeners and streams go, its messages are dropped.
+        """End the processes of a host: close its listeners and streams, and drop its messages.
 
-        Peers see a reset at once, as from a kernel that closes for a dead process; with `silent`, as after a loss of
-        power, they hear nothing until they send (and are reset) or time out.
+        Peers receive a reset, as from a kernel that closes the sockets of a dead process. With `silent`, as after a
+        power loss, they notice nothing until they send (and are reset) or time out.
         """
         self.unregister(name)
         self._streams.kill(name, silent=silent)
 
     def history(self) -> tuple[str, ...]:
-        """What happened so far, one event a line."""
+        """The events so far, one per line."""
         return self._links.log.lines()
 
     def _launch(self, source: str, target: str, payload: bytes, link: Link) -> None:
@@ -122,7 +122,7 @@ class SimNet:
         if self._links.blocked(source, target):
             self._dropped(source, target, payload, "partition")
         elif handler is None:
-            self._dropped(source, target, payload, "nobody there")
+            self._dropped(source, target, payload, "no handler")
         else:
             self._links.note(f"deliver {source}->{target} {_text(payload)}")
             handler(source, payload)
@@ -133,5 +133,5 @@ class SimNet:
 
 
 def _text(payload: bytes) -> str:
-    """A payload as a history shows it: length and beginning."""
+    """Format a payload for the history: its length and first bytes."""
     return f"{len(payload)}B {bytes(payload[:16])!r}"

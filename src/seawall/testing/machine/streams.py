@@ -1,22 +1,22 @@
-"""TCP between simulated hosts, as awkward as TCP may be.
+"""TCP streams between simulated hosts, with the worst behaviour that TCP allows.
 
-`SimNetwork` implements `Network`, with `SimListener` and `SimStream`, of `seawall.io.interfaces`. Bytes arrive in order
-and once; everything else is up to the seed: how they are cut into pieces, when each piece arrives, how many bytes a
-`send` takes and a `receive_into` gives.
+`SimNetwork`, `SimListener` and `SimStream` implement `Network` and its parts of `seawall.io.interfaces`. Bytes arrive
+in order and once. The seed decides everything else: how they are split into pieces, when each piece arrives, and how
+many bytes one `send` or `receive_into` handles.
 
     send ──► pieces in flight ──(delay; a partition holds them)──► inbox ──► receive_into
              └──────────── together at most `Link.buffer_size` ────────┘
 
 Rules, the same as those of the kernel
-- A `send` that takes 0 bytes means the window is full; one that takes any takes at least one.
-- Closing sends what was accepted and then the end. Closing with unread bytes makes a reset, and so do bytes that arrive
-  after the close.
-- Connecting where nobody listens is refused one round trip later.
-- A partition in either direction stalls a stream, since bytes need acknowledgements; after `Link.timeout_ns` both ends
-  are broken, each without a word from the other.
-- Once an end is reset it raises the same `ConnectionError` for ever, and what it had not read is gone.
+- A `send` that accepts 0 bytes means that the window is full.
+- Closing sends the accepted bytes and then the end of the stream. Closing with unread bytes causes a reset, and so do
+  bytes that arrive after the close.
+- Connecting to a port without a listener is refused one round trip later.
+- A partition in either direction stalls a stream, because bytes need acknowledgements; after `Link.timeout_ns` both
+  ends fail independently.
+- After a reset, an end raises the same `ConnectionError` on every call, and its unread bytes are lost.
 
-This module must not know messages or what the bytes mean.
+This module must not know messages or the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seawall.testing.machine.links import SimLinks
 
 __all__ = ["SimListener", "SimNetwork", "SimStream", "SimStreams"]
 
-#: First port given to a listener that asked for port 0, and where the search starts again.
+#: Where the search for a free port starts, for listeners on port 0.
 _FIRST_FREE_PORT = 49_152
 
 
@@ -53,30 +53,30 @@ class SimStream:
         self.connected = False
         self._inbox = bytearray()
         self._ended = False
-        #: Pieces on their way to the peer, with the time each may arrive; an empty one is the end of the stream.
-        self._flying: deque[tuple[int, bytes]] = deque()
+        #: Pieces in flight to the peer, each with its arrival time; an empty piece is the end of the stream.
+        self._in_flight: deque[tuple[int, bytes]] = deque()
         self._stalled_since_ns: int | None = None
 
     def send(self, data: ReadableBuffer) -> int:
-        """Hand over bytes; return how many were taken, 0 if the peer or the network cannot take more now."""
+        """Send bytes; return how many were accepted, 0 if the window is full."""
         self._require_open()
         payload = bytes(data)
         if self.peer is None or not self.connected or not payload:
             return 0
         link = self._links.get(self.local, self.remote)
-        space = link.buffer_size - sum(len(piece) for _, piece in self._flying) - len(self.peer._inbox)
-        taken = min(len(payload), space)
-        if taken <= 0:
+        space = link.buffer_size - sum(len(piece) for _, piece in self._in_flight) - len(self.peer._inbox)
+        accepted = min(len(payload), space)
+        if accepted <= 0:
             return 0
         if self._links.happens(0.25):
-            taken = self._links.chance.randint(1, taken)
-        cut = self._links.chance.randint(1, taken)
-        for piece in filter(None, (payload[:cut], payload[cut:taken])):
-            self._launch(piece)
-        return taken
+            accepted = self._links.chance.randint(1, accepted)
+        cut = self._links.chance.randint(1, accepted)
+        for piece in filter(None, (payload[:cut], payload[cut:accepted])):
+            self._put_in_flight(piece)
+        return accepted
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
-        """Take bytes; None if there are none now (or no room for any), 0 once the peer has finished sending."""
+        """Receive bytes; None if none are available or the buffer is empty, 0 at the end of the stream."""
         self._require_open()
         view = memoryview(buffer).cast("B") if len(buffer) else None
         if view is None:
@@ -91,7 +91,7 @@ class SimStream:
         return count
 
     def close(self) -> None:
-        """End the connection in both directions; closing twice is fine."""
+        """Close the connection in both directions; closing twice is allowed."""
         if self.closed:
             return
         if self._inbox or self.peer is None or self.failure is not None:
@@ -99,66 +99,66 @@ class SimStream:
         else:
             self.closed = True
             self._streams.note(self, "close")
-            self._launch(b"")
+            self._put_in_flight(b"")
 
     def abort(self) -> None:
-        """Close without sending what is on its way; the peer, if there is one, sees a reset."""
+        """Close and drop the bytes in flight; the peer, if there is one, sees a reset."""
         self.closed = True
-        self._flying.clear()
+        self._in_flight.clear()
         self._streams.note(self, "abort")
         if self.peer is not None and self.failure is None:
             self._streams.send_reset(self, self.peer)
 
     @property
     def finished(self) -> bool:
-        """Whether this end will never do anything again."""
-        return self.failure is not None or (self.closed and not self._flying)
+        """True if this end failed, or is closed with nothing in flight."""
+        return self.failure is not None or (self.closed and not self._in_flight)
 
-    def meet(self, peer: SimStream) -> None:
-        """The other end exists now."""
+    def set_peer(self, peer: SimStream) -> None:
+        """Connect this end to the other one, which the listener has made."""
         self.peer = peer
 
     def become_connected(self) -> None:
-        """The other end has answered: bytes may flow."""
+        """Allow sending, because the other end has answered."""
         self.connected = True
 
     def fail(self, code: int) -> None:
-        """Break this end, for ever."""
+        """Fail this end permanently."""
         if self.failure is None:
-            # OSError picks the right kind of ConnectionError by its number; a timeout is none, so it is wrapped.
+            # OSError selects the kind of ConnectionError by its errno; a timeout is not one, so wrap it.
             error = OSError(code, f"{self.local} to {self.remote}: {os.strerror(code)}")
             self.failure = error if isinstance(error, ConnectionError) else ConnectionError(code, error.strerror)
             self._inbox.clear()
-            self._flying.clear()
+            self._in_flight.clear()
             self._streams.note(self, f"broken: {os.strerror(code)}")
 
-    def pump(self) -> None:
-        """Move every piece whose time has come to the peer, unless a partition holds it."""
+    def deliver_due(self) -> None:
+        """Deliver every piece that is due, unless a partition holds it."""
         peer = self.peer
-        if peer is None or not self._flying or self.failure is not None:
+        if peer is None or not self._in_flight or self.failure is not None:
             return
         now_ns = self._links.clock.monotonic_ns()
         if self._links.cut(self.local, self.remote):
             self._stall(peer, now_ns)
             return
         self._stalled_since_ns = None
-        while self._flying and self._flying[0][0] <= now_ns:
-            _, piece = self._flying.popleft()
+        while self._in_flight and self._in_flight[0][0] <= now_ns:
+            _, piece = self._in_flight.popleft()
             self._deliver(peer, piece)
 
-    def _launch(self, piece: bytes) -> None:
+    def _put_in_flight(self, piece: bytes) -> None:
         link = self._links.get(self.local, self.remote)
         now_ns = self._links.clock.monotonic_ns()
         arrival_ns = now_ns + self._links.delay_ns(link)
         if self._links.happens(link.drop):
             arrival_ns += link.retransmit_ns
-        if self._flying:
-            arrival_ns = max(arrival_ns, self._flying[-1][0])
-        self._flying.append((arrival_ns, piece))
-        self._links.clock.at(arrival_ns, self.pump)
+        if self._in_flight:
+            arrival_ns = max(arrival_ns, self._in_flight[-1][0])
+        self._in_flight.append((arrival_ns, piece))
+        self._links.clock.at(arrival_ns, self.deliver_due)
 
     def _deliver(self, peer: SimStream, piece: bytes) -> None:
-        """Hand one piece to the peer, which answers with a reset if it is not there any more."""
+        """Deliver one piece to the peer, which answers with a reset if it is closed."""
         peer.connected = True
         if not piece:
             peer._ended = True
@@ -170,14 +170,14 @@ class SimStream:
             self._streams.note(self, f"{len(piece)}B arrive")
 
     def _stall(self, peer: SimStream, now_ns: int) -> None:
-        """Start the clock that ends in a reset, unless it runs already."""
+        """Start the timeout of a stalled stream, unless it is running."""
         if self._stalled_since_ns is None:
             self._stalled_since_ns = now_ns
             timeout_ns = self._links.get(self.local, self.remote).timeout_ns
-            self._links.clock.at(now_ns + timeout_ns, lambda: self._give_up(peer, now_ns))
+            self._links.clock.at(now_ns + timeout_ns, lambda: self._time_out_stall(peer, now_ns))
 
-    def _give_up(self, peer: SimStream, since_ns: int) -> None:
-        if self._stalled_since_ns == since_ns and self._flying:
+    def _time_out_stall(self, peer: SimStream, since_ns: int) -> None:
+        if self._stalled_since_ns == since_ns and self._in_flight:
             self.fail(errno.ETIMEDOUT)
             peer.fail(errno.ECONNRESET)
 
@@ -195,55 +195,55 @@ class SimListener:
         self._streams = streams
         self.host = host
         self.port = port
-        self._waiting: deque[SimStream] = deque()
+        self._backlog: deque[SimStream] = deque()
 
     @property
     def address(self) -> str:
-        """`host:port` really bound, also when port 0 was asked for."""
+        """The bound address as `host:port`, with the real port if port 0 was requested."""
         return format_address(self.host, self.port)
 
     def accept(self) -> SimStream | None:
-        """The next connection, or None if there is none now."""
-        return self._waiting.popleft() if self._waiting else None
+        """The next connection, or None."""
+        return self._backlog.popleft() if self._backlog else None
 
     def close(self) -> None:
-        """Stop listening; accepted connections go on, those not accepted are reset."""
+        """Stop listening; accepted connections stay open, the others are reset."""
         self._streams.stop_listening(self)
-        while self._waiting:
-            self._waiting.popleft().abort()
+        while self._backlog:
+            self._backlog.popleft().abort()
 
     @property
     def full(self) -> bool:
-        """Whether the backlog takes no more connections."""
-        return len(self._waiting) >= LISTEN_BACKLOG
+        """True if the backlog is full."""
+        return len(self._backlog) >= LISTEN_BACKLOG
 
     def offer(self, stream: SimStream) -> None:
         """Queue a new connection for `accept`."""
-        self._waiting.append(stream)
+        self._backlog.append(stream)
 
 
 class SimNetwork:
-    """The network as one host sees it. Made by `SimNet.host`."""
+    """The network of one host. Made by `SimNet.host`."""
 
     def __init__(self, streams: SimStreams, name: str) -> None:
         self._streams = streams
         self.name = name
 
     def listen(self, address: str) -> SimListener:
-        """Bind and listen; port 0 picks a free one. `OSError` if the address is taken or not of this host."""
+        """Bind and listen; port 0 picks a free one. `OSError` if the address is in use or belongs to another host."""
         host, port = parse_address(address)
         if host != self.name:
             raise OSError(errno.EADDRNOTAVAIL, f"cannot listen on {address}: this host is {self.name}")
         return self._streams.listen(host, port)
 
     def connect(self, address: str) -> SimStream:
-        """Start a connection; a refused or lost one shows as `ConnectionError` from `send` or `receive_into`."""
+        """Start a connection; if it fails, `send` and `receive_into` raise `ConnectionError`."""
         host, port = parse_address(address)
         return self._streams.connect(self.name, host, port)
 
 
 class SimStreams:
-    """Every listener and stream of one simulated network."""
+    """All listeners and streams of one simulated network."""
 
     def __init__(self, links: SimLinks) -> None:
         self.links = links
@@ -251,43 +251,43 @@ class SimStreams:
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._streams: list[SimStream] = []
         self._opened = 0
-        links.on_change(self._pump_all)
+        links.on_change(self._deliver_all_due)
 
     def network(self, name: str) -> SimNetwork:
         """The network of one host."""
         return self._networks.setdefault(name, SimNetwork(self, name))
 
     def listen(self, host: str, port: int) -> SimListener:
-        """Bind a port, or a free one for port 0."""
+        """Bind a port; port 0 picks a free one."""
         if port == 0:
             port = next(free for free in itertools.count(_FIRST_FREE_PORT) if (host, free) not in self._listeners)
         if (host, port) in self._listeners:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {format_address(host, port)}: the port is taken")
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {format_address(host, port)}: the port is in use")
         listener = SimListener(self, host, port)
         self._listeners[host, port] = listener
         self.links.note(f"listen {listener.address}")
         return listener
 
     def stop_listening(self, listener: SimListener) -> None:
-        """Free the port, if it is still this listener's."""
+        """Free the port, if this listener still has it."""
         if self._listeners.get((listener.host, listener.port)) is listener:
             del self._listeners[listener.host, listener.port]
 
     def connect(self, source: str, host: str, port: int) -> SimStream:
-        """Start a connection: the first packet arrives after the delay of the link."""
+        """Start a connection; its first packet arrives after the delay of the link."""
         self._streams = [stream for stream in self._streams if not stream.finished]
         client = self._open(source, host)
         link = self.links.get(source, host)
         give_up_ns = self.links.clock.monotonic_ns() + link.timeout_ns
-        self._after_delay(source, host, lambda: self._knock(client, port, give_up_ns))
+        self._after_delay(source, host, lambda: self._arrive_connect(client, port, give_up_ns))
         return client
 
     def send_reset(self, origin: SimStream, victim: SimStream) -> None:
-        """Let `origin` tell `victim` that the connection is gone; a partition swallows that."""
+        """Send a reset from `origin` to `victim`; a partition drops it."""
         self._after_delay(origin.local, victim.local, lambda: self._arrive_reset(origin, victim))
 
     def reset(self, one: str, other: str) -> int:
-        """Break every stream between two hosts now; return how many connections that were."""
+        """Reset every stream between two hosts now; return the number of connections."""
         broken = 0
         for stream in self._streams:
             if {stream.local, stream.remote} == {one, other} and stream.failure is None:
@@ -298,7 +298,7 @@ class SimStreams:
         return broken
 
     def kill(self, name: str, *, silent: bool) -> None:
-        """End every listener and stream of one host."""
+        """Close every listener and stream of one host; `silent` sends no resets."""
         for listener in [listener for listener in self._listeners.values() if listener.host == name]:
             self.stop_listening(listener)
         for stream in [stream for stream in self._streams if stream.local == name and stream.failure is None]:
@@ -320,8 +320,8 @@ class SimStreams:
         self.note(stream, "opens")
         return stream
 
-    def _knock(self, client: SimStream, port: int, give_up_ns: int) -> None:
-        """The first packet of a connection arrives, or is lost in a partition and sent again."""
+    def _arrive_connect(self, client: SimStream, port: int, give_up_ns: int) -> None:
+        """Handle the first packet of a connection; a partition drops it, and it is sent again later."""
         if client.finished:
             return
         clock = self.links.clock
@@ -330,16 +330,16 @@ class SimStreams:
             if clock.monotonic_ns() >= give_up_ns:
                 client.fail(errno.ETIMEDOUT)
             else:
-                again_ns = clock.monotonic_ns() + link.retransmit_ns
-                clock.at(again_ns, lambda: self._knock(client, port, give_up_ns))
+                retry_ns = clock.monotonic_ns() + link.retransmit_ns
+                clock.at(retry_ns, lambda: self._arrive_connect(client, port, give_up_ns))
             return
         listener = self._listeners.get((client.remote, port))
         if listener is None or listener.full:
             self._after_delay(client.remote, client.local, lambda: client.fail(errno.ECONNREFUSED))
             return
         server = self._open(client.remote, client.local)
-        server.meet(client)
-        client.meet(server)
+        server.set_peer(client)
+        client.set_peer(server)
         server.connected = True
         listener.offer(server)
         self._after_delay(client.remote, client.local, client.become_connected)
@@ -349,7 +349,7 @@ class SimStreams:
             victim.fail(errno.ECONNRESET)
 
     def _time_out(self, stream: SimStream) -> None:
-        """Break a stream whose peer fell silent, after the time it takes to notice."""
+        """Fail a stream whose peer is gone, after the timeout of the link."""
         clock = self.links.clock
         timeout_ns = self.links.get(stream.local, stream.remote).timeout_ns
         clock.at(clock.monotonic_ns() + timeout_ns, lambda: stream.fail(errno.ETIMEDOUT))
@@ -358,6 +358,6 @@ class SimStreams:
         delay_ns = self.links.delay_ns(self.links.get(source, target))
         self.links.clock.at(self.links.clock.monotonic_ns() + delay_ns, callback)
 
-    def _pump_all(self) -> None:
+    def _deliver_all_due(self) -> None:
         for stream in list(self._streams):
-            stream.pump()
+            stream.deliver_due()

@@ -1,5 +1,6 @@
-"""Batches of simulated publishers: what is in one follows from who sent it and its number, so that a repetition is the
-same batch whoever makes it.
+"""Batches of simulated publishers.
+
+The content of a batch follows from its client and client seq, so a resent batch is always the same.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ class Batch:
     order: int
     level: int
     records: int
-    size: int  #: of each record
-    is_forged: bool = False  #: another content under the same number
+    size: int  #: bytes of each record
+    is_forged: bool = False  #: different content under the same client seq
 
     @cached_property
     def block(self) -> bytes:
-        """Its records."""
-        said = f"{self.client:x}/{self.client_seq}{'!' if self.is_forged else ''}/".encode()
-        return encode_block(Record(1, said + bytes([number]) * self.size) for number in range(self.records))
+        """The encoded records."""
+        prefix = f"{self.client:x}/{self.client_seq}{'!' if self.is_forged else ''}/".encode()
+        return encode_block(Record(1, prefix + bytes([number]) * self.size) for number in range(self.records))
 
     @cached_property
     def crc(self) -> int:
-        """What stands for its content."""
+        """The checksum that identifies its content."""
         return checksum(self.block)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A batch on its way to a broker, in one session."""
+    """A batch in flight to a broker, in one session."""
 
     batch: Batch
     epoch: int
@@ -51,7 +52,7 @@ class Frame:
 
     @classmethod
     def of(cls, batch: Batch, epoch: int, broker: int) -> Frame:
-        """The bytes of a batch as a session sends it."""
+        """Encode a batch as a session sends it."""
         header = batch_header(
             batch.block,
             topic_id=TopicId(batch.topic),

@@ -1,13 +1,12 @@
-"""Looks at the fabric of a pod after each step that somebody took in it, and writes down what has happened.
+"""Record the history of a pod by comparing its fabric before and after each step.
 
-Roles know nothing of it. What a step did is what is different afterwards: slots that were claimed or have their token,
-cursors that went on, entries with a token, counts that grew. One step is one role's, so the order of events inside it
-is that in which its role does things.
+Roles know nothing of it. The events of a step are the differences that it made: claimed and published slots, advanced
+cursors, entries with a token, increased counts. A step belongs to one role, so the events of a step are recorded in the
+order in which that role works.
 
-A slot that was abandoned is told of as one of content 0. One without a token that a collector has
-passed was given up.
+An abandoned slot is recorded with content 0. A slot without a token that a collector has passed was given up.
 
-A power loss takes the fabric: `attach` begins with another one.
+A power loss destroys the fabric; `attach` starts with a new one.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ _STRONG = 5
 
 
 class PodObserver:
-    """Writes the history of one pod."""
+    """Records the history of one pod."""
 
     def __init__(self, history: History, order_of: Callable[[int], int], on_control: Callable[[int], None]) -> None:
-        """`order_of` knows the order of a topic; `on_control` is called when a CONTROL is committed."""
+        """`order_of` returns the order of a topic; `on_control` is called when a CONTROL entry is committed."""
         self.history = history
         self.record = history.record
         self._order_of = order_of
         self._on_control = on_control
 
     def attach(self, fabric: FabricArrays) -> None:
-        """Look at this fabric from now on."""
+        """Observe this fabric from now on."""
         brokers = len(fabric.pbr)
         self._fabric = fabric
         self._slots = len(fabric.pbr[0])
@@ -46,7 +45,7 @@ class PodObserver:
         self._claimed = [0] * brokers
         self._cursors = [0] * brokers
         self._completed = [0] * brokers
-        #: Slots that are claimed and have no token.
+        #: Slots that are claimed but not published.
         self._open: list[list[int]] = [[] for _ in range(brokers)]
         self._blocks: dict[tuple[int, int], int] = {}
         self.committed = self.reserved = int(fabric.control["committed"][0])
@@ -55,8 +54,8 @@ class PodObserver:
 
     # --- brokers -------------------------------------------------------------------------------------------------
 
-    def look_at_broker(self, broker: int) -> None:
-        """What a broker claimed and published."""
+    def observe_broker(self, broker: int) -> None:
+        """Record the slots that a broker claimed and published."""
         claimed = int(self._fabric.tail_words[broker][records.TAIL_CLAIMED])
         for index in range(self._claimed[broker], claimed):
             self.record(events.Claimed(broker, broker, index))
@@ -88,7 +87,7 @@ class PodObserver:
         return 2 if order == _STRONG else order
 
     def _block(self, broker: int, index: int) -> int:
-        """What the bytes of a slot are now."""
+        """The checksum of the bytes of a slot."""
         entry = self._fabric.pbr[broker][index % self._slots]
         if int(entry["flags"]) & records.FLAG_NOP:
             return 0
@@ -98,27 +97,27 @@ class PodObserver:
 
     # --- the sequencer -------------------------------------------------------------------------------------------
 
-    def look_at_cursor(self, broker: int, cursor: int) -> None:
-        """What a collector took of a ring."""
+    def observe_cursor(self, broker: int, cursor: int) -> None:
+        """Record the slots that a collector collected or gave up."""
         for index in range(self._cursors[broker], cursor):
             if index in self._open[broker]:
                 self.record(events.GivenUp(broker, index))
                 continue
-            # What was ordered before a restart is passed over, and may be free by then.
+            # A slot that was ordered before a restart is skipped, and may be free by then.
             is_free = index < int(self._fabric.completion_words[broker][records.COMPLETION_COMPLETED])
             block = self._blocks[broker, index] if is_free else self._block(broker, index)
             self.record(events.Collected(broker, index, block))
         self._cursors[broker] = cursor
 
-    def look_at_entries(self, reserved: int) -> None:
-        """What a worker wrote."""
+    def observe_entries(self, reserved: int) -> None:
+        """Record the entries that the workers wrote."""
         for position in range(self.reserved, reserved):
             entry = self._fabric.goi[position & self._mask]
             if int(entry["token"]) == position + 1:
-                self._ordered(position, *entry.tolist())
+                self._record_ordered(position, *entry.tolist())
         self.reserved = max(self.reserved, reserved)
 
-    def _ordered(
+    def _record_ordered(
         self,
         position: int,
         _token: int,
@@ -137,16 +136,16 @@ class PodObserver:
     ) -> None:
         kind = kind_of(flags)
         if broker == records.NO_BROKER:
-            lost = count if kind is EntryKind.SKIP else 0
-            told = (client, client_seq) if kind is EntryKind.SKIP else (0, 0)
-            self.record(events.Ordered(position, term, kind, None, None, *told, 0, _STRONG, 0, lost))
+            skip_count = count if kind is EntryKind.SKIP else 0
+            skipped = (client, client_seq) if kind is EntryKind.SKIP else (0, 0)
+            self.record(events.Ordered(position, term, kind, None, None, *skipped, 0, _STRONG, 0, skip_count))
             return
         epoch = int(self._fabric.pbr[broker][index % self._slots]["session_epoch"])
         order = self._order(topic, flags)
         self.record(events.Ordered(position, term, kind, broker, index, client, client_seq, epoch, order, crc))
 
-    def look_at_commits(self) -> None:
-        """What the frontier passed."""
+    def observe_commits(self) -> None:
+        """Record the entries that the frontier committed."""
         committed = int(self._fabric.control["committed"][0])
         for position in range(self.committed, committed):
             entry, side = self._fabric.goi[position & self._mask], self._fabric.side[position & self._mask]
@@ -157,10 +156,10 @@ class PodObserver:
             if kind is EntryKind.CONTROL:
                 self._on_control(position)
         self.committed = committed
-        self.look_at_durable()
+        self.observe_durable()
 
-    def look_at_durable(self) -> None:
-        """What the replica has, what is durable, and what is free again."""
+    def observe_durable(self) -> None:
+        """Record changes of the replica's position, the durable position, and the completed slots."""
         fabric = self._fabric
         replica = int(fabric.replica_vector[0]["durable"])
         if replica > self._replica:
@@ -179,8 +178,8 @@ class PodObserver:
     # --- recovery ------------------------------------------------------------------------------------------------
 
     def recover(self, term: int, start: int) -> None:
-        """A sequencer goes on in the same fabric, in a new term, from `start` on."""
-        self.look_at_commits()
+        """Record that a sequencer continues in the same fabric, in a new term, from `start` on."""
+        self.observe_commits()
         self.record(events.TermGranted(term, start))
         self.record(events.Recovered(True, start, start))
         self.reserved = start
@@ -190,7 +189,7 @@ class PodObserver:
 
 
 def kind_of(flags: int) -> EntryKind:
-    """What an entry with these flags is."""
+    """The kind of an entry with these flags."""
     if flags & records.FLAG_NOP:
         return EntryKind.NOP
     if flags & records.FLAG_SKIP:

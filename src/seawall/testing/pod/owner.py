@@ -1,9 +1,9 @@
-"""The store beside a simulated pod: it follows the order, makes the changes that were ordered, and knows the clients.
+"""The store of a simulated pod: applies the order, executes ordered changes, and keeps the client rows.
 
-It is the owner of the sequencer (`pod_sequencer.RecoveryOwner`), and outlives it: a sequencer that starts in the same
-fabric asks it what the controls before it have done. It ends with the power only.
+It is the owner of the sequencer (`pod_sequencer.RecoveryOwner`) and outlives it: a sequencer that starts in the same
+fabric asks it for the effects of earlier CONTROL entries. Only a power loss ends it.
 
-A change waits by the position of its CONTROL entry. One whose entry was lost with a sequencer is told so, and may be
+A change waits under the position of its CONTROL entry. If the entry was lost with a sequencer, the change may be
 ordered again.
 """
 
@@ -25,33 +25,33 @@ from seawall.sequencer.frontier import TopicNumbers
 from seawall.sequencer.pod_sequencer import OpenedSession
 from seawall.testing.machine.clock import SimClock
 
-__all__ = ["Change", "PodOwner", "kept_of"]
+__all__ = ["Change", "PodOwner", "kept_position"]
 
 REPLICA = 0
 
 
-def kept_of(store: Store) -> Position:
-    """Positions below it were in the log when a store was opened, after an end that was not clean."""
+def kept_position(store: Store) -> Position:
+    """The end of the positions that a store found in its log when it was opened after a crash."""
     return Position(max(0, (store.controls.began_at or 0) - POSITION_JUMP))
 
 
 @dataclass(slots=True)
 class Change:
-    """One change that somebody asked for: what it does to the store, and who is told."""
+    """One requested change: its effect on the store, and a callback with its success."""
 
     text: str
-    make: Callable[[Store], None]
-    told: Callable[[bool], None]
-    topic_id: TopicId | None = None  #: whose change it is, for the order
+    execute: Callable[[Store], None]
+    on_done: Callable[[bool], None]
+    topic_id: TopicId | None = None  #: the topic that it changes, for the order
     session: OpenedSession | None = None
     after_gap_ns: int = 0
-    next_expected: int = 0  #: of the session's client, once it is ordered
-    creates: TopicNumbers | None = None  #: known once it is made
+    next_expected: int = 0  #: next expected seq of the client, once the session is ordered
+    creates: TopicNumbers | None = None  #: set by its execution
     deletes: TopicId | None = None
 
 
 class PodOwner:
-    """The store, its follower, and the changes that are ordered."""
+    """The store, its applier, and the ordered changes."""
 
     def __init__(self, store: Store, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
         self.store = store
@@ -59,17 +59,17 @@ class PodOwner:
         self.frontier = store.parts.writer.frontier
         self._fabric = fabric
         self._clock = clock
-        #: Changes by the position of their entry: to be made, and made.
+        #: Changes by the position of their entry: ordered, and executed.
         self.changes: dict[int, Change] = {}
-        self.made: dict[int, Change] = {}
+        self.executed: dict[int, Change] = {}
         self._rows = StoredClientRows(store.sessions)
-        #: For the sequencer: rows of clients that no worker has.
+        #: For the sequencer: client rows that no worker has in memory.
         self.load, self.save = self._rows.load, self._rows.save
 
     # --- the replica ---------------------------------------------------------------------------------------------
 
-    def follow(self) -> int:
-        """Bring what is committed to the log, as much as one commit holds; how many entries."""
+    def apply_committed(self) -> int:
+        """Write committed entries to the log, as many as fit one commit; return their number."""
         fabric, first = self._fabric, self.applier.next_position
         self.note_term()
         committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
@@ -77,13 +77,13 @@ class PodOwner:
         return self.applier.follow(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
 
     def note_term(self) -> None:
-        """Log the term that entries have now, if it is a new one."""
+        """Log the current term, if it is new."""
         term = load_acquire_u64(self._fabric.control_words, records.CONTROL_TERM)
         if term > self.applier.term:
             self.applier.begin_term(Term(term))
 
-    def tell(self) -> None:
-        """Say how much is on disk."""
+    def report_durable(self) -> None:
+        """Publish the durable position of the replica in the fabric."""
         vector = self._fabric.replica_words[REPLICA]
         store_release_u64(vector, records.REPLICA_DURABLE, self.applier.next_position)
         if self.applier.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
@@ -92,37 +92,37 @@ class PodOwner:
     # --- the owner of the sequencer ------------------------------------------------------------------------------
 
     def execute(self, position: Position) -> None:
-        """Make the change at a position; if that was done before the sequencer ended, only the frontier hears of it."""
+        """Execute the change at a position; after a restart, repeat only its effect on the frontier."""
         if position < self.applier.next_position:
             self.repeat_for_topics(position)
             self.frontier.number_control(self._clock.wall_ns())
             return
-        while self.follow():
+        while self.apply_committed():
             pass
         change = self.changes.pop(position, None)
         if change is not None:
-            self.made[position] = change
+            self.executed[position] = change
         with self.applier.at(position):
             if change is not None:
-                self._make(change)
-        self.tell()
+                self._execute(change)
+        self.report_durable()
 
-    def _make(self, change: Change) -> None:
+    def _execute(self, change: Change) -> None:
         try:
-            change.make(self.store)
+            change.execute(self.store)
         except SeawallError:
             change.deletes = change.creates = change.session = None
-            change.told(False)
+            change.on_done(False)
         else:
-            change.told(True)
+            change.on_done(True)
 
     def raise_ceilings(self) -> None:
-        """Make higher ceilings durable."""
+        """Raise the seq ceilings and make them durable."""
         self.applier.ensure_ceilings()
 
     def repeat_for_topics(self, position: Position) -> None:
-        """Change the topics of the frontier as the control at a position did."""
-        change = self.made.get(position)
+        """Repeat the effect of the CONTROL entry at a position on the topics of the frontier."""
+        change = self.executed.get(position)
         if change is None:
             return
         if change.creates is not None:
@@ -131,15 +131,15 @@ class PodOwner:
             self.frontier.remove_topic(change.deletes)
 
     def opened_at(self, position: Position) -> OpenedSession | None:
-        """The session that the control at a position opened."""
-        change = self.made.get(position)
+        """The session that the CONTROL entry at a position opened, or None."""
+        change = self.executed.get(position)
         return None if change is None else change.session
 
     def offset_after(self, topic_id: TopicId, _position: Position) -> Offset:
-        """Behind the last batch of a topic that is durable."""
+        """The end offset of the durable batches of a topic."""
         topic = self.store.catalog.find(topic_id)
         return Offset(0) if topic is None else topic.end_offset
 
     def forget_changes(self, start: int) -> list[Change]:
-        """Take back the changes whose entries a new sequencer did not find."""
+        """Remove and return the changes whose entries a new sequencer did not find."""
         return [self.changes.pop(position) for position in sorted(self.changes) if position >= start]

@@ -1,7 +1,8 @@
-"""Readers of a simulated pod: of the order itself, by position or of one topic, and of a topic of the store by seq.
+"""Readers of a simulated pod: of the global order, by position or for one topic, and of a stored topic by seq.
 
-A reader of the order looks at entries in the fabric, up to what is committed or durable. One that was overtaken, or
-whose fabric is gone, starts anew where the order is, as another reader. A reader of the store goes on over everything.
+A reader of the order reads entries in the fabric, up to the committed or durable position. After the ring has overtaken
+it, or after the loss of its fabric, it restarts at the committed position, as another reader. A reader of the store
+continues after every crash.
 """
 
 from __future__ import annotations
@@ -23,69 +24,69 @@ from seawall.wire.format.frames import checksum
 __all__ = ["OrderReader", "StoreReader"]
 
 
-#: What workers may have under way at once is within this part of the ring of entries.
+#: Workers overwrite at most this fraction (1/n) of the ring of entries at once.
 _LATE_PART = 4
 
 
 @dataclass
 class OrderReader:
-    """Reads entries of the fabric; with a topic, those of it alone."""
+    """Reads entries in the fabric: all of them, or those of one topic."""
 
     pod: SimPod
     number: int
     mode: ReadMode
     topic: int = 0
     position: int = -1
-    life: int = -1
-    renewals: int = 0
+    power_losses: int = -1
+    restarts: int = 0
 
     @property
     def by(self) -> ReadBy:
-        """What it counts in."""
+        """The numbers that it follows."""
         return ReadBy.TOPIC if self.topic else ReadBy.POSITION
 
     def step(self, most: int = 1_000) -> None:
-        """Read what there is."""
+        """Read the available entries."""
         fabric = self.pod.fabric
         committed = int(fabric.control["committed"][0])
-        if self.life != self.pod.power_losses:
-            self._begin(committed)
+        if self.power_losses != self.pod.power_losses:
+            self._restart(committed)
         limit = committed if self.mode is ReadMode.ORDERED else int(fabric.control["durable"][0])
         for position in range(self.position, min(limit, self.position + most)):
             entry = fabric.goi[position % len(fabric.goi)]
-            # Near the end of a lap an entry may be half written over, and so it stays if the sequencer ends there.
+            # An entry of the previous lap may be partly overwritten, and stays so if the sequencer crashes.
             is_late = position + len(fabric.goi) - len(fabric.goi) // _LATE_PART < committed
             if is_late or int(entry["token"]) != position + 1:
-                self._begin(committed)
+                self._restart(committed)
                 return
-            self._see(position)
+            self._record_entry(position)
             self.position = position + 1
 
-    def _begin(self, position: int) -> None:
-        self.life = self.pod.power_losses
+    def _restart(self, position: int) -> None:
+        self.power_losses = self.pod.power_losses
         self.position = position
-        self.renewals += 1
+        self.restarts += 1
 
-    def _see(self, position: int) -> None:
+    def _record_entry(self, position: int) -> None:
         fabric, record = self.pod.fabric, self.pod.history.record
-        place = position % len(fabric.goi)
-        entry, side = fabric.goi[place], fabric.side[place]
+        slot = position % len(fabric.goi)
+        entry, side = fabric.goi[slot], fabric.side[slot]
         topic, count = int(entry["topic_id"]), int(entry["record_count"])
         if self.topic not in (0, topic):
             return
         client, client_seq = int(entry["client_id"]), int(entry["client_seq"])
-        reader = self.number * 1_000 + self.renewals
+        reader = self.number * 1_000 + self.restarts
         kind = kind_of(int(entry["flags"]))
         if kind is EntryKind.SKIP:
             record(events.SkipSeen(reader, self.by, self.mode, position, client, client_seq, count))
         elif kind is EntryKind.BATCH and int(side["status"]) == AckStatus.OK:
-            numbers = (position, topic, int(side["base_seq"]), count, client, client_seq, self._block(place))
+            numbers = (position, topic, int(side["base_seq"]), count, client, client_seq, self._block(slot))
             record(events.BatchSeen(reader, self.by, self.mode, *numbers))
 
-    def _block(self, place: int) -> int:
-        """What the bytes are, as long as they are there; else what the entry says of them."""
+    def _block(self, slot: int) -> int:
+        """The checksum of the batch in the BLog; that of the entry if the bytes may have been reused."""
         fabric = self.pod.fabric
-        entry = fabric.goi[place]
+        entry = fabric.goi[slot]
         broker = int(entry["broker"])
         if int(entry["pbr_index"]) < int(fabric.completion_words[broker][records.COMPLETION_COMPLETED]):
             return int(entry["block_crc"])
@@ -96,38 +97,38 @@ class OrderReader:
 
 @dataclass
 class StoreReader:
-    """Reads a topic of the store by seq, up to what is durable."""
+    """Reads a topic of the store by seq, up to the durable position."""
 
     pod: SimPod
     number: int
     topic: int
     next_seq: int = 1
     position: int = -1
-    #: Records below it were removed by somebody.
-    removed_below: int = 1
+    #: Records below this seq were deleted.
+    deleted_below: int = 1
 
     def step(self) -> None:
-        """Read what there is."""
+        """Read the available entries."""
         topic = self.pod.store.catalog.find(TopicId(self.topic))
         if topic is None:
             return
         durable = int(self.pod.fabric.control["durable"][0])
         for item in self.pod.store.queries.read(topic.name, Seq(self.next_seq), size_max=64 * KIB):
             if isinstance(item, StoredSkip):
-                self._see_skip(item.skip, durable)
+                self._record_skip(item.skip, durable)
                 continue
             if not isinstance(item, StoredBatch):
-                self._pass_removed(item.first_seq)
+                self._report_deleted(item.first_seq)
                 self.pod.history.record(events.GapSeen(self.number, self.topic, item.first_seq, item.last_seq))
                 self.next_seq = item.last_seq + 1
                 continue
             if item.position >= durable:
                 return
-            self._pass_removed(item.base_seq)
-            self._see(item)
+            self._report_deleted(item.base_seq)
+            self._record_batch(item)
 
-    def _see_skip(self, skip: Skip, durable: int) -> None:
-        """A SKIP ahead of a batch that may not be read yet is told again with it: once is enough."""
+    def _record_skip(self, skip: Skip, durable: int) -> None:
+        """Record a SKIP once: the store returns it again with a batch that was not durable yet."""
         if self.position < skip.position < durable:
             self.position = skip.position
             self.pod.history.record(
@@ -137,14 +138,14 @@ class StoreReader:
                 )
             )
 
-    def _pass_removed(self, first_seq: int) -> None:
-        """What was removed is passed over in silence: say it for the reader, if it is just that."""
-        last = min(first_seq, self.removed_below) - 1
+    def _report_deleted(self, first_seq: int) -> None:
+        """Record a gap for deleted records, which the store skips without reporting them."""
+        last = min(first_seq, self.deleted_below) - 1
         if self.next_seq <= last:
             self.pod.history.record(events.GapSeen(self.number, self.topic, self.next_seq, last))
             self.next_seq = last + 1
 
-    def _see(self, item: StoredBatch) -> None:
+    def _record_batch(self, item: StoredBatch) -> None:
         header = item.header
         numbers = (item.position, self.topic, item.base_seq, item.record_count)
         identity = (header.client_id, header.client_seq, checksum(bytes(item.block)))

@@ -1,10 +1,10 @@
-"""A run of a simulated pod that a seed decides: who steps next, what is sent, what goes wrong.
+"""Run a simulated pod by seeded choices: which role steps next, what is published, which faults happen.
 
-    outcome = run(seed)                # OrderingViolationError if a promise was broken
-    outcome.history.render()
+    finished = run(seed)               # raises OrderingViolationError if a guarantee was violated
+    finished.pod.history.render()
 
-The first part of a run has faults; then they stop, everything that is under way comes to its end, and the history is
-judged by every checker. The same seed is the same run.
+The first part of a run has faults. Then the faults stop, all work in flight completes, and every checker checks the
+history. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from seawall.testing.checkers.order_events import ReadMode
 from seawall.testing.checkers.ordering_checkers import check_all
 from seawall.testing.pod.batches import Frame
 from seawall.testing.pod.broker import Answer
-from seawall.testing.pod.clients import SYNTHETIC, Lone, Network, NetworkFaults, Publisher
+from seawall.testing.pod.clients import SYNTHETIC, Network, NetworkFaults, Publisher, SessionlessPublishers
 from seawall.testing.pod.owner import Change
 from seawall.testing.pod.readers import OrderReader, StoreReader
 from seawall.testing.pod.world import MILLISECOND_NS, PodPlan, SimPod
 from seawall.topics.config import Order
 
-__all__ = ["PodRun", "plan_of", "run"]
+__all__ = ["PodRun", "random_plan", "run"]
 
 _SETTLE_ROUNDS = 1_000
 _TOPICS = {
@@ -40,10 +40,10 @@ _TOPICS = {
 }
 
 
-def plan_of(chance: Random) -> PodPlan:
-    """A pod of any mode, with small limits."""
+def random_plan(chance: Random) -> PodPlan:
+    """Choose the parameters of a pod: any mode, with small limits."""
     mode = chance.choice(tuple(SequencerMode))
-    is_many = mode is SequencerMode.SCATTER_GATHER
+    has_many = mode is SequencerMode.SCATTER_GATHER
     ordering = OrderSettings(
         drain_refs=chance.choice((2, 8, 64)),
         hold_max=chance.choice((4, 16)),
@@ -54,8 +54,8 @@ def plan_of(chance: Random) -> PodPlan:
     )
     sequencing = SequencerSettings(
         mode=mode,
-        collectors=chance.randint(1, 2) if is_many else 1,
-        workers=chance.randint(2, 3) if is_many else 1,
+        collectors=chance.randint(1, 2) if has_many else 1,
+        workers=chance.randint(2, 3) if has_many else 1,
         collecting=CollectorSettings(
             slots_per_ring=chance.choice((3, 64)), stuck_after_ns=chance.choice((2, 30)) * MILLISECOND_NS
         ),
@@ -69,7 +69,7 @@ def plan_of(chance: Random) -> PodPlan:
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """How likely things go wrong, in one step."""
+    """The probability of each fault, per step."""
 
     broker_crash: float = 0.0
     sequencer_crash: float = 0.0
@@ -81,7 +81,7 @@ class FaultRates:
 
     @classmethod
     def of(cls, chance: Random) -> FaultRates:
-        """Some of them, in some runs."""
+        """Choose the rates of a run; most runs have only some of the faults."""
         return cls(
             broker_crash=chance.choice((0.0, 0.003)),
             sequencer_crash=chance.choice((0.0, 0.004)),
@@ -93,17 +93,17 @@ class FaultRates:
 
 
 class PodRun:
-    """One run."""
+    """One seeded run of a pod."""
 
     def __init__(self, seed: int, steps: int = 800) -> None:
         self.chance = chance = Random(seed)
         self.steps = steps
-        self.pod = SimPod(seed, plan_of(chance))
+        self.pod = SimPod(seed, random_plan(chance))
         self.pod.create_topics(_TOPICS)
         self.pod.start()
-        self.troubles = FaultRates.of(chance)
+        self.fault_rates = FaultRates.of(chance)
         self.network = Network(self.pod, chance)
-        self.network.weather = NetworkFaults(
+        self.network.faults = NetworkFaults(
             chance.choice((0.0, 0.02, 0.1)), chance.choice((0.0, 0.05)), chance.choice((1, 4)) * MILLISECOND_NS
         )
         self.publishers = {
@@ -112,7 +112,7 @@ class PodRun:
             )
             for client, level, after_gap_ns in ((7, 2, 0), (8, 1, 5 * MILLISECOND_NS), (9, 2, 8 * MILLISECOND_NS))
         }
-        self.lone = Lone(self.network, 60 * MILLISECOND_NS)
+        self.sessionless = SessionlessPublishers(self.network, 60 * MILLISECOND_NS)
         topics = sorted(self.pod.orders)
         self.names: dict[int, str] = dict(zip(topics, _TOPICS, strict=True))
         modes = [(mode, topic) for mode in ReadMode for topic in (0, topics[-1])]
@@ -124,7 +124,7 @@ class PodRun:
         self.crash_in = 0
 
     def run(self) -> History:
-        """All of it; the history, which keeps every promise."""
+        """Run and settle the pod, check its history against all properties, and return it."""
         for publisher in self.publishers.values():
             publisher.open()
         for _ in range(self.steps):
@@ -136,7 +136,7 @@ class PodRun:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Time passes, somebody steps, something may go wrong."""
+        """Advance the clock, run one step of a role or client, and possibly cause a fault."""
         chance, pod = self.chance, self.pod
         pod.clock.advance(chance.randint(1, 400_000))
         draw = chance.random()
@@ -148,43 +148,43 @@ class PodRun:
             role = chance.choice(pod.roles)
             self._step(role.name, 0, lambda _: pod.step_role(role))
         elif draw < 0.94:
-            chance.choice((self._follow, pod.tell, pod.advance, pod.advance))()
+            chance.choice((self._step_replica, pod.report_durable, pod.advance, pod.advance))()
         else:
             self._read()
         self._restart_some()
-        self._go_wrong()
+        self._cause_faults()
 
     def _step(self, name: str, number: int, step: Callable[[int], object]) -> None:
-        """A step of somebody who is not paused; the power may go in it."""
+        """Run a step unless its role is paused; the power may be lost in it."""
         key = f"{name} {number}"
         if self.paused.get(key, 0) > self.pod.clock.monotonic_ns():
             return
-        if self.troubles.pause and self.chance.random() < self.troubles.pause:
+        if self.fault_rates.pause and self.chance.random() < self.fault_rates.pause:
             self.paused[key] = self.pod.clock.monotonic_ns() + self.chance.randint(1, 20) * MILLISECOND_NS
             return
         self._with_power(lambda: step(number))
 
     def _with_power(self, step: Callable[[], object]) -> bool:
-        """A step in which the power may go: whether it did not."""
+        """Run a step in which the power may be lost; False if it was."""
         if self.pod.with_power(step):
             return True
-        self._power_was_lost()
+        self._handle_power_loss()
         return False
 
     def _step_broker(self, number: int) -> None:
-        self.pod.step_broker(number, self._answer, slow_chance=self.troubles.slow_frame)
+        self.pod.step_broker(number, self._answer, slow_chance=self.fault_rates.slow_frame)
 
     def _answer(self, answer: Answer) -> None:
         client = answer.frame.batch.client
-        to = self.lone.take if client & SYNTHETIC else self.publishers[client].take
+        to = self.sessionless.handle_answer if client & SYNTHETIC else self.publishers[client].handle_answer
         self.network.answer(to, answer)
 
-    def _follow(self) -> None:
-        self._step("replica", 0, lambda _: self.pod.follow())
+    def _step_replica(self) -> None:
+        self._step("replica", 0, lambda _: self.pod.step_replica())
 
     def _read(self) -> None:
         self.chance.choice(self.order_readers).step()
-        # The first read of a topic puts its directory in order, which changes the disk: the power may go in it.
+        # The first read of a topic cleans up its directory, which changes the disk: the power may be lost in it.
         self._with_power(self.store_readers[self.chance.choice(sorted(self.store_readers))].step)
 
     def _publish(self) -> None:
@@ -192,7 +192,7 @@ class PodRun:
         topic = chance.choice(sorted(self.names))
         records, size = chance.randint(1, 3), chance.choice((10, 200, 2_000))
         if chance.random() < 0.2:
-            self.lone.send(topic, chance.choice((0, 1, 2)), records, size)
+            self.sessionless.send(topic, chance.choice((0, 1, 2)), records, size)
             return
         publisher = chance.choice([*self.publishers.values()])
         publisher.try_open()
@@ -206,33 +206,33 @@ class PodRun:
             publisher.send(client_seq, chance.randrange(self.pod.plan.brokers), epoch=publisher.old_epoch)
 
     def _session_topics(self) -> list[int]:
-        """Order 0 is answered on arrival, which a session could take for more than it is."""
+        """All topics except those of order 0, whose ack on arrival a session could take for a stored batch."""
         return [topic for topic in self.names if self.pod.orders[topic]]
 
-    # --- what goes wrong ------------------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------------------------
 
-    def _go_wrong(self) -> None:
-        chance, pod, troubles = self.chance, self.pod, self.troubles
-        if chance.random() < troubles.change:
-            self._change()
+    def _cause_faults(self) -> None:
+        chance, pod, rates = self.chance, self.pod, self.fault_rates
+        if chance.random() < rates.change:
+            self._request_change()
         if self.pending and chance.random() < 0.2:
             self._with_power(self._order_pending)
-        if chance.random() < troubles.forgery:
+        if chance.random() < rates.forgery:
             self._forge()
-        if chance.random() < troubles.broker_crash:
+        if chance.random() < rates.broker_crash:
             pod.crash_broker(chance.randrange(pod.plan.brokers))
         self.crash_in -= 1
-        if pod.sequencer is not None and (chance.random() < troubles.sequencer_crash or self.crash_in == 0):
+        if pod.sequencer is not None and (chance.random() < rates.sequencer_crash or self.crash_in == 0):
             roles = [role for role in pod.roles if not role.name.startswith("collector")]
             role = chance.choice([None, *roles])
             self._with_power(lambda: pod.crash_sequencer(role))
-        if chance.random() < troubles.power_loss:
+        if chance.random() < rates.power_loss:
             if chance.random() < 0.5:
                 pod.disk.crash_after(chance.randint(1, 12))
             else:
                 pod.lose_power(chance.choice(("none", "all", "random")))
-                self._power_was_lost()
-        self.lone.give_up()
+                self._handle_power_loss()
+        self.sessionless.give_up()
 
     def _restart_some(self) -> None:
         chance, pod = self.chance, self.pod
@@ -248,28 +248,28 @@ class PodRun:
     def _restart_sequencer(self) -> None:
         for change in self.pod.restart_sequencer():
             if change.session is not None:
-                self.publishers[change.session.client_id].lost_session()
+                self.publishers[change.session.client_id].drop_opening()
             else:
                 self.pending.append(change)
         for publisher in self.publishers.values():
             if publisher.after_gap_ns or not publisher.epoch:
                 publisher.open()
-        # Whoever crashed may crash again at once.
-        if self.troubles.sequencer_crash and self.chance.random() < 0.4:
+        # A restarted sequencer may crash again soon.
+        if self.fault_rates.sequencer_crash and self.chance.random() < 0.4:
             self.crash_in = self.chance.randint(1, 25)
 
-    def _power_was_lost(self) -> None:
-        self.network.life += 1
+    def _handle_power_loss(self) -> None:
+        self.network.generation += 1
         self.pending.clear()
-        self.lone.give_up(everybody=True)
+        self.sessionless.give_up(all_clients=True)
         for publisher in self.publishers.values():
-            publisher.lost_session()
+            publisher.drop_opening()
             publisher.open()
 
-    def _change(self) -> None:
-        """Somebody asks for a change."""
+    def _request_change(self) -> None:
+        """Request a random change."""
         chance, pod = self.chance, self.pod
-        kind = chance.choice(("session", "create", "delete", "remove", "remove"))
+        kind = chance.choice(("session", "create", "delete", "delete records", "delete records"))
         if kind == "session":
             chance.choice([*self.publishers.values()]).open()
         elif kind == "create" and self.created < 4:
@@ -279,8 +279,8 @@ class PodRun:
             if extra:
                 topic = chance.choice(extra)
                 self.pending.append(pod.delete_change(self.names.pop(topic), lambda _: None))
-        elif kind == "remove":
-            self._remove(chance.choice(sorted(_TOPICS)))
+        elif kind == "delete records":
+            self._delete_records(chance.choice(sorted(_TOPICS)))
 
     def _create(self) -> None:
         self.created += 1
@@ -293,55 +293,55 @@ class PodRun:
 
         self.pending.append(self.pod.create_change(name, self.chance.choice((Order.TOTAL, Order.CLIENT)), created))
 
-    def _remove(self, name: str) -> None:
+    def _delete_records(self, name: str) -> None:
         topic = self.pod.store.catalog.named(name)
         before = self.chance.randint(1, topic.next_seq)
         reader = self.store_readers[topic.topic_id]
 
-        # Whether or not somebody is told of it: the power may go in between.
-        reader.removed_below = max(reader.removed_below, before)
-        self.pending.append(self.pod.remove_change(name, before, lambda _: None))
+        # Set before the change is confirmed: the power may be lost in between.
+        reader.deleted_below = max(reader.deleted_below, before)
+        self.pending.append(self.pod.delete_records_change(name, before, lambda _: None))
 
     def _order_pending(self) -> None:
         if self.pod.order(self.pending[0]):
             self.pending.pop(0)
 
     def _forge(self) -> None:
-        """Somebody sends other bytes under a number that was answered for."""
+        """Send a batch with other bytes under an acknowledged client seq."""
         publisher = self.chance.choice([*self.publishers.values()])
-        answered = sorted(set(publisher.made) - set(publisher.outbox))
-        # While a session opens, what was answered for may have been lost with the power.
+        answered = sorted(set(publisher.batches) - set(publisher.outbox))
+        # While a session opens, acknowledged batches may have been lost in a power loss.
         if answered and publisher.epoch and publisher.opening is None and not publisher.is_waiting:
-            batch = replace(publisher.made[self.chance.choice(answered)], is_forged=True)
+            batch = replace(publisher.batches[self.chance.choice(answered)], is_forged=True)
             broker = self.chance.randrange(self.pod.plan.brokers)
             self.network.send(Frame.of(batch, publisher.epoch, broker))
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """No faults any more, until nothing is under way."""
-        self.troubles = FaultRates(change=0.0)
-        self.network.weather = NetworkFaults()
+        """Run without faults until nothing is in flight."""
+        self.fault_rates = FaultRates(change=0.0)
+        self.network.faults = NetworkFaults()
         self.paused.clear()
         self.pod.disk.clear_faults()
-        self._come_to_rest()
-        # A power loss may have been on its way until here, and reads may recover topics: then all of it once more.
+        self._run_until_quiet()
+        # A scheduled power loss may strike until here, also in reads that recover topics: then settle again.
         while not self._with_power(self._read_all):
-            self._come_to_rest()
+            self._run_until_quiet()
         self.pod.history.record(events.Settled())
 
-    def _come_to_rest(self) -> None:
+    def _run_until_quiet(self) -> None:
         for _ in range(_SETTLE_ROUNDS):
-            self._with_power(self._settle_round)  # a power loss may have been on its way
+            self._with_power(self._settle_round)  # a scheduled power loss may strike here
             if self._is_quiet():
                 break
 
     def _read_all(self) -> None:
         for _ in range(3):
-            for in_order in self.order_readers:
-                in_order.step()
-            for in_store in self.store_readers.values():
-                in_store.step()
+            for order_reader in self.order_readers:
+                order_reader.step()
+            for store_reader in self.store_readers.values():
+                store_reader.step()
 
     def _settle_round(self) -> None:
         pod = self.pod
@@ -358,7 +358,7 @@ class PodRun:
             now = pod.clock.monotonic_ns()
             if publisher.outbox and now - publisher.stuck_since > 200 * MILLISECOND_NS:
                 publisher.open()
-        self.lone.give_up()
+        self.sessionless.give_up()
         if self.pending:
             self._order_pending()
         for number in range(pod.plan.brokers):
@@ -366,9 +366,9 @@ class PodRun:
         for _ in range(4):
             if not sum(pod.step_role(role) for role in pod.roles):
                 break
-        while pod.follow():
+        while pod.step_replica():
             pass
-        pod.tell()
+        pod.report_durable()
         pod.advance()
         for reader in self.order_readers:
             reader.step()
@@ -376,7 +376,7 @@ class PodRun:
     def _is_quiet(self) -> bool:
         pod = self.pod
         sequencer = pod.sequencer
-        if sequencer is None or self.pending or self.lone.waiting:
+        if sequencer is None or self.pending or self.sessionless.waiting:
             return False
         if not all(publisher.is_done for publisher in self.publishers.values()):
             return False
@@ -389,7 +389,7 @@ class PodRun:
 
 
 def run(seed: int, steps: int = 800) -> PodRun:
-    """One run; `OrderingViolationError` if it broke a promise."""
-    made = PodRun(seed, steps)
-    made.run()
-    return made
+    """Run one seed; raises `OrderingViolationError` if a guarantee was violated."""
+    pod_run = PodRun(seed, steps)
+    pod_run.run()
+    return pod_run

@@ -1,8 +1,8 @@
-"""What a sequencer leaves that ends in the middle of a step: the last things it wrote are not there yet.
+"""Undo the last writes of a sequencer, to simulate a crash in the middle of a step.
 
-A worker writes its entries one after the other, each with its token last: from some entry on, the rest of its last
-stretch has the tokens of a lap before, or none. The frontier counts positions as committed before it tells brokers of
-them: from some position on they have no result.
+A worker writes its entries in sequence, each with its token last. After a crash, the entries of its last run have from
+some entry on the tokens of the previous lap, or none. The frontier counts positions as committed before it writes their
+results for the brokers. After a crash, the results are missing from some position on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["tear_entries", "tear_results"]
 
 
 def tear_entries(fabric: FabricArrays, chance: Random, written: range) -> None:
-    """Take away some of the entries that a worker has written last."""
+    """Remove some of the last entries of a worker."""
     entries = len(fabric.goi)
     for position in range(chance.choice(written), written.stop):
         before = position + 1 - entries
@@ -24,7 +24,7 @@ def tear_entries(fabric: FabricArrays, chance: Random, written: range) -> None:
 
 
 def tear_results(fabric: FabricArrays, chance: Random, first: int, end: int) -> None:
-    """Take away some of the results that the frontier has written last."""
+    """Remove some of the last results of the frontier."""
     if first == end:
         return
     for position in range(chance.randint(first, end - 1), end):

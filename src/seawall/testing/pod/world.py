@@ -1,18 +1,19 @@
-"""A whole pod in one thread: brokers, a sequencer in any mode, a replica and its store, over memory that can be lost.
+"""A simulated pod in one thread: brokers, a sequencer in any mode, a replica with its store, and crashes of each.
 
     pod = SimPod(seed, PodPlan())
     pod.create_topics({"plain": Order.TOTAL, "strong": Order.CLIENT})
-    pod.start()                        # a cold start; everything below is stepped by whoever has it
-    pod.step_broker(0) … pod.step_role(…) … pod.follow() … pod.advance()
+    pod.start()                        # a cold start; the caller then runs all steps
+    pod.step_broker(0, …) … pod.step_role(…) … pod.step_replica() … pod.advance()
     pod.crash_sequencer(); pod.restart_sequencer()
-    pod.lose_power()                   # disk and fabric; the pod is there again when this returns
+    pod.lose_power()                   # loses the fabric and unsynced data, then restarts the pod
     check_all(pod.history)
 
-Every step is looked at by a `PodObserver`, and a role has no part in that. Roles run as they do in a real pod; what is
-simulated is disk, clock, memory, and who runs when. Publishers and readers are in `pod_clients` and `pod_readers`.
+A `PodObserver` records every step; the roles do not know it. Roles run as in a real pod; disk, clock, memory and
+scheduling are simulated. Publishers and readers are in `clients.py` and `readers.py`.
 
-What ends with what: a sequencer's crash leaves fabric, brokers and store; a broker's crash leaves its ring; a power
-loss leaves what the disk has synced. A crash may come inside a step: what its role wrote last is then not there.
+Crashes: after a crash of the sequencer, the fabric, the brokers and the store remain; after a crash of a broker, its
+ring remains; after a power loss, only synced data remains. A crash may happen inside a step: then the last writes of
+the role are missing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from seawall.testing.machine.disk import SimDisk
 from seawall.testing.machine.faults import SimCrash
 from seawall.testing.pod.broker import Answer, PodBroker
 from seawall.testing.pod.observer import PodObserver
-from seawall.testing.pod.owner import REPLICA, Change, PodOwner, kept_of
+from seawall.testing.pod.owner import REPLICA, Change, PodOwner, kept_position
 from seawall.testing.pod.tearing import tear_entries, tear_results
 from seawall.topics.config import Order, TopicConfig
 
@@ -71,7 +72,7 @@ def _small_store() -> StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """How a pod is made: small, so that rings wrap and limits are met."""
+    """The parameters of a pod; small by default, so that rings wrap and limits are reached."""
 
     brokers: int = 3
     goi_entries: int = 128
@@ -84,13 +85,13 @@ class PodPlan:
 
     @property
     def layout(self) -> FabricLayout:
-        """The map of its fabric."""
+        """The layout of its fabric."""
         sizes = FabricSizes(self.brokers, self.goi_entries, self.pbr_entries, self.checkpoint_size, self.blog_size)
         return FabricLayout.of(sizes)
 
 
 class SimPod:
-    """One pod, from its first start on."""
+    """One pod, across its crashes and restarts."""
 
     fabric: FabricArrays
     owner: PodOwner
@@ -102,29 +103,29 @@ class SimPod:
         self.disk = SimDisk(seed)
         self.history = History(PodShape(plan.goi_entries, plan.pbr_entries, 1))
         self.orders: dict[int, int] = {}
-        self.observer = PodObserver(self.history, lambda topic: self.orders.get(topic, 2), self._controlled)
+        self.observer = PodObserver(self.history, lambda topic: self.orders.get(topic, 2), self._on_control_committed)
         self.sequencer: PodSequencer | None = None
         self.brokers: list[PodBroker | None] = []
-        #: How many times the power was lost, and the sequencer was replaced: what was said before may not hold.
+        #: Number of power losses, and of sequencer restarts.
         self.power_losses = 0
         self.restarts = 0
-        #: Sessions that are open, by client: epoch.
+        #: Epoch of the open session, by client.
         self.epochs: dict[int, int] = {}
         self._declared: dict[int, int] = {}
-        #: What each worker has written last.
+        #: The last positions that each worker has written.
         self._written: dict[str, range] = {}
         self.store = self._open_store()
 
-    # --- beginning ------------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------------
 
     def create_topics(self, topics: Mapping[str, Order]) -> None:
-        """Topics that are there before the pod is."""
+        """Create topics before the first start."""
         for name, order in topics.items():
             created = self.store.create_topic(name, _config(order))
             self.orders[created.topic_id] = int(order)
 
     def start(self) -> None:
-        """The first start, or one after a power loss."""
+        """Start the pod cold: for the first time, or after a power loss."""
         self.store.controls.begin_term()
         self.fabric = FabricArrays(memoryview(mmap.mmap(-1, self.plan.layout.size)), self.plan.layout)
         self.owner = PodOwner(self.store, self.fabric, self.clock, self.plan.blog_size)
@@ -137,8 +138,8 @@ class SimPod:
             self.history.record(events.ViewChanged(1, (REPLICA,)))
         self._declare_gaps()
         self.history.record(events.TermGranted(term, start))
-        self.history.record(events.Recovered(False, kept_of(self.store), start))
-        self._notify_clients()
+        self.history.record(events.Recovered(False, kept_position(self.store), start))
+        self._record_clients()
         self.observer.attach(self.fabric)
         self.brokers = [self._new_broker(number) for number in range(self.plan.brokers)]
 
@@ -148,7 +149,7 @@ class SimPod:
 
     def _new_broker(self, number: int) -> PodBroker:
         broker = PodBroker(self.fabric, number, self.chance, self.plan.upload_life_ms)
-        self.observer.look_at_broker(number)
+        self.observer.observe_broker(number)
         return broker
 
     def _declare_gaps(self) -> None:
@@ -159,13 +160,13 @@ class SimPod:
                     self.history.record(events.GapDeclared(topic.topic_id, first, gap.last_seq, gap.reason))
                     self._declared[topic.topic_id] = gap.last_seq
 
-    def _notify_clients(self) -> None:
-        """What is known of every client that has a session."""
+    def _record_clients(self) -> None:
+        """Record the restored state of every client with a session."""
         for client in sorted(self.epochs):
-            epoch, next_expected = self._known_of(ClientId(client))
+            epoch, next_expected = self._client_state(ClientId(client))
             self.history.record(events.ClientRestored(client, epoch, next_expected))
 
-    def _known_of(self, client: ClientId) -> tuple[int, int]:
+    def _client_state(self, client: ClientId) -> tuple[int, int]:
         assert self.sequencer is not None
         for worker in self.sequencer.workers:
             if client in worker.window:
@@ -180,62 +181,62 @@ class SimPod:
 
     @property
     def moment(self) -> Moment:
-        """Now."""
+        """The current time."""
         return Moment(self.clock.monotonic_ns(), self.clock.wall_ns())
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The roles of the sequencer, if there is one."""
+        """The roles of the sequencer; empty while it is down."""
         return () if self.sequencer is None else self.sequencer.roles
 
     def step_broker(self, number: int, send: Callable[[Answer], None], *, slow_chance: float = 0.0) -> None:
-        """A step of a broker, if it lives; its answers are sent after what it did was written down."""
+        """Run a step of a broker, if it is up; sends its answers after its events are recorded."""
         broker = self.brokers[number]
         answers: list[Answer] = []
         if broker is not None:
             broker.step(self.clock.monotonic_ns(), answers.append, slow_chance=slow_chance)
-            self.observer.look_at_broker(number)
+            self.observer.observe_broker(number)
             for answer in answers:
                 send(answer)
 
     def step_role(self, role: Role) -> int:
-        """A step of one role of the sequencer."""
+        """Run a step of one role of the sequencer."""
         assert self.sequencer is not None
         reserved = self.sequencer.frontier.reserved
         done = role.step(self.moment)
         if done or role.name == "frontier":
-            self.look()
+            self.observe()
         if self.sequencer.frontier.reserved > reserved:
             self._written[role.name] = range(reserved, self.sequencer.frontier.reserved)
         return done
 
-    def look(self) -> None:
-        """Write down what the sequencer did."""
+    def observe(self) -> None:
+        """Record the changes that the sequencer made."""
         assert self.sequencer is not None
         for broker in range(self.plan.brokers):
-            self.observer.look_at_cursor(broker, self.sequencer.cursor(broker))
-        self.observer.look_at_entries(self.sequencer.frontier.reserved)
-        self.observer.look_at_commits()
+            self.observer.observe_cursor(broker, self.sequencer.cursor(broker))
+        self.observer.observe_entries(self.sequencer.frontier.reserved)
+        self.observer.observe_commits()
 
-    def follow(self) -> int:
-        """A step of the replica; how many entries it took."""
-        return self.owner.follow()
+    def step_replica(self) -> int:
+        """Run a step of the replica; return the number of entries that it applied."""
+        return self.owner.apply_committed()
 
-    def tell(self) -> None:
-        """The replica says how far it has come."""
-        self.owner.tell()
-        self.observer.look_at_durable()
+    def report_durable(self) -> None:
+        """Let the replica publish its durable position."""
+        self.owner.report_durable()
+        self.observer.observe_durable()
 
     def advance(self) -> None:
-        """Durable and completion follow the replica."""
+        """Advance the durable position and the completed slots to the position of the replica."""
         if self.sequencer is not None:
             self.sequencer.advance_durable((REPLICA,), 1)
-            self.observer.look_at_durable()
+            self.observer.observe_durable()
 
     # --- changes --------------------------------------------------------------------------------------------------
 
     def order(self, change: Change) -> bool:
-        """Order a change; false if that has to wait."""
+        """Order a change; False if it cannot be ordered now."""
         sequencer = self.sequencer
         if sequencer is None:
             return False
@@ -248,66 +249,67 @@ class SimPod:
             position = sequencer.order_control(change.topic_id)
         if position is not None:
             self.owner.changes[position] = change
-        self.look()
+        self.observe()
         return position is not None
 
     def session_change(
-        self, client: int, start_seq: int, told: Callable[[int, int], None], *, after_gap_ns: int = 0
+        self, client: int, start_seq: int, on_opened: Callable[[int, int], None], *, after_gap_ns: int = 0
     ) -> Change:
-        """The opening of a client's next session; `told` gets its epoch and the first client seq not decided."""
+        """A change that opens the next session of a client; `on_opened` gets its epoch and the first undecided seq."""
         sessions: Sessions = self.store.sessions
         epoch, next_seq, _ = sessions.open(ClientId(client), ClientSeq(start_seq))
         opened = OpenedSession(ClientId(client), epoch, next_seq)
-        found: list[tuple[SessionEpoch, ClientSeq]] = []
+        opened_by_store: list[tuple[SessionEpoch, ClientSeq]] = []
 
-        def make(store: Store) -> None:
-            found.append(store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(start_seq))))
+        def execute(store: Store) -> None:
+            opened_by_store.append(store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(start_seq))))
 
-        def done(is_made: bool) -> None:
-            if is_made:
-                # A row may have forgotten what was refused: whoever expects less is right.
-                told(found[0][0], min(found[0][1], change.next_expected or found[0][1]))
-            else:
-                told(0, 0)
+        def done(has_succeeded: bool) -> None:
+            if not has_succeeded:
+                on_opened(0, 0)
+                return
+            # A client row may have forgotten a rejection, so the lower expected seq is the correct one.
+            opened_epoch, next_expected = opened_by_store[0]
+            on_opened(opened_epoch, min(next_expected, change.next_expected or next_expected))
 
         text = f"session {epoch} of client {client}"
-        change = Change(text, make, done, session=opened, after_gap_ns=after_gap_ns)
+        change = Change(text, execute, done, session=opened, after_gap_ns=after_gap_ns)
         return change
 
-    def create_change(self, name: str, order: Order, told: Callable[[int], None]) -> Change:
-        """The creation of a topic; `told` gets its id, 0 if it was not made."""
+    def create_change(self, name: str, order: Order, on_created: Callable[[int], None]) -> Change:
+        """A change that creates a topic; `on_created` gets its id, or 0 on failure."""
 
-        def make(store: Store) -> None:
+        def execute(store: Store) -> None:
             topic = store.create_topic(name, _config(order))
             self.orders[topic.topic_id] = int(order)
             ceiling = Seq(1 + self.plan.storing.ceiling_step)
             change.creates = TopicNumbers(topic.topic_id, ceiling=ceiling, is_strong=order is Order.CLIENT)
 
-        def done(is_made: bool) -> None:
-            told(change.creates.topic_id if is_made and change.creates is not None else 0)
+        def done(has_succeeded: bool) -> None:
+            on_created(change.creates.topic_id if has_succeeded and change.creates is not None else 0)
 
-        change = Change(f"topic {name} with order {order}", make, done)
+        change = Change(f"create topic {name} with order {order}", execute, done)
         return change
 
-    def delete_change(self, name: str, told: Callable[[bool], None]) -> Change:
-        """The end of a topic."""
+    def delete_change(self, name: str, on_done: Callable[[bool], None]) -> Change:
+        """A change that deletes a topic."""
         topic_id = self.store.catalog.named(name).topic_id
         return Change(
-            f"end of topic {name}", lambda store: store.delete_topic(name), told, topic_id=topic_id, deletes=topic_id
+            f"delete topic {name}", lambda store: store.delete_topic(name), on_done, topic_id=topic_id, deletes=topic_id
         )
 
-    def remove_change(self, name: str, before_seq: int, told: Callable[[bool], None]) -> Change:
-        """The removal of a topic's records below a seq."""
+    def delete_records_change(self, name: str, before_seq: int, on_done: Callable[[bool], None]) -> Change:
+        """A change that deletes the records of a topic below a seq."""
         topic_id = self.store.catalog.named(name).topic_id
 
-        def make(store: Store) -> None:
+        def execute(store: Store) -> None:
             store.delete_records(name, before_seq=before_seq)
 
-        return Change(f"records of {name} below {before_seq} go", make, told, topic_id=topic_id)
+        return Change(f"delete records of {name} below {before_seq}", execute, on_done, topic_id=topic_id)
 
-    def _controlled(self, position: int) -> None:
-        """A CONTROL is committed."""
-        change = self.owner.made.get(position)
+    def _on_control_committed(self, position: int) -> None:
+        """Record the session that a committed CONTROL entry opened, if any."""
+        change = self.owner.executed.get(position)
         if change is not None and change.session is not None:
             client, epoch, start_seq = change.session
             self.epochs[client] = epoch
@@ -316,24 +318,24 @@ class SimPod:
     # --- crashes --------------------------------------------------------------------------------------------------
 
     def crash_broker(self, number: int) -> None:
-        """A broker ends without a word."""
+        """Crash a broker."""
         if self.brokers[number] is not None:
             self.brokers[number] = None
             self.history.record(events.Crashed(events.Role.BROKER, number))
 
     def notice_broker(self, number: int) -> None:
-        """The sequencer hears that a broker has ended."""
+        """Notify the sequencer that a broker has ended."""
         if self.sequencer is not None:
             self.sequencer.broker_ended(number, self.clock.monotonic_ns())
 
     def restart_broker(self, number: int) -> None:
-        """Another broker takes the ring over."""
+        """Start another broker, which takes over the ring."""
         self.brokers[number] = self._new_broker(number)
         if self.sequencer is not None:
             self.sequencer.broker_began(number, self.clock.monotonic_ns())
 
     def crash_sequencer(self, role: Role | None = None) -> None:
-        """The sequencer ends without a word, inside a step of a role if one is given."""
+        """Crash the sequencer, inside a step of a role if one is given."""
         assert self.sequencer is not None
         before = self.sequencer.frontier.committed
         if role is not None:
@@ -341,7 +343,7 @@ class SimPod:
         if role is not None and role.name == "frontier":
             tear_results(self.fabric, self.chance, before, self.sequencer.frontier.committed)
         elif role is not None:
-            # Any worker may have been in the middle of what it wrote last, as long as that is not committed.
+            # Any worker may crash in the middle of its last write, unless that is already committed.
             for written in self._written.values():
                 if written.start >= before and self.chance.random() < 0.7:
                     tear_entries(self.fabric, self.chance, written)
@@ -350,7 +352,7 @@ class SimPod:
         self.history.record(events.Crashed(events.Role.SEQUENCER, 0))
 
     def restart_sequencer(self) -> list[Change]:
-        """Another sequencer goes on in the same fabric; the changes whose entries were lost."""
+        """Start another sequencer in the same fabric; return the changes whose entries were lost."""
         self.owner.frontier.clear()
         self.sequencer = PodSequencer.start_warm(
             self.fabric, self.owner.frontier, self.owner, self.plan.sequencing, moment=self.moment
@@ -358,7 +360,7 @@ class SimPod:
         self.owner.note_term()
         start = self.sequencer.frontier.reserved
         self.observer.recover(self.sequencer.term, start)
-        self._notify_clients()
+        self._record_clients()
         for number, broker in enumerate(self.brokers):
             if broker is None:
                 self.notice_broker(number)
@@ -366,7 +368,7 @@ class SimPod:
         return self.owner.forget_changes(start)
 
     def lose_power(self, keep: Keep = "random") -> None:
-        """Everything ends at once, the fabric is gone; then everything starts again from the disk."""
+        """Lose the power: end everything, lose the fabric, and restart from the disk."""
         self.history.record(events.Crashed(events.Role.POWER, 0))
         self.sequencer = None
         self._written.clear()
@@ -377,22 +379,22 @@ class SimPod:
         self.restarts += 1
         self.store = self._open_store()
         last = self.observer.committed
-        if kept_of(self.store) > last:
-            # The power went while a control was carried out, and the log has it.
+        if kept_position(self.store) > last:
+            # The power was lost while a CONTROL entry was executed, and the log has it.
             self.history.record(events.Committed(last, AckStatus.OK, 0, 0, 0))
-            self._controlled(last)
+            self._on_control_committed(last)
         self.start()
 
     def with_power(self, step: Callable[[], object]) -> bool:
-        """A step in which the power may be lost (`disk.crash_after`): whether it was not."""
+        """Run a step in which the power may be lost (`disk.crash_after`); False if it was and the pod was restarted."""
         try:
             step()
         except SimCrash:
             if self.sequencer is not None:
-                self.look()
+                self.observe()
             else:
-                # One that was about to go on in the same fabric may have committed controls already.
-                self.observer.look_at_commits()
+                # A sequencer that was just restarting may have committed CONTROL entries already.
+                self.observer.observe_commits()
             self.lose_power()
             return False
         return True
