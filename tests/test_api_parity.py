@@ -125,7 +125,7 @@ INTERNAL = {
         *(
             "offer",
             "own_keys",
-            "own_turn",
+            "own_keys_lock",
             "flush_thread",
             "queue",
             "read_on",

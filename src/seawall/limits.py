@@ -75,7 +75,7 @@ SESSION_WINDOW_SIZE = 32 * MIB
 #: checks within that time, sessions that one control batch retires (32 KiB), and sessions that one response lists (100
 #: KB of JSON).
 SESSION_TTL_MS = 86_400_000
-SESSION_LOOKS = 64
+SESSION_CHECKS = 64
 SESSIONS_RETIRED_MAX = 4_096
 SESSIONS_LISTED_MAX = 1_000
 #: Highest client seq that an unknown client may start with, and the most client seqs that a known client may abandon at
@@ -283,7 +283,7 @@ DESCRIPTORS_IN_RESERVE = 4
 
 #: Segments of a topic that may be active before earlier ones are sealed: their indexes are all in memory and in
 #: snapshots.
-SEGMENTS_FILLING_MAX = 64
+ACTIVE_SEGMENTS_MAX = 64
 
 #: Gap between two wanted batches that is read and discarded instead of splitting the read.
 READ_GAP_SIZE_MAX = 4 * KIB
@@ -433,7 +433,7 @@ MEMORY_HOLD_PERCENT = 95
 MEMORY_CALM_BELOW_PERCENT = 5
 
 #: Interval between memory checks, and the retry delay that publishers get while writes are held.
-MEMORY_LOOK_S = 0.2
+MEMORY_CHECK_S = 0.2
 PRESSURE_RETRY_MS = 1_000
 
 #: How long writes are held before publishers are admitted again one at a time, one receive per check: what they have
@@ -491,7 +491,7 @@ FETCH_READ_SIZE_MAX = 8 * MIB
 FETCH_CHUNKS_MAX = 65_535
 FETCH_SMALL_SIZE_MAX = 4 * MIB
 #: Smallest response that a reader requests after lost connections: below it a frame costs more than its bytes.
-ANSWER_SIZE_MIN = 4 * KIB
+RESPONSE_SIZE_MIN = 4 * KIB
 #: Ranges of live seqs and segment names in one FILES response: some 200 KB of JSON, encoded on the event loop.
 FILES_RUNS_MAX = 4_096
 FILES_SEGMENTS_MAX = 256
@@ -535,7 +535,7 @@ CONNECTION_MEMORY_SIZE = 64 * MIB
 #: Reservations up to this size do not queue behind larger ones; and how much is read at once for a reader while others
 #: wait.
 MEMORY_SMALL_SIZE = 64 * KIB
-CONTENDED_PORTION_SIZE = 1 * MIB
+CONTENDED_RESPONSE_SIZE = 1 * MIB
 
 #: One receive while memory is under pressure: fits most requests, but no data.
 RECEIVE_SHORT_SIZE = 4 * KIB
@@ -562,8 +562,8 @@ CHECKER_THREADS = 2
 #: Work that an event loop does itself, about a millisecond each: plain bytes of the compressed batches that arrived
 #: together, and compressed payload bytes of version 1, which does not state the plain size. Then the bytes that a
 #: checker thread takes at once.
-CHECK_HERE_SIZE = 64 * KIB
-UNPACK_HERE_SIZE = 4 * KIB
+CHECK_INLINE_SIZE = 64 * KIB
+DECOMPRESS_INLINE_SIZE = 4 * KIB
 CHECK_SIZE = 32 * MIB
 
 #: A callback of an event loop that takes longer is counted: it delayed every other connection of the loop.

@@ -14,8 +14,8 @@ from seawall.cli import input as input_module
 from seawall.cli import publish
 from seawall.cli.main import seawall
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch, ReceivedRecord
 from seawall.engine.api.view import open_view
+from seawall.engine.read.read_results import ReceivedBatch, ReceivedRecord
 from seawall.engine.store.settings import StoreSettings
 from seawall.wire.format.records import RecordType
 

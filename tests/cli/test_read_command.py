@@ -13,7 +13,7 @@ from seawall.cli.main import seawall
 from seawall.cli.selection import Selection, print_chosen
 from seawall.core.types import ClientId, ClientSeq, Position, Seq
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, ReceivedSkip
+from seawall.engine.read.read_results import Message, ReceivedSkip
 from seawall.engine.store.settings import StoreSettings
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)

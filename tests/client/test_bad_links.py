@@ -15,8 +15,8 @@ from real_server import RealServer
 
 import seawall
 from seawall.api.received import Item, ReceivedBatch
-from seawall.client.read.answer_size import AnswerSize
-from seawall.limits import ANSWER_SIZE_MIN, FETCH_SIZE_MAX, KIB, MIB
+from seawall.client.read.response_size import ResponseSize
+from seawall.limits import FETCH_SIZE_MAX, KIB, MIB, RESPONSE_SIZE_MIN
 
 #: What a connection brings before it ends, and what is read: a plain read asks for more than the former at once.
 LIFE = 300 * KIB
@@ -148,7 +148,7 @@ def test_readers_on_a_loop_arrive(link: BadLink) -> None:
 
 
 def test_what_is_asked_for_shrinks_and_grows() -> None:
-    size = AnswerSize()
+    size = ResponseSize()
     assert size.at_most(1 << 40) == FETCH_SIZE_MAX
     # Two that were lost with one connection count once, and one that asked for little not at all.
     size.lost(FETCH_SIZE_MAX)
@@ -157,13 +157,13 @@ def test_what_is_asked_for_shrinks_and_grows() -> None:
     assert size.at_most(1 << 40) == FETCH_SIZE_MAX // 2
     for _ in range(40):
         size.lost(size.at_most(1 << 40))
-    assert size.at_most(1 << 40) == ANSWER_SIZE_MIN
+    assert size.at_most(1 << 40) == RESPONSE_SIZE_MIN
     for _ in range(8):
         size.arrived(1)
-    assert size.at_most(1 << 40) == ANSWER_SIZE_MIN
+    assert size.at_most(1 << 40) == RESPONSE_SIZE_MIN
     for _ in range(8):
-        size.arrived(ANSWER_SIZE_MIN)
-    assert size.at_most(1 << 40) == 2 * ANSWER_SIZE_MIN
+        size.arrived(RESPONSE_SIZE_MIN)
+    assert size.at_most(1 << 40) == 2 * RESPONSE_SIZE_MIN
     for _ in range(8 * 40):
         size.arrived(FETCH_SIZE_MAX)
     assert size.at_most(MIB) == MIB

@@ -15,7 +15,7 @@ from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.connection.connection import Connection
 from seawall.client.connection.requests import Requests
 from seawall.client.publish.sender import Sender
-from seawall.client.read import pushed
+from seawall.client.read import push_subscription as pushed
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
 from seawall.io.network.waitable_streams import await_streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seawall.api.publishable import HeldValues, hold
+from seawall.api.publishable import UnencodedBlock, hold
 from seawall.client.publish.delivery import Batch
 from seawall.client.publish.outgoing import Outgoing
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
@@ -405,9 +405,9 @@ def test_a_known_client_goes_on_with_its_numbers() -> None:
     assert send_all(outgoing) == [41]
 
 
-def held(count: int, size: int = 90) -> HeldValues:
+def held(count: int, size: int = 90) -> UnencodedBlock:
     (made,) = hold([b"%d" % number * size for number in range(10, 10 + count)])
-    assert isinstance(made, HeldValues)
+    assert isinstance(made, UnencodedBlock)
     return made
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from seawall.api.publishable import HeldValues, made
+from seawall.api.publishable import UnencodedBlock, made
 from seawall.client.connection.connection import Connection
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TimestampNs
-from seawall.io.network.waitable_streams import WaitingStream
+from seawall.io.network.waitable_streams import BlockingStream
 from seawall.io.process.clocks import OsClock
 from seawall.kernels.codec.frames import SUM_FRAME_SIZE, write_sum
 from seawall.kernels.codec.values import HAS_KNOWN_LAYOUT
@@ -34,10 +34,10 @@ def _welcome(features: int) -> Welcome:
 class Pair:
     """A connection, and what its peer does."""
 
-    def __init__(self, features: int = int(Features.SUM_BEHIND)) -> None:
+    def __init__(self, features: int = int(Features.TRAILING_CHECKSUM)) -> None:
         ours, self.peer = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
-        self.connection = Connection(WaitingStream(ours, "the peer"), "the peer", OsClock(), PAYLOAD_SIZE_MIN)
+        self.connection = Connection(BlockingStream(ours, "the peer"), "the peer", OsClock(), PAYLOAD_SIZE_MIN)
         self.connection._welcome = _welcome(features)
 
     def receive(self, size: int) -> bytes:
@@ -57,12 +57,12 @@ def pair() -> Iterator[Pair]:
         pair.connection.close()
 
 
-def held(count: int) -> HeldValues:
+def held(count: int) -> UnencodedBlock:
     values = [b"%d " % number * (number % 300) for number in range(count)]
-    return HeldValues(values, sum(map(len, map(encode_raw, values))))
+    return UnencodedBlock(values, sum(map(len, map(encode_raw, values))))
 
 
-def sent_for(values: HeldValues) -> bytes:
+def sent_for(values: UnencodedBlock) -> bytes:
     """Their block, and its checksum behind it."""
     block = made(values)
     behind = np.zeros(SUM_FRAME_SIZE, np.uint8)
@@ -98,7 +98,7 @@ def test_a_server_that_does_not_know_checksums_behind_batches_gets_blocks() -> N
 
 
 def test_values_that_fit_are_out_at_once(pair: Pair) -> None:
-    values = HeldValues([b"value"] * 20, 200)
+    values = UnencodedBlock([b"value"] * 20, 200)
     pair.connection.send_values(HEADER, 7, values)
     assert not pair.connection.is_write_blocked
     assert pair.peer.recv(1_000) == HEADER + sent_for(values)

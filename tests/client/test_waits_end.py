@@ -13,7 +13,7 @@ from scripted_server import ScriptedServer
 
 import seawall
 from seawall.client.connection.session import Session
-from seawall.client.publish import verdicts
+from seawall.client.publish import ack_handler as verdicts
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.outgoing import Outgoing

@@ -28,8 +28,8 @@ from pathlib import Path
 from seawall.config import Config, FabricConfig
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, ReceivedBatch
 from seawall.engine.commit.delivery import Delivery
+from seawall.engine.read.read_results import Message, ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
 from seawall.wire.format.codes import GapReason

@@ -25,8 +25,8 @@ from pathlib import Path
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Item, Message, ReceivedBatch
 from seawall.engine.commit.delivery import Delivery
+from seawall.engine.read.read_results import Item, Message, ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import SeawallError
 from seawall.limits import KIB, MIB

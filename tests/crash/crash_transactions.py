@@ -23,7 +23,7 @@ from crash_history import History, Level, Written, require
 from crash_world import World, append_of
 
 from seawall.core.transactions import (
-    BERTH_SEQS,
+    PARTITION_SEQS,
     CommittedTransaction,
     OffsetCommit,
     StagedPart,
@@ -105,8 +105,8 @@ class TransactionWorld(World):
         """Stage something, and abort it."""
         topics = self._kept_topics()
         if topics:
-            is_apart = self.chance.random() < 0.5
-            ranges = [part.staged for part in self._stage([(topics[0], [Written(0, 20)])], is_apart=is_apart)]
+            own_partition = self.chance.random() < 0.5
+            ranges = [part.staged for part in self._stage([(topics[0], [Written(0, 20)])], own_partition=own_partition)]
             with self.changing() as store:
                 require(store.abort_staged(ranges) == 1, "what was staged is not there to be aborted")
 
@@ -162,27 +162,29 @@ class TransactionWorld(World):
         chosen = self.chance.sample(topics, self.chance.randint(1, len(topics)))
         topics = [topic for topic in chosen for _ in range(self.chance.choice((1, 1, 2, 3)))]
         self.chance.shuffle(topics)
-        is_apart = self.chance.random() < 0.4
+        own_partition = self.chance.random() < 0.4
         groups: list[tuple[TopicState, list[Written]]] = []
         values: dict[int, list[Written]] = {}
         for topic in topics:
-            zeros = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000) if not is_apart else (66_000, 70_000))
+            zeros = self.chance.choice(
+                (0, 1, 20, 300, 4_000, 30_000, 66_000) if not own_partition else (66_000, 70_000)
+            )
             count = self.chance.choice((1, 1, 3, 20)) if zeros < 4_000 else 1
             groups.append((topic, [self.history.write(topic.topic_id, zeros, None) for _ in range(count)]))
             values.setdefault(topic.topic_id, []).extend(groups[-1][1])
-        parts = self._stage(groups, is_apart=is_apart)
+        parts = self._stage(groups, own_partition=own_partition)
         self.told.epoch += 1
         cursor = (chosen[0].topic_id, self.told.epoch + 1_000) if self.chance.random() < 0.5 else None
         return Tried(self.told.epoch, values, cursor, staged=tuple(part.staged for part in parts)), parts
 
-    def _stage(self, groups: list[tuple[TopicState, list[Written]]], *, is_apart: bool) -> list[StagedPart]:
-        if is_apart:
-            return [part for group in groups for part in self._stage_in(self._staging(is_apart=True), [group])]
-        return self._stage_in(self._staging(is_apart=False), groups)
+    def _stage(self, groups: list[tuple[TopicState, list[Written]]], *, own_partition: bool) -> list[StagedPart]:
+        if own_partition:
+            return [part for group in groups for part in self._stage_in(self._staging(own_partition=True), [group])]
+        return self._stage_in(self._staging(own_partition=False), groups)
 
-    def _staging(self, *, is_apart: bool) -> TopicState:
+    def _staging(self, *, own_partition: bool) -> TopicState:
         with self.changing() as store:
-            staging = store.staging(is_apart=is_apart)
+            staging = store.staging(own_partition=own_partition)
             self.level = Level.STAGED
         return staging
 
@@ -191,7 +193,7 @@ class TransactionWorld(World):
         self._append_staged(appends)
         parts: list[StagedPart] = []
         for (topic, values), append in zip(groups, appends, strict=True):
-            first = Seq(partition_named(staging.name) * BERTH_SEQS + append.result().base_seq)
+            first = Seq(partition_named(staging.name) * PARTITION_SEQS + append.result().base_seq)
             parts.append(StagedPart(topic.name, StagedRange(first, Seq(first + len(values) - 1))))
         return parts
 

@@ -13,13 +13,13 @@ import pytest
 
 from seawall import limits
 from seawall.config import Config, FabricConfig
-from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
+from seawall.core.transactions import PARTITION_SEQS, StagedRange, partition_name
 from seawall.core.types import Position, Seq
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.api.verify import verify_directory
 from seawall.engine.api.view import open_view
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store import store
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
@@ -63,8 +63,8 @@ def record(number: int) -> bytes:
     return number.to_bytes(2, "big") * (LARGE // 2)
 
 
-def put(log: EmbeddedLog, *numbers: int, is_apart: bool = True) -> list[StagedRange]:
-    with log.stage(is_apart=is_apart) as stager:
+def put(log: EmbeddedLog, *numbers: int, own_partition: bool = True) -> list[StagedRange]:
+    with log.stage(own_partition=own_partition) as stager:
         for number in numbers:
             # One by one: a commit of several puts all of them into one segment.
             stager.publish(record(number)).ranges()
@@ -118,7 +118,7 @@ def adopted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, brokers: int) -> None:
     log.publish("a", record(1))
     first, second = put(log, 2, 3), put(log, 4, 5, 6)
-    assert [each.first_seq // BERTH_SEQS for each in first + second] == [1, 2]
+    assert [each.first_seq // PARTITION_SEQS for each in first + second] == [1, 2]
     files = {*segments(tmp_path, berth_of(log, 1)), *segments(tmp_path, berth_of(log, 2))}
     commit(log, 1, a=second + first)
     assert files <= {*segments(tmp_path, 1)}, "the same files, with other names"
@@ -168,7 +168,7 @@ def test_a_berth_serves_again_and_again(
 ) -> None:
     monkeypatch.setattr(store, "STAGING_PARTITIONS", 1)
     earlier, later = put(log, 1), put(log, 2)
-    with log.stage(is_apart=True) as stager:
+    with log.stage(own_partition=True) as stager:
         stager.publish(record(9))
         assert stager.abort() == 1
     log.checkpoint()
@@ -241,7 +241,7 @@ def test_a_view_sees_it(tmp_path: Path, adopted: list[int]) -> None:
 
 
 def test_what_shares_a_segment_with_others_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
-    with log.stage(is_apart=True) as stager:
+    with log.stage(own_partition=True) as stager:
         first, second = stager.publish(record(1)).ranges(), stager.publish(record(2)).ranges()
     commit(log, 1, a=second, b=first)
     assert (numbers(log, "a"), numbers(log, "b")) == ([2], [1])
@@ -249,7 +249,7 @@ def test_what_shares_a_segment_with_others_is_copied(log: EmbeddedLog, adopted: 
 
 
 def test_what_waits_in_the_log_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
-    with log.stage(is_apart=True) as stager:
+    with log.stage(own_partition=True) as stager:
         stager.publish([b"\0\1", b"\0\2"])
         ranges = stager.ranges()
     commit(log, 1, a=ranges)
@@ -268,8 +268,8 @@ def test_what_is_small_is_copied(log: EmbeddedLog, adopted: list[int], monkeypat
 
 def test_a_topic_gets_all_of_it_one_way(log: EmbeddedLog, adopted: list[int]) -> None:
     """Some of its parts lie beside others: all are copied, in their order; another topic's are adopted."""
-    put(log, 9, is_apart=False)
-    commit(log, 1, a=put(log, 1) + put(log, 2, is_apart=False) + put(log, 3), b=put(log, 4))
+    put(log, 9, own_partition=False)
+    commit(log, 1, a=put(log, 1) + put(log, 2, own_partition=False) + put(log, 3), b=put(log, 4))
     assert (numbers(log, "a"), numbers(log, "b")) == ([1, 2, 3], [4])
     assert len(adopted) == 1
 
@@ -312,8 +312,8 @@ def test_a_full_disk_refuses_it_and_changes_nothing(log: EmbeddedLog, monkeypatc
 def test_ranges_of_berths_are_looked_at(log: EmbeddedLog) -> None:
     (staged,) = put(log, 1, 2)
     for bad, error in (
-        (StagedRange(staged.first_seq, staged.first_seq + BERTH_SEQS), InvalidInputError),
-        (StagedRange(staged.first_seq + BERTH_SEQS, staged.last_seq + BERTH_SEQS), NotFoundError),
+        (StagedRange(staged.first_seq, staged.first_seq + PARTITION_SEQS), InvalidInputError),
+        (StagedRange(staged.first_seq + PARTITION_SEQS, staged.last_seq + PARTITION_SEQS), NotFoundError),
         (StagedRange(1, 2), NotFoundError),
     ):
         with pytest.raises(error):

@@ -17,10 +17,10 @@ import pytest
 
 import seawall
 from seawall.engine.api.aio_embedded import AsyncLog
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
 from seawall.errors import (

@@ -13,9 +13,9 @@ import pytest
 from seawall.core.types import Seq
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, ReceivedBatch, to_arrow
 from seawall.engine.commit.appends import Append
 from seawall.engine.read import arrow_reading, run_pieces
+from seawall.engine.read.read_results import Message, ReceivedBatch, to_arrow
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
 from seawall.io.disk.mapped import MappedPart

@@ -18,7 +18,7 @@ def test_a_commit_is_tidied_up_while_all_threads_wait_for_it(tmp_path):
     async def work():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         async with ServedLog(tmp_path / "data", SMALL) as log:
-            log.on_answers = lambda: None
+            log.on_acks = lambda: None
             await log.create_topic("events")
             for number in range(60):
                 delivery = log.publish("events", b"x" * 12_000)

@@ -15,10 +15,10 @@ import pytest
 import seawall
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.commit.appends import Commit
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
+from seawall.engine.read.read_results import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import (
     ConfigError,

@@ -10,7 +10,7 @@ import pytest
 from seawall import limits
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError

@@ -17,12 +17,12 @@ import pytest
 from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit import commit_cycle
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.ordering.local_orderer import LocalOrderer
 from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import ConflictError, FatalError, FencedError, InvariantError, SyncError

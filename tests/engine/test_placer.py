@@ -13,11 +13,11 @@ import pytest
 from seawall import limits
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.maintenance import flush_thread
 from seawall.engine.maintenance.checkpoint_schedule import CheckpointSchedule
 from seawall.engine.maintenance.flushing import FlushJob
 from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import DiskFullError, FatalError, SyncError
 from seawall.io.interfaces import Files
@@ -104,7 +104,7 @@ def test_nobody_has_to_place() -> None:
 
 def test_many_open_segments_are_urgent() -> None:
     tended = Tended()
-    for _ in range(limits.SEGMENTS_FILLING_MAX - 1):
+    for _ in range(limits.ACTIVE_SEGMENTS_MAX - 1):
         tended.checkpoint_schedule.rolled(0)
     tended.grow(1_040)
     assert tended.taken() == []
@@ -139,7 +139,7 @@ def test_a_full_disk_makes_a_log_urgent_that_takes_some_of_it(grown: int, asked:
     tended = Tended()
     tended.grow(grown)
     tended.taken()
-    tended.checkpoint_schedule.found_no_space(WalAddress(tended.at))
+    tended.checkpoint_schedule.disk_full_found(WalAddress(tended.at))
     tended.grow(tended.at + 9)
     assert tended.taken() == asked
 

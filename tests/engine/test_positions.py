@@ -16,10 +16,10 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
 from seawall.engine.api.view import open_view
 from seawall.engine.commit.appends import Commit
 from seawall.engine.ordering.applier import Applier
+from seawall.engine.read.read_results import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import InvalidInputError
@@ -349,7 +349,7 @@ def test_ordered_readers_see_what_is_being_written(
             log.queue.offer(log.pending_batch_of(*each))
             for each in (("events", [b"1", b"2"]), ("other", b"elsewhere"), ("events", bytes(70_000)))
         ]
-        thread = threading.Thread(target=log.queue.lead_all)
+        thread = threading.Thread(target=log.queue.commit_queued)
         thread.start()
         assert entered.wait(30)
         durable, ahead = log.read("events"), log.read("events", mode="ordered")

@@ -13,10 +13,10 @@ import pytest
 
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import Commit
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.tickets import Ticket
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
 from seawall.limits import KIB

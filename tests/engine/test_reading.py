@@ -16,9 +16,9 @@ from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch, received
 from seawall.engine.commit.appends import Append
 from seawall.engine.read import planning
+from seawall.engine.read.read_results import ReceivedBatch, received
 from seawall.engine.read.reading import ReadItem, ReadPlan
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings

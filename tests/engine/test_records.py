@@ -10,7 +10,7 @@ import pytest
 
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import encode
+from seawall.engine.read.read_results import encode
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE
 from seawall.wire.format.records import decode_block
 

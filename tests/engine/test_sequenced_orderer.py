@@ -26,10 +26,10 @@ from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.publisher import Publisher
-from seawall.engine.api.read_results import Message, ReceivedBatch
 from seawall.engine.commit.appends import Append
 from seawall.engine.ordering.orderer import WantedSession
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
+from seawall.engine.read.read_results import Message, ReceivedBatch
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.engine.store.store import Store
 from seawall.engine.store.topic_log import StoredBatch

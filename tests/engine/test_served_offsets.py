@@ -16,9 +16,9 @@ import seawall
 from seawall.core.types import Offset, Seq
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit.appends import NO_CLIENT_SEQ, NO_SESSION, Append
 from seawall.engine.commit.pending_batches import Identity, PendingBatch
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.read.v1_offsets import OffsetBounds, StreamPiece, StreamRead
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store

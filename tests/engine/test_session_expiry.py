@@ -136,10 +136,10 @@ def test_a_session_expires_a_day_after_its_last_batch(kind: str) -> None:
     world.later(DAY_MS // 2)
     world.store.session_keeper.expire()
     world.later(DAY_MS // 4)
-    assert world.store.session_keeper.is_look_due
+    assert world.store.session_keeper.is_expiry_due
     assert not world.store.session_keeper.expire()
     assert world.known() == [2, 3], "1 was silent for longer than a day, 2 has published, 3 has a connection"
-    assert not world.store.session_keeper.is_look_due
+    assert not world.store.session_keeper.is_expiry_due
     world.later(DAY_MS * 3 // 4)
     world.store.session_keeper.expire()
     assert world.known() == [3]
@@ -176,7 +176,7 @@ def test_a_restart_makes_no_session_younger(kind: str, checkpoint: bool, crash: 
     world.store.session_keeper.expire()
     assert world.known() == [2]
     (session,) = world.store.sessions.infos()
-    assert abs(session.last_seen_ms - (1_700_000_000_000 + DAY_MS * 3 // 4)) <= DAY_MS // limits.SESSION_LOOKS
+    assert abs(session.last_seen_ms - (1_700_000_000_000 + DAY_MS * 3 // 4)) <= DAY_MS // limits.SESSION_CHECKS
     world.store.close()
 
 

@@ -22,8 +22,8 @@ from seawall.core.transactions import STAGING_TOPIC, StagedPart, StagedRange
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message, ReceivedBatch
 from seawall.engine.api.view import open_view
+from seawall.engine.read.read_results import Message, ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.topic_log import TopicLog
 from seawall.engine.transactions import copying as transaction_copying

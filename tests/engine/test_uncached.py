@@ -15,10 +15,10 @@ from seawall.core.transactions import StagedPart
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.commit import appends
 from seawall.engine.commit import reservations as rooms
 from seawall.engine.commit.appends import SegmentWrite
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.io.disk.disk_ring import DiskRing, HasDescriptor
 from seawall.io.disk.files import OsFile
 from seawall.io.disk.memory_files import MemoryFiles

@@ -175,9 +175,9 @@ def test_positions_and_offsets_are_found_beside_a_segment_that_is_gone(disk: Sim
     disk.unlink(segment.path)
     disk.unlink(f"{log.home.directory}/{index_name(segment.name.first_seq)}")
     for entry in entries[[0, 3, 8, 11, 17]]:
-        assert log.seq_behind(int(entry["position"])) == entry["base_seq"]
+        assert log.first_seq_from(int(entry["position"])) == entry["base_seq"]
         assert log.at_offset(int(entry["base_offset"])) == (entry["base_seq"], entry["base_seq"] + 2)
-    assert log.seq_behind(int(entries[5]["position"])) == 17
+    assert log.first_seq_from(int(entries[5]["position"])) == 17
 
 
 def test_an_error_that_says_nothing_of_the_bytes_is_raised(disk: SimDisk, store: Store) -> None:

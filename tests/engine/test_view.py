@@ -14,8 +14,8 @@ from seawall import limits
 from seawall.engine.api import view as view_module
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Item, ReceivedBatch
 from seawall.engine.api.view import ReadOnlyLog, open_view
+from seawall.engine.read.read_results import Item, ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, NotFoundError, UnsupportedError
 from seawall.io.disk.files import OsFiles

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.engine.store.unflushed import IN_PLACE, UnflushedBatches
+from seawall.engine.store.unflushed import FLUSHED, UnflushedBatches
 from seawall.errors import InvariantError
 from seawall.storage.wal.epochs import WalAddress
 
@@ -31,7 +31,7 @@ def test_it_says_what_a_dictionary_says(steps: list[tuple[int, int]], dropped: i
     assert dict(zip(waiting.entries.tolist(), waiting.addresses.tolist(), strict=True)) == model
     assert len(waiting) == len(model)
     numbers = range(entry + 5)
-    assert waiting.copy().addresses_of(numbers).tolist() == [model.get(number, IN_PLACE) for number in numbers]
+    assert waiting.copy().addresses_of(numbers).tolist() == [model.get(number, FLUSHED) for number in numbers]
 
 
 @pytest.mark.parametrize(("entry", "address"), [(4, 11), (5, 11), (6, 10), (6, 9)])

@@ -26,7 +26,7 @@ from seawall.fabric import records
 from seawall.fabric.header import FabricHeader, Identity, header_checksum
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
 from seawall.fabric.mapping import Fabric, Start
-from seawall.fabric.naming import fabric_path, forget_fabric, record_fabric, recorded_fabric, remove_left_fabric
+from seawall.fabric.naming import fabric_path, forget_fabric, record_fabric, recorded_fabric, remove_leftover_fabric
 from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Mapping, SharedMemory
 from seawall.io.process.shared_memory import OsSharedMemory
@@ -369,7 +369,7 @@ def test_a_record_that_names_no_fabric_is_not_believed(tmp_path: Path, text: str
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "FABRIC").write_text(text or str(victim))
-    remove_left_fabric(OsFiles(), OsSharedMemory(), str(tmp_path))
+    remove_leftover_fabric(OsFiles(), OsSharedMemory(), str(tmp_path))
     assert victim.exists()
 
 

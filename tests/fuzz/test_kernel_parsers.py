@@ -215,7 +215,7 @@ _BLOCKS = [_BLOCK, b"\2\0\0\0\0" * 20, b"\xff\2\0\3\0\0\0abc\x7e\1\0\0\0x", b"\x
 
 
 def _with_sum_behind() -> bytes:
-    batch = _frame(2, 4, 0, bytes(51) + bytes([frames.FLAG_SUM_BEHIND]) + _BLOCK)
+    batch = _frame(2, 4, 0, bytes(51) + bytes([frames.FLAG_TRAILING_CHECKSUM]) + _BLOCK)
     batch = batch[:36] + bytes(4) + batch[40:]
     behind = np.zeros(frames.SUM_FRAME_SIZE, np.uint8)
     frames.write_sum(behind, 0, int.from_bytes(batch[12:20], "little"), crc32c(_BLOCK))

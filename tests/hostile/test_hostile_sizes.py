@@ -776,7 +776,7 @@ UNREACHED = {
     },
     "4 GiB take too long for a test": {"TRANSACTION_SIZE_MAX"},
     "memory and files that this process sizes": {
-        *("SNAPSHOT_SIZE_MAX", "EPHEMERAL_BYTES_MAX", "SEGMENT_FILES_OPEN_MAX", "SEGMENTS_FILLING_MAX"),
+        *("SNAPSHOT_SIZE_MAX", "EPHEMERAL_BYTES_MAX", "SEGMENT_FILES_OPEN_MAX", "ACTIVE_SEGMENTS_MAX"),
         *("SEGMENT_RESERVE_SIZE_MAX", "ARROW_THREADS_MAX", "UNFIT_BLOCKS_MAX", "DESCRIPTORS_MAX"),
     },
     "settings of whoever runs the server: tests/test_config.py, tests/fabric": {

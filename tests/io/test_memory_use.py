@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seawall.io.process.memory_use import MemoryUse, give_back_memory
+from seawall.io.process.memory_use import MemoryUse, trim_memory
 
 STATUS = "Name:\tseawall\nVmRSS:\t9000 kB\nRssAnon:\t1000 kB\nRssFile:\t7900 kB\nRssShmem:\t100 kB\nThreads:\t4\n"
 OWN = 1100 * 1024
@@ -101,4 +101,4 @@ def test_this_process_takes_what_it_touches_and_no_less() -> None:
 
 
 def test_giving_back_is_harmless() -> None:
-    assert give_back_memory() in (True, False)
+    assert trim_memory() in (True, False)

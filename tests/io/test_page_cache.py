@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seawall.io.disk import page_cache
-from seawall.io.disk.page_cache import bring_near, is_near
+from seawall.io.disk.page_cache import is_cached, load_into_cache
 from seawall.limits import MIB
 
 
@@ -19,23 +19,23 @@ def file(tmp_path: Path):
 
 
 def test_what_the_system_let_go_is_brought_back(file: int) -> None:
-    assert is_near(file, 0, 4 * MIB)
+    assert is_cached(file, 0, 4 * MIB)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_near(file, 0, 4 * MIB):
+    if is_cached(file, 0, 4 * MIB):
         pytest.skip("this file system keeps files in memory, or does not tell")
-    bring_near(file, 0, 4 * MIB)
-    assert is_near(file, 0, 4 * MIB)
+    load_into_cache(file, 0, 4 * MIB)
+    assert is_cached(file, 0, 4 * MIB)
 
 
 def test_the_end_of_a_file_and_a_file_that_cannot_be_read_are_harmless(file: int) -> None:
-    bring_near(file, 3 * MIB, 4 * MIB)
-    bring_near(-1, 0, 10)
-    assert is_near(-1, 0, 10)
+    load_into_cache(file, 3 * MIB, 4 * MIB)
+    load_into_cache(-1, 0, 10)
+    assert is_cached(-1, 0, 10)
 
 
 def test_where_the_system_cannot_tell_everything_is_near(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_cache, "_NO_WAIT", None)
-    assert is_near(file, 0, 4 * MIB)
+    assert is_cached(file, 0, 4 * MIB)
 
 
 def test_what_would_have_to_wait_is_not_near(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,5 +45,5 @@ def test_what_would_have_to_wait_is_not_near(file: int, monkeypatch: pytest.Monk
         return 1
 
     monkeypatch.setattr(page_cache.os, "preadv", preadv)
-    assert is_near(file, 0, 3 * MIB)
-    assert not is_near(file, 0, 4 * MIB)
+    assert is_cached(file, 0, 3 * MIB)
+    assert not is_cached(file, 0, 4 * MIB)

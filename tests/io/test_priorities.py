@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from seawall.io.disk import priorities
-from seawall.io.disk.priorities import read_when_idle
+from seawall.io.disk.priorities import set_idle_io_priority
 
 GET = {"x86_64": 252, "aarch64": 31, "riscv64": 31}
 
@@ -22,7 +22,7 @@ def test_only_the_thread_that_asks_is_idle() -> None:
     seen: list[object] = []
 
     def ask() -> None:
-        seen.extend((read_when_idle(), io_class()))
+        seen.extend((set_idle_io_priority(), io_class()))
 
     before = io_class()
     thread = threading.Thread(target=ask)
@@ -34,6 +34,6 @@ def test_only_the_thread_that_asks_is_idle() -> None:
 
 def test_on_another_machine_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priorities.platform, "machine", lambda: "abacus")
-    assert read_when_idle() is False
+    assert set_idle_io_priority() is False
     monkeypatch.setattr(priorities.platform, "system", lambda: "Other")
-    assert read_when_idle() is False
+    assert set_idle_io_priority() is False

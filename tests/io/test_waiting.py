@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from seawall.errors import InvalidInputError
-from seawall.io.network.waitable_streams import WaitingStream, Waker, await_streams, open_stream
+from seawall.io.network.waitable_streams import BlockingStream, Waker, await_streams, open_stream
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def pair(listener: socket.socket) -> Iterator[tuple[WaitingStream, socket.socket]]:
+def pair(listener: socket.socket) -> Iterator[tuple[BlockingStream, socket.socket]]:
     stream = open_stream(f"127.0.0.1:{listener.getsockname()[1]}", 10)
     accepted, _ = listener.accept()
     with accepted:
@@ -28,7 +28,7 @@ def pair(listener: socket.socket) -> Iterator[tuple[WaitingStream, socket.socket
     stream.close()
 
 
-def test_bytes_go_both_ways(pair: tuple[WaitingStream, socket.socket]) -> None:
+def test_bytes_go_both_ways(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     assert stream.send([b"one", memoryview(b"two")]) == 6
     assert peer.recv(100) == b"onetwo"
@@ -42,7 +42,7 @@ def test_bytes_go_both_ways(pair: tuple[WaitingStream, socket.socket]) -> None:
     assert stream.receive_into(buffer) == 0
 
 
-def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[WaitingStream, socket.socket]) -> None:
+def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     buffer = bytearray(8)
     assert stream.waits
@@ -64,7 +64,7 @@ def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[WaitingStream, so
     assert stream.fill(buffer) == 0
 
 
-def test_a_stream_is_filled_by_others(pair: tuple[WaitingStream, socket.socket]) -> None:
+def test_a_stream_is_filled_by_others(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, _ = pair
     assert stream.fill_by(lambda descriptor: descriptor) == stream.fileno()
     assert stream.fill_by(lambda _: 0) == 0
@@ -75,7 +75,7 @@ def test_a_stream_is_filled_by_others(pair: tuple[WaitingStream, socket.socket])
             stream.fill_by(lambda _, code=code: -code)
 
 
-def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.socket]) -> None:
+def test_a_stream_without_room_is_waited_for(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     sent = 0
     while taken := stream.send([bytes(1 << 20)]):
@@ -91,7 +91,7 @@ def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.s
     assert b"".join(came) == bytes(sent) + b"more"[:taken]
 
 
-def test_a_lost_connection_is_one_kind_of_error(pair: tuple[WaitingStream, socket.socket]) -> None:
+def test_a_lost_connection_is_one_kind_of_error(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()

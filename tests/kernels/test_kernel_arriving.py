@@ -50,7 +50,7 @@ def rows_of(batches: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 def judge(module: ModuleType, *batches: bytes, codecs: int = 0) -> list[int]:
     buffer, rows = rows_of(list(batches))
     verdicts = np.full(len(batches), 77, np.int64)
-    others = module.judge_batches(buffer, rows, 7, 3, codecs, ORDERS, NO_OFFSETS, verdicts)
+    others = module.validate_batches(buffer, rows, 7, 3, codecs, ORDERS, NO_OFFSETS, verdicts)
     assert others == np.count_nonzero(verdicts)
     return verdicts.tolist()
 
@@ -125,7 +125,7 @@ class Ring:
     def publish(self, batches: list[bytes], verdicts: list[int]) -> tuple[int, list[int], list[int]]:
         buffer, rows = rows_of(batches)
         judged = np.array(verdicts, np.int64)
-        code = self.module.publish_judged(
+        code = self.module.publish_validated(
             *(buffer, rows, judged, 5, ORDERS, LEVELS, 9, self.state, self.tails, self.completion, self.pending),
             *(self.slots.view(np.uint8), self.slots, self.blog, self.progress),
         )
@@ -223,7 +223,7 @@ def test_a_batch_that_lies_in_its_place_stays_there(lent: int) -> None:
     received[: len(batch())] = np.frombuffer(batch(client_seq=2), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)
     rows["size"], rows["topic_id"] = len(batch()), 1
-    code = arriving.publish_judged(
+    code = arriving.publish_validated(
         *(received, rows, np.zeros(1, np.int64), 5, ORDERS, LEVELS, 9, ring.state, ring.tails, ring.completion),
         *(ring.pending, ring.slots.view(np.uint8), ring.slots, ring.blog, ring.progress),
     )
@@ -242,7 +242,7 @@ def test_a_batch_for_which_too_much_was_lent_is_moved() -> None:
     ring.blog[: len(batch())] = np.frombuffer(batch(client_seq=3), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)
     rows["size"], rows["topic_id"] = len(batch()), 1
-    arriving.publish_judged(
+    arriving.publish_validated(
         *(ring.blog[:400], rows, np.zeros(1, np.int64), 5, ORDERS, LEVELS, 9, ring.state, ring.tails, ring.completion),
         *(ring.pending, ring.slots.view(np.uint8), ring.slots, ring.blog, ring.progress),
     )

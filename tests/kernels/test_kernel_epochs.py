@@ -218,7 +218,7 @@ def test_positions_are_dense() -> None:
 
 
 def test_an_aside_leaves_its_position_to_the_next_batch() -> None:
-    aside = batch(41, command=epochs.COMMAND_ASIDE, record_count=0)
+    aside = batch(41, command=epochs.COMMAND_UNPOSITIONED, record_count=0)
     assert verify_both(aside + aside + batch(41) + batch(42), 41, 4)[0] == 4
     assert verify_both(aside + batch(42), 41, 2)[0] == 1
     assert verify_both(batch(41) + aside, 41, 2)[0] == 1

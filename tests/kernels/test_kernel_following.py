@@ -99,7 +99,7 @@ class Order:
     def apart_both(self, count: int, first_seq: int, place: int) -> tuple[int, list[int], list[bytes], list[bytes]]:
         """Code, progress, stamped headers and references."""
         results = []
-        for run in (following.apply_apart, twin.apply_apart):
+        for run in (following.apply_direct, twin.apply_direct):
             lane, rows = np.full(BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
             headers, sources = np.full(count * BATCH_HEADER_SIZE, 7, np.uint8), np.full(count, -7, np.int64)
             progress = np.array([9, 9, 9, 40], np.int64)
@@ -149,7 +149,7 @@ def test_each_kind_of_entry_becomes_its_batch() -> None:
     order.batch(b"of an older term", term=TERM - 5)
     order.entry(32, 4, topic_id=0, client_id=U64, blog_offset=U64)
     code, progress, batches, commands = order.follow_both()
-    assert (code, progress[0], progress[3]) == (following.FOLLOW_DONE, 6, 1_005)
+    assert (code, progress[0], progress[3]) == (following.APPLY_DONE, 6, 1_005)
     headers = [parse_batch_header(batch, source=BatchSource.STORED) for batch in batches]
     assert [header.position for header in headers] == list(range(6, 12))
     assert [header.term for header in headers] == [*[TERM] * 4, TERM - 5, TERM]
@@ -168,10 +168,10 @@ def test_a_run_stops_before_what_goes_apart_and_before_a_control() -> None:
     order.batch(b"a")
     order.batch(b"b")
     code, progress, _, _ = order.follow_both(apart=[0, 1])
-    assert (code, progress[0], progress[2]) == (following.FOLLOW_APART, 1, 1)
+    assert (code, progress[0], progress[2]) == (following.APPLY_DIRECT, 1, 1)
     order.entry(following.FLAG_CONTROL, topic_id=0)
     code, progress, _, _ = order.follow_both()
-    assert (code, progress[0]) == (following.FOLLOW_BAD, 2)
+    assert (code, progress[0]) == (following.APPLY_BAD, 2)
 
 
 @pytest.mark.parametrize(("first_seq", "place"), [(0, 0), (1, 4_096)])
@@ -181,7 +181,7 @@ def test_batches_that_go_apart_are_stamped_and_referred_to(first_seq: int, place
     order.batch(b"of an older term", term=TERM - 5)
     order.batch(b"c")
     code, progress, stamped, references = order.apart_both(3, first_seq, place)
-    assert (code, progress[0], progress[2], progress[3]) == (following.FOLLOW_DONE, 3, 3, 1_003)
+    assert (code, progress[0], progress[2], progress[3]) == (following.APPLY_DONE, 3, 3, 1_003)
     headers = [parse_batch_header(header, source=BatchSource.STORED) for header in stamped]
     assert [(header.position, header.base_seq, header.term) for header in headers] == [
         (6, 1, TERM),
@@ -203,7 +203,7 @@ def test_what_goes_apart_stops_before_an_entry_that_is_not_of_its_batch(field: s
     order.batch(b"b")
     order.goi[1][field] = value
     code, progress, stamped, references = order.apart_both(2, 0, 0)
-    assert (code, progress[0], len(stamped), len(references)) == (following.FOLLOW_BAD, 1, 1, 1)
+    assert (code, progress[0], len(stamped), len(references)) == (following.APPLY_BAD, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_an_entry_that_is_not_of_its_batch_is_bad(field: str, value: int) -> Non
     order.batch(b"a")
     order.goi[0][field] = value
     code, progress, batches, _ = order.follow_both()
-    assert (code, progress[:3], batches) == (following.FOLLOW_BAD, [0, 0, 0], [])
+    assert (code, progress[:3], batches) == (following.APPLY_BAD, [0, 0, 0], [])
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_an_entry_that_is_not_of_its_batch_is_bad(field: str, value: int) -> Non
 def test_a_control_that_nobody_could_read_back_is_bad(flags: int, status: int, fields: dict[str, int]) -> None:
     order = Order(first=0)
     order.entry(flags, status, topic_id=3, **fields)
-    assert order.follow_both()[0] == following.FOLLOW_BAD
+    assert order.follow_both()[0] == following.APPLY_BAD
 
 
 @settings(max_examples=EXAMPLES)
@@ -263,7 +263,7 @@ def test_any_run_is_that_of_the_twin(first: int, kinds: list[str]) -> None:
             is_refused = kind == "refused"
             order.batch(bytes(number), int(kind == "other"), 2 * is_refused, 16 * is_refused)
     code, progress, batches, _ = order.follow_both()
-    assert (code, progress[0], len(batches)) == (following.FOLLOW_DONE, len(kinds), len(kinds))
+    assert (code, progress[0], len(batches)) == (following.APPLY_DONE, len(kinds), len(kinds))
 
 
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, 0xFFFF))

@@ -48,7 +48,7 @@ def frame(
 
 def with_sum_behind(block: bytes, *, identity: int = 7, behind: bytes | None = None, **changed: int) -> bytes:
     """A batch whose checksum follows it, or whatever else does."""
-    prologue = bytes(51) + bytes([frames.FLAG_SUM_BEHIND | 0x02])
+    prologue = bytes(51) + bytes([frames.FLAG_TRAILING_CHECKSUM | 0x02])
     batch = frame(prologue + block, kind=frames.KIND_BATCH, **{"identity": identity, "payload_crc": 0} | changed)
     return batch + (sum_frame(wheel.crc32c(block), identity) if behind is None else behind)
 

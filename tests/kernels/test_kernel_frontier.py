@@ -306,7 +306,7 @@ def headers_of(batches: list[bytes]) -> bytes:
 def together(batches: list[bytes], *, ceiling: int = 1000) -> tuple[int, Arrays]:
     """Admit with kernel and twin; the same code and the same bytes everywhere."""
     found = []
-    for admit in (transactions.admit_together, together_twin.admit_together):
+    for admit in (transactions.admit_transaction, together_twin.admit_transaction):
         arrays = Arrays(headers_of(batches), ceiling=ceiling, rows=len(batches))
         found.append((admit(arrays.buffer, 3, WALL_NS, *arrays.state(), arrays.rows), arrays))
     (code, ours), (other, theirs) = found

@@ -33,7 +33,7 @@ class Desk:
         self.size = lone_exchange.BLOCK_AT + len(block)
         self.frame = np.zeros(self.size + 10, np.uint8)
         self.frame[lone_exchange.BLOCK_AT : self.size] = np.frombuffer(block, np.uint8)
-        self.arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self.arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
         self.arguments[lone_exchange.CLIENT_ID : lone_exchange.SENT] = (
             *(CLIENT, EPOCH, CHOICES, len(block), count, SEQ, TOPIC, WALL_NS),
         )

@@ -47,7 +47,7 @@ def show_with(
 ) -> tuple[int, bytes, list[int]]:
     firsts, lasts = np.array(live, np.int64).reshape(-1, 2).T.copy()
     state = np.zeros(kernel.SHOW_STATE, np.int64)
-    state[[kernel.SHOW_FROM, kernel.SHOW_ROOM, kernel.SHOW_LIMIT]] = start, space, -1
+    state[[kernel.SHOW_FROM, kernel.SHOW_SIZE_MAX, kernel.SHOW_LIMIT]] = start, space, -1
     out = np.zeros(size, np.uint8)
     code = module.show_batches(np.frombuffer(stored + b"more", np.uint8), SHIFT, entries, firsts, lasts, state, out)
     return int(code), out[: state[kernel.SHOW_SIZE]].tobytes(), state.tolist()

@@ -16,7 +16,7 @@ from seawall.core.types import SessionEpoch
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.network import waiting_exchange as lone_exchange
 from seawall.kernels.network import waiting_publisher as kernels
-from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_pipelined, publish_waiting
+from seawall.kernels.network.waiting_publisher import PIPELINE_SIZE, publish_pipelined, publish_waiting
 from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.format.batches import BatchSource, parse_batch_header, verify_block
 from seawall.wire.format.codes import AS_TOPIC
@@ -33,7 +33,9 @@ def ack(seq: int) -> bytes:
     return encode_ack_rows(rows, session_epoch=SessionEpoch(2), window_batches=256, window_bytes=1 << 20, through=seq)
 
 
-def published(answer: Callable[[int], bytes], *, answer_size: int = 0, milliseconds: int = 0) -> tuple[int, list[int]]:
+def published(
+    answer: Callable[[int], bytes], *, response_size: int = 0, milliseconds: int = 0
+) -> tuple[int, list[int]]:
     """What the kernel said, and the numbers that came, each answered by `answer`."""
     ours, theirs = socket.socketpair()
     numbers: list[int] = []
@@ -49,14 +51,14 @@ def published(answer: Callable[[int], bytes], *, answer_size: int = 0, milliseco
     thread.start()
     frame = np.zeros(SIZE, np.uint8)
     frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
-    arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
     arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     state = np.zeros(STATE_SIZE, np.int64)
     state[STATE_VERSION] = 2
     waited = np.zeros(2, np.int64)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000 if milliseconds else 0
     arrays = (np.zeros(1024, np.uint8), np.zeros(2, FRAME_ROW), state, waited)
-    count = publish_waiting(frame, arguments, *arrays, until_ns, answer_size)
+    count = publish_waiting(frame, arguments, *arrays, until_ns, response_size)
     ours.close()
     thread.join()
     theirs.close()
@@ -75,7 +77,7 @@ def test_at_least_one_is_sent() -> None:
 
 
 def test_a_server_that_acks_nothing_is_measured_by_the_size_of_its_answers() -> None:
-    assert published(lambda _seq: bytes(108), answer_size=108) == (1, [5])
+    assert published(lambda _seq: bytes(108), response_size=108) == (1, [5])
 
 
 @pytest.mark.parametrize("answer", [lambda seq: ack(seq + 1), lambda _seq: bytes(108), lambda _seq: b"?"])
@@ -84,7 +86,7 @@ def test_an_answer_that_is_no_ack_of_it_ends_it(answer: Callable[[int], bytes]) 
 
 
 def test_an_answer_of_another_size_ends_it() -> None:
-    assert published(lambda _seq: b"?", answer_size=108)[0] == -1
+    assert published(lambda _seq: b"?", response_size=108)[0] == -1
 
 
 # --- some under way ------------------------------------------------------------------------------------------------
@@ -129,10 +131,10 @@ def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int
 
     thread = threading.Thread(target=serve)
     thread.start()
-    arguments = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
     arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000
-    arrays = (np.zeros(4_096, np.uint8), np.zeros(AHEAD_SIZE, np.int64))
+    arrays = (np.zeros(4_096, np.uint8), np.zeros(PIPELINE_SIZE, np.int64))
     count = publish_pipelined(frame, arguments, *arrays, version, ahead, until_ns)
     ours.close()
     thread.join()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seawall.limits import CACHE_LINE_SIZE
-from seawall.sequencer.line_memory import LARGE_PAGE, LARGE_PIECE, line_zeros, line_zeros_together
+from seawall.sequencer.aligned_arrays import LARGE_PAGE, LARGE_PIECE, line_zeros, line_zeros_together
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.dtype([("a", np.uint64), ("b", np.uint64)])])

@@ -12,7 +12,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.errors import ConflictError, InvalidInputError
 from seawall.fabric import records
 from seawall.kernels.ordering.collecting import worker_of
-from seawall.kernels.ordering.holding import AHEAD_MAX
+from seawall.kernels.ordering.holding import PREFETCH_MAX
 from seawall.kernels.runtime.rings import CONSUMED, PRODUCED
 from seawall.sequencer.collector import Collector
 from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOpening
@@ -303,15 +303,15 @@ def test_runs_of_one_client_around_those_of_many_are_all_its_own() -> None:
     others = [ME + 1, ME + 2, ME + 3]
     for client in (ME, *others):
         assert opened(pod, client)
-    for number in range(2 * AHEAD_MAX):
+    for number in range(2 * PREFETCH_MAX):
         pod.publish(0, ME, 1 + number)
-    for number in range(AHEAD_MAX):
+    for number in range(PREFETCH_MAX):
         pod.publish(1, others[number % 3], 1 + number // 3)
     # Half of the one, then the many, then the rest of the one: all in one drain.
-    assert pod.collector.step(0) == 2 * AHEAD_MAX
+    assert pod.collector.step(0) == 2 * PREFETCH_MAX
     pod.step()
     standing = [pod.worker.window.state(ClientId(client)).next_expected for client in (ME, *others)]
-    assert standing == [1 + 2 * AHEAD_MAX, 12, 12, 11]
+    assert standing == [1 + 2 * PREFETCH_MAX, 12, 12, 11]
 
 
 def test_a_ring_of_entries_that_is_full_stalls_and_goes_on() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seawall.limits import CONTENDED_PORTION_SIZE, MEMORY_SMALL_SIZE, MIB
+from seawall.limits import CONTENDED_RESPONSE_SIZE, MEMORY_SMALL_SIZE, MIB
 from seawall.server.connection.budget import Budget, PeerMemory
 
 LARGE = MEMORY_SMALL_SIZE + 1
@@ -82,7 +82,7 @@ def test_small_amounts_are_served_while_large_ones_wait_up_to_a_bound():
             count += 1
         assert count == 10 * MIB // MEMORY_SMALL_SIZE
         assert not waiting.done()
-        assert large.fair_size(8 * MIB) == CONTENDED_PORTION_SIZE
+        assert large.fair_size(8 * MIB) == CONTENDED_RESPONSE_SIZE
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert large.fair_size(8 * MIB) == 8 * MIB

@@ -106,8 +106,8 @@ def test_files_that_are_not_in_memory_are_read_by_others_than_the_loop(on_loop, 
         def bring(*_stretch):
             names.append(threading.current_thread().name)
 
-        monkeypatch.setattr(cold_files, "is_near", lambda *_: False)
-        monkeypatch.setattr(cold_files, "bring_near", bring)
+        monkeypatch.setattr(cold_files, "is_cached", lambda *_: False)
+        monkeypatch.setattr(cold_files, "load_into_cache", bring)
         async with world(tmp_path) as made:
             await fill(made, 3)
             peer = await made.peer(1)
@@ -130,8 +130,8 @@ def test_a_file_stays_pinned_while_it_is_read_for_somebody_who_is_gone(on_loop, 
             is_reading.set()
             may_end.wait()
 
-        monkeypatch.setattr(cold_files, "is_near", lambda *_: False)
-        monkeypatch.setattr(cold_files, "bring_near", bring)
+        monkeypatch.setattr(cold_files, "is_cached", lambda *_: False)
+        monkeypatch.setattr(cold_files, "load_into_cache", bring)
         async with world(tmp_path) as made:
             warming = asyncio.ensure_future(cold_files.warm_up(made.log, [(0, 0, 1)], released.set))
             await asyncio.to_thread(is_reading.wait)

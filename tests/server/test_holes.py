@@ -60,7 +60,7 @@ def test_a_window_that_is_full_of_what_waits_is_no_sign_of_life(on_loop, tmp_pat
             (worker,) = made.log._orderer.sequencer.workers
             worker._state[holding.SILENCE_NS] = 50_000_000
             peer = await made.peer(window_batches=2)
-            assert set(made.log.living_clients()) == {7}
+            assert set(made.log.live_clients()) == {7}
             for seq in (2, 3):
                 peer.send(peer.batch(1, b"%d" % seq, seq=seq))
             peer.writer.write_eof()
@@ -83,7 +83,7 @@ def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path, monkeypatch):
             (worker,) = made.log._orderer.sequencer.workers
             worker._state[holding.SILENCE_NS] = 1_000_000_000
             loop, is_late, asked = asyncio.get_running_loop(), asyncio.Event(), []
-            living = made.log.living_clients
+            living = made.log.live_clients
 
             def ask():
                 asked.append(loop.time())
@@ -91,7 +91,7 @@ def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path, monkeypatch):
                     is_late.set()
                 return living()
 
-            made.log.living_clients = ask
+            made.log.live_clients = ask
             peer = await made.peer(window_batches=2)
             peer.send(peer.batch(1, b"2", seq=2))
             await is_late.wait()

@@ -30,7 +30,7 @@ from v1_server import served as served_on
 
 from seawall.config import PastEnd, ServerConfig
 from seawall.core.types import Offset
-from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.errors import ProtocolError
 from seawall.limits import MIB, TCP_KEEPALIVE_IDLE_S, V1_FETCH_DATA_SIZE_MAX
 from seawall.server.connection.access import Admission

@@ -8,7 +8,7 @@ import pytest
 from lwp2_peer import SMALL, world
 
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.errors import NotFoundError
 from seawall.limits import SESSION_WINDOW_BATCHES as WINDOW
 from seawall.limits import SESSIONS_LISTED_MAX

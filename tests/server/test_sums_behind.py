@@ -146,8 +146,8 @@ def test_a_checksum_of_nothing_is_nobodys_business(on_loop, tmp_path):
 def test_it_is_a_feature_that_is_granted(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
-            peer = await made.peer(features=int(Features.SUM_BEHIND))
-            assert peer.welcome.features == Features.SUM_BEHIND
+            peer = await made.peer(features=int(Features.TRAILING_CHECKSUM))
+            assert peer.welcome.features == Features.TRAILING_CHECKSUM
             peer.close()
 
     on_loop(work())

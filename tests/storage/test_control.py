@@ -164,7 +164,7 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "TRANSACTION": 18,
         "SESSIONS_RETIRED": 19,
     }
-    assert ControlCommand.ASIDE == epoch_kernels.COMMAND_ASIDE
+    assert ControlCommand.ASIDE == epoch_kernels.COMMAND_UNPOSITIONED
 
 
 # --- any control ---------------------------------------------------------------------------------------------------

@@ -47,14 +47,14 @@ def test_the_bytes_are_those_of_the_table() -> None:
 def test_what_follows_from_the_fields() -> None:
     assert (HEADER.size, HEADER.next_position, HEADER.is_clean) == (364, 53, False)
     assert (CLEAN.size, CLEAN.next_position, CLEAN.is_clean) == (64, 50, True)
-    assert replace(HEADER, aside_count=3).next_position == 50
+    assert replace(HEADER, unpositioned_count=3).next_position == 50
 
 
 def test_asides_are_counted_in_the_header() -> None:
-    header = replace(HEADER, aside_count=2)
+    header = replace(HEADER, unpositioned_count=2)
     assert parse(header.encode()) == header
-    assert parse(replace(HEADER, aside_count=4).encode()) is None
-    assert parse(replace(CLEAN, aside_count=1).encode()) is None
+    assert parse(replace(HEADER, unpositioned_count=4).encode()) is None
+    assert parse(replace(CLEAN, unpositioned_count=1).encode()) is None
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Message
+from seawall.engine.read.read_results import Message
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ChecksumError, CorruptionError
 from seawall.io.disk.files import OsFiles

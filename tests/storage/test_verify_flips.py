@@ -16,8 +16,8 @@ from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
 from seawall.engine.api.verify import verify_directory
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError
 from seawall.io.disk.files import OsFiles

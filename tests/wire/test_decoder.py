@@ -392,4 +392,4 @@ def test_kernels_know_frames_by_the_codes_of_the_wire() -> None:
     assert kinds == (Kind.BATCH, Kind.ACK, Kind.KEEPALIVE, Kind.CONTROL)
     commands = (frames.COMMAND_FETCH_DATA, frames.COMMAND_DATA, frames.COMMAND_SUM)
     assert commands == (Command.FETCH_DATA, Command.DATA, Command.SUM)
-    assert frames.FLAG_SUM_BEHIND == BatchFlags.SUM_BEHIND
+    assert frames.FLAG_TRAILING_CHECKSUM == BatchFlags.TRAILING_CHECKSUM

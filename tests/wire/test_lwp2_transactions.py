@@ -73,7 +73,7 @@ def test_where_a_position_goes_on() -> None:
     fetch = Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1, within=Within(3, 9))
     assert len(fetch.encode()) == 48
     assert lwp2.parse_request(0x50, fetch.encode()) == fetch
-    assert not fetch.begins_like(Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1))
+    assert not fetch.has_same_start(Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1))
     with pytest.raises(InvalidInputError, match="only a read of all topics"):
         Fetch(1, ReadBy.POSITION, 4, 1, 1, within=Within(3, 9)).encode()
 

@@ -7,7 +7,7 @@ from seawall.errors import CorruptionError
 from seawall.wire.format.batches import batch_header, iter_batches, stamp
 from seawall.wire.format.codes import BatchFlags, Codec
 from seawall.wire.format.compression import compress
-from seawall.wire.format.rebuilding import batch_without, plain_batch
+from seawall.wire.format.rebuilding import batch_with_live_records, plain_batch
 from seawall.wire.format.records import encode_raw, iter_records
 
 VALUES = [b"one", b"two", b"three", b"four", b"five"]
@@ -35,7 +35,7 @@ def stored(codec=Codec.NONE, values=VALUES, **changed):
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("live", [((11, 15),), ((12, 12),), ((11, 11), (15, 15)), ((13, 14),)])
 def test_deleted_records_are_empty_and_counted(codec, live):
-    ((header, block),) = iter_batches(batch_without(stored(codec), live))
+    ((header, block),) = iter_batches(batch_with_live_records(stored(codec), live))
     assert (header.position, header.base_seq, header.base_offset, header.term) == (5, 11, 100, 4)
     assert (header.record_count, header.codec, header.raw_length) == (5, Codec.NONE, len(block))
     is_live = [any(first <= seq <= last for first, last in live) for seq in range(11, 16)]
@@ -52,11 +52,11 @@ def test_a_plain_batch_has_the_same_records(codec):
 
 def test_an_opaque_batch_stays_whole():
     batch = stored(flags=int(BatchFlags.OPAQUE), record_count=1)
-    ((_, block),) = iter_batches(batch_without(batch, ((11, 11),)))
+    ((_, block),) = iter_batches(batch_with_live_records(batch, ((11, 11),)))
     ((_, before),) = iter_batches(batch)
     assert bytes(block) == bytes(before)
 
 
 def test_a_batch_that_lies_about_its_records_is_damage():
     with pytest.raises(CorruptionError, match="4 records"):
-        batch_without(stored(record_count=4), ((11, 12),))
+        batch_with_live_records(stored(record_count=4), ((11, 12),))

@@ -151,7 +151,7 @@ class AsyncTransaction(OpenTransaction):
         if self.owner is not None:
             return await self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
         # One commit at a time, so that a later epoch never fences an earlier one.
-        async with self._log.own_turn:
+        async with self._log.own_keys_lock:
             key = self._log.own_keys.next_key()
             return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets)
 
@@ -197,10 +197,10 @@ class AsyncTransactionalLog(ABC):
 
     #: Keys of transactions without an owner, and the lock that a transaction holds from its key to its commit.
     own_keys: OwnKeys
-    own_turn: asyncio.Lock
+    own_keys_lock: asyncio.Lock
 
     @abstractmethod
-    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
+    async def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> AsyncStager:
         """Create a stager: it stages the records of one attempt, invisible to readers until they are committed."""
 
     @abstractmethod

@@ -53,7 +53,7 @@ OneRecord: TypeAlias = "bytes | bytearray | memoryview | str | Mapping[str, obje
 Publishable: TypeAlias = "OneRecord | Iterable[OneRecord] | pa.Table | pa.RecordBatch | pd.DataFrame"
 
 
-class HeldValues(NamedTuple):
+class UnencodedBlock(NamedTuple):
     """Plain values of one block that is not encoded yet, and the size that it will have."""
 
     values: list[bytes]
@@ -66,12 +66,12 @@ class HeldValues(NamedTuple):
 
 
 #: Records that become one block.
-Records: TypeAlias = EncodedBlock | HeldValues
+Records: TypeAlias = EncodedBlock | UnencodedBlock
 
 
 def encode(records: Publishable) -> list[EncodedBlock]:
     """Encode what a user publishes into blocks."""
-    return [made(each) if isinstance(each, HeldValues) else each for each in hold(records)]
+    return [made(each) if isinstance(each, UnencodedBlock) else each for each in hold(records)]
 
 
 def hold(records: Publishable) -> Sequence[Records]:
@@ -106,7 +106,7 @@ def _hold_each(records: list[OneRecord]) -> Sequence[Records]:
     if count > _FEW and (size := _plain_size(records)) >= 0:
         values = cast(list[bytes], records)
         size += RECORD_HEADER_SIZE * count
-        return [HeldValues(values, size)] if _is_one_block(size, count) else list(encode_values(values))
+        return [UnencodedBlock(values, size)] if _is_one_block(size, count) else list(encode_values(values))
     return list(_pack(encode_record(_record_of(record)) for record in records))
 
 
@@ -121,7 +121,7 @@ def _is_one_block(size: int, count: int) -> bool:
     return size <= BLOCK_SIZE_MAX and count <= BATCH_RECORDS_MAX
 
 
-def made(held: HeldValues) -> EncodedBlock:
+def made(held: UnencodedBlock) -> EncodedBlock:
     """Encode the block of held values, which must not change during the call.
 
     A few values are joined in Python, which is faster than a kernel call.

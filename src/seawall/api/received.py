@@ -209,7 +209,7 @@ def _join(run: list[ReceivedBatch], columns: Sequence[str]) -> pa.RecordBatch:
     return table.filter(pa.array(is_live))
 
 
-def shown_block(header: BatchHeader, block: Buffer) -> memoryview:
+def readable_block(header: BatchHeader, block: Buffer) -> memoryview:
     """Returns the block of a stored batch as readers see it: uncompressed, an opaque block as a single record."""
     plain = memoryview(block_of(header, block))
     if header.is_opaque:

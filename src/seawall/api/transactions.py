@@ -33,7 +33,14 @@ from typing import Any, Final, Protocol, Self
 
 from seawall.api.publishable import Publishable, encode
 from seawall.api.publisher_options import Compression
-from seawall.core.transactions import BERTH_SEQS, CommittedTransaction, OffsetCommit, StagedPart, StagedRange, joined
+from seawall.core.transactions import (
+    PARTITION_SEQS,
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    joined,
+)
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError, WrongStateError
 from seawall.limits import MIB
@@ -93,7 +100,7 @@ class StagedCall:
                 raise OutcomeUnknownError(
                     "the seqs of the staged records are not known any more: stage the records again"
                 )
-            first = Seq(self._partition * BERTH_SEQS + first)
+            first = Seq(self._partition * PARTITION_SEQS + first)
             found.append(StagedRange(first, Seq(first + delivery.record_count - 1)))
         return joined(found)
 
@@ -339,11 +346,11 @@ class TransactionalLog(ABC):
     own_keys: OwnKeys
 
     @abstractmethod
-    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
+    def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> Stager:
         """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
-        copying them. `compression` applies to records sent to a server.
+        Use `own_partition=True` for many megabytes: those records are stored separately, and a commit moves them
+        instead of copying them. `compression` applies to records sent to a server.
         """
 
     @abstractmethod

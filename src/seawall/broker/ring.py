@@ -43,7 +43,7 @@ from seawall.kernels.runtime.atomics import load_acquire_u64
 from seawall.limits import BROKER_ANSWERS_MAX
 from seawall.wire.format.codes import AckLevel
 
-Verdicts: TypeAlias = npt.NDArray[np.int64]
+AckHandler: TypeAlias = npt.NDArray[np.int64]
 
 #: Publishes in a row before an owner is lent bytes: with interleaved owners, the data would only be copied away.
 _ALONE_AFTER: Final = 4
@@ -194,8 +194,8 @@ class BrokerRing:
         self._update_queue(owner, is_waiting=code == broker_ring.RUN_FULL and consumed == start)
         return Published(Stop(code), count, first, consumed)
 
-    def publish_judged(
-        self, buffer: Bytes, rows: Records, verdicts: Verdicts, owner: int, orders: Bytes, levels: Bytes
+    def publish_validated(
+        self, buffer: Bytes, rows: Records, verdicts: AckHandler, owner: int, orders: Bytes, levels: Bytes
     ) -> Arrived:
         """Publish the batches with verdict TAKEN (`kernels.admission.arriving`), as many as have space.
 
@@ -205,7 +205,7 @@ class BrokerRing:
         if not self._may_publish(owner):
             return Arrived(Stop.FULL, 0, 0, self.claimed, 0)
         self._begin_claim(owner)
-        code = arriving.publish_judged(
+        code = arriving.publish_validated(
             *(buffer, rows, verdicts, owner, orders, levels, self.term),
             *(self._state, self._tails, self._completion, self._pending),
             *(self._entries, self._slots, self._blog, self._arrived),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from seawall.engine.api.read_results import OneRecord, Publishable
+    from seawall.engine.read.read_results import OneRecord, Publishable
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _json_records(lines: bytes, key_field: str | None, number: int) -> tuple[lis
 
 
 def _json_record(line: bytes, key_field: str | None, number: int) -> OneRecord:
-    from seawall.engine.api.read_results import Message
+    from seawall.engine.read.read_results import Message
     from seawall.wire.format.fields import write_text
 
     try:

@@ -25,7 +25,7 @@ from seawall.errors import ConflictError, InvalidInputError, SeawallError
 
 if TYPE_CHECKING:
     from seawall.cli.log_location import WritableLog
-    from seawall.engine.api.read_results import Publishable
+    from seawall.engine.read.read_results import Publishable
 
 _FORMATS: Final = ("lines", "json", "raw")
 

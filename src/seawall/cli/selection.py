@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from seawall.engine.api.read_results import Item, ReceivedBatch, ReceivedRecord, ReceivedSkip
+    from seawall.engine.read.read_results import Item, ReceivedBatch, ReceivedRecord, ReceivedSkip
     from seawall.topics.gaps import Gap
     from seawall.wire.format.fields import JsonValue
 
@@ -113,7 +113,7 @@ class Selection:
 
     def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap | ReceivedSkip]:
         """Yield the selected records in runs, and the gaps and SKIPs between them."""
-        from seawall.engine.api.read_results import ReceivedSkip
+        from seawall.engine.read.read_results import ReceivedSkip
         from seawall.topics.gaps import Gap
 
         for item in items:

@@ -42,7 +42,7 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
 
     def __init__(self) -> None:
         self.own_keys = own_keys()
-        self.own_turn = asyncio.Lock()
+        self.own_keys_lock = asyncio.Lock()
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> AsyncTransaction:
         """Start a transaction, to be used in an `async with` block. A forked child cannot continue it."""
@@ -54,15 +54,15 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
     @abstractmethod
     def _requests(self) -> AsyncRequests: ...
 
-    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
+    async def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> AsyncStager:
         """Start to stage the records of one attempt, invisible to all readers.
 
-        With `is_apart` they get a staging topic of their own; use it for many records.
+        With `own_partition` they get a staging topic of their own; use it for many records.
         """
         staging = self._staging
-        if staging is None or is_apart:
-            staging = parse_topic_reply((await self._requests.request(StagingFind(is_apart))).payload)
-        if not is_apart:
+        if staging is None or own_partition:
+            staging = parse_topic_reply((await self._requests.request(StagingFind(own_partition))).payload)
+        if not own_partition:
             self._staging = staging
         publisher = AsyncStagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
         await publisher.open()

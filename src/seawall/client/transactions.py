@@ -129,15 +129,15 @@ class RemoteTransactions(TransactionalLog):
         disown_on_fork(begun)
         return begun
 
-    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
+    def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> Stager:
         """Start to stage the records of one attempt, invisible to all readers.
 
-        With `is_apart` they get a staging topic of their own; use it for many records.
+        With `own_partition` they get a staging topic of their own; use it for many records.
         """
         staging = self._staging
-        if staging is None or is_apart:
-            staging = parse_topic_reply(self._requests.request(StagingFind(is_apart)).payload)
-        if not is_apart:
+        if staging is None or own_partition:
+            staging = parse_topic_reply(self._requests.request(StagingFind(own_partition)).payload)
+        if not own_partition:
             self._staging = staging
         publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
         return Stager(

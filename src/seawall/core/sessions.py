@@ -15,7 +15,7 @@ class SessionInfo:
     session_epoch: SessionEpoch
     #: The lowest undecided client seq.
     next_client_seq: ClientSeq
-    #: Time of its last frame in milliseconds since the Unix epoch, as exact as the expiry checks (`SESSION_LOOKS`).
+    #: Time of its last frame in milliseconds since the Unix epoch, as exact as the expiry checks (`SESSION_CHECKS`).
     last_seen_ms: int
     #: True if a connection or an open publisher uses it; such a session does not expire.
     is_live: bool

@@ -6,7 +6,7 @@ epoch, its *key*, and publishes ranges into topics, in the given order, at one p
 
 Most transactions are staged in one shared topic. Bulk writers use one of a few *staging partitions*, hidden topics of
 their own, so that their batches are contiguous. A staged seq also encodes the partition: it is the partition's number
-times `BERTH_SEQS` plus the seq inside the partition.
+times `PARTITION_SEQS` plus the seq inside the partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seawall.core.types import Position, Seq, TimestampNs
 STAGING_TOPIC: Final = "_staging"
 
 #: Staged seqs of one staging partition.
-BERTH_SEQS: Final = 1 << 48
+PARTITION_SEQS: Final = 1 << 48
 
 
 class StagedRange(NamedTuple):

@@ -65,7 +65,7 @@ def recorded_fabric(files: Files, data_directory: str) -> str | None:
     return path if _NAME.fullmatch(Path(path).name) else None
 
 
-def remove_left_fabric(files: Files, memory: SharedMemory, data_directory: str) -> None:
+def remove_leftover_fabric(files: Files, memory: SharedMemory, data_directory: str) -> None:
     """Remove the fabric that a killed process left; the caller holds the lock of the directory."""
     path = recorded_fabric(files, data_directory)
     if path is not None:

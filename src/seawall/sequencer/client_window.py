@@ -44,7 +44,7 @@ from seawall.kernels.admission.client_index import (
 from seawall.kernels.admission.client_window import Rows, Words
 from seawall.kernels.runtime.memory import Bytes
 from seawall.kernels.runtime.tables import ABSENT, Values
-from seawall.sequencer.line_memory import line_zeros, line_zeros_together
+from seawall.sequencer.aligned_arrays import line_zeros, line_zeros_together
 from seawall.wire.format.codes import AckStatus
 
 #: Arrays of batches to check, and of their outcomes; see the kernel module.

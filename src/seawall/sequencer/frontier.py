@@ -38,7 +38,7 @@ from seawall.kernels.admission import frontier as kernels
 from seawall.kernels.admission.client_frontier import admit_client_run
 from seawall.kernels.admission.frontier import Rows, admit_run
 from seawall.kernels.log.staging import number_batch, number_client_batch
-from seawall.kernels.log.transactions import admit_together
+from seawall.kernels.log.transactions import admit_transaction
 from seawall.kernels.runtime.memory import Bytes
 from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
@@ -279,7 +279,7 @@ class CommitFrontier:
         self._numbers[kernels.LAST_TIMESTAMP] = timestamp_ns
         return position, timestamp_ns
 
-    def number_together(self, headers: Bytes, term: Term, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
+    def number_transaction(self, headers: Bytes, term: Term, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
         """Stamp adjacent headers, all at one position; returns that, its time, and a row for each header.
 
         Topics and ceilings must allow all of them. Uses a position even without headers.
@@ -287,7 +287,7 @@ class CommitFrontier:
         _check_number("wall clock", wall_ns)
         rows = np.zeros(headers.size // limits.BATCH_HEADER_SIZE, kernels.ADMISSION_ROW)
         position = self.next_position
-        code = admit_together(headers, term, wall_ns, *self._state, rows)
+        code = admit_transaction(headers, term, wall_ns, *self._state, rows)
         check(code == kernels.RUN_DONE, "INV-FRONTIER-CEILING", f"a batch at position {position} stopped with {code}")
         return position, self.last_timestamp_ns, rows
 

@@ -30,7 +30,7 @@ from seawall import limits
 from seawall.errors import InvalidInputError
 from seawall.fabric.records import Records, Words
 from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED
-from seawall.sequencer.line_memory import line_zeros
+from seawall.sequencer.aligned_arrays import line_zeros
 
 #: Indexes into `counters`, a cache line apart.
 RESERVED: Final = 0

@@ -121,7 +121,7 @@ class Pressure:
 
     def start(self) -> None:
         """Start the periodic checks."""
-        self._timer = self._loop.call_later(limits.MEMORY_LOOK_S, self.start)
+        self._timer = self._loop.call_later(limits.MEMORY_CHECK_S, self.start)
         self.check(self._loop.time())
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from seawall.api.received import shown_block
+from seawall.api.received import readable_block
 from seawall.errors import CorruptionError
 from seawall.kernels.codec.columns import gather_spans
 from seawall.kernels.codec.gather import GATHER_DONE, GATHER_MALFORMED
@@ -319,7 +319,7 @@ def _plain_blocks(part: BatchBytes) -> list[memoryview]:
         for number in run.tolist():
             batch = part.buffer[starts[number] : starts[number] + lengths[number]].data
             header = parse_batch_header(batch, source=BatchSource.STORED)
-            found.append(shown_block(header, batch[BATCH_HEADER_SIZE:]))
+            found.append(readable_block(header, batch[BATCH_HEADER_SIZE:]))
     return found
 
 

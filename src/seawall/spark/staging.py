@@ -138,7 +138,7 @@ class _StagingTask:
         if not rows:
             return
         if self._stager is None:
-            self._stager = self._log.stage(is_apart=not is_last, compression=self._compression)
+            self._stager = self._log.stage(own_partition=not is_last, compression=self._compression)
         self._calls[topic] += [self._stager.publish(part) for part in _parts(_needed(_one_batch(rows)))]
 
 

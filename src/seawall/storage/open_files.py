@@ -27,7 +27,7 @@ from typing import Protocol
 from seawall import limits
 from seawall.errors import SyncError
 from seawall.io.interfaces import File, Files
-from seawall.io.process.descriptors import is_exhausted, no_descriptor
+from seawall.io.process.descriptors import descriptors_error, is_exhausted
 
 __all__ = ["Evictable", "OpenFiles"]
 
@@ -74,7 +74,7 @@ class OpenFiles:
                 if not is_exhausted(error):
                     raise
                 if not self._close_oldest():
-                    raise no_descriptor(error, path) from error
+                    raise descriptors_error(error, path) from error
 
     def keep(self, shared: Evictable) -> None:
         """Add a file that was just opened."""

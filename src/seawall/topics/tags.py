@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
-from seawall.io.process.own_process import let_others_run
+from seawall.io.process.own_process import yield_gil
 from seawall.limits import TAG_SLICE_COUNT
 from seawall.storage.control.deletes import MatchKind, TagMatch
 
@@ -66,14 +66,14 @@ class TagIndex:
         for number, tag in enumerate(tags):
             self._extend(tag, by_tag[cuts[number] : cuts[number + 1]])
             if not number % TAG_SLICE_COUNT:
-                let_others_run()
+                yield_gil()
 
     def find(self, match: TagMatch, below: Seq) -> Seqs:
         """The seqs below `below` whose tag matches, ascending."""
         found = [np.empty(0, np.int64)]
         for number, tag in enumerate(self._matching(match)):
             if not number % TAG_SLICE_COUNT:
-                let_others_run()
+                yield_gil()
             seqs = self._seqs[tag]
             found.append(np.frombuffer(seqs[: bisect_left(seqs, below)], np.int64))
         joined = np.concatenate(found)
@@ -85,7 +85,7 @@ class TagIndex:
         """Remove what `find` returns for the same arguments."""
         for number, tag in enumerate(self._matching(match)):
             if not number % TAG_SLICE_COUNT:
-                let_others_run()
+                yield_gil()
             self._cut(tag, bisect_left(self._seqs[tag], below))
 
     def drop_below(self, seq: Seq) -> None:

@@ -25,7 +25,7 @@ from seawall.bench.results import Better, Goal
 from seawall.bench.subjects.logs import TOPIC, on_log
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.read.read_results import ReceivedBatch
 from seawall.limits import KIB, MIB
 
 #: Bytes of records in the topic that is read.

@@ -43,7 +43,7 @@ from seawall.io.network.sockets import parse_address
 from seawall.io.process.clocks import OsClock
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.network import waiting_exchange
-from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_pipelined, publish_waiting
+from seawall.kernels.network.waiting_publisher import PIPELINE_SIZE, publish_pipelined, publish_waiting
 from seawall.limits import KIB, SESSION_WINDOW_BATCHES
 from seawall.wire.format.codes import AS_TOPIC, VERSION_2, AckLevel, HelloFlags
 from seawall.wire.format.fields import JsonValue
@@ -76,13 +76,13 @@ Latencies: TypeAlias = npt.NDArray[np.int64]
 class WaitingClient:
     """One connection on which a kernel publishes single records and waits for each ack."""
 
-    def __init__(self, descriptor: int, session: tuple[int, int, int], topic_id: int, answer_size: int) -> None:
+    def __init__(self, descriptor: int, session: tuple[int, int, int], topic_id: int, response_size: int) -> None:
         """`session` is the client id, the session epoch and the next client seq."""
         block = encode_raw(os.urandom(KIB))
         client_id, epoch, next_seq = session
         self._frame = np.zeros(waiting_exchange.BLOCK_AT + len(block), np.uint8)
         self._frame[waiting_exchange.BLOCK_AT :] = np.frombuffer(block, np.uint8)
-        self._arguments = np.zeros(waiting_exchange.DESK_SIZE, np.int64)
+        self._arguments = np.zeros(waiting_exchange.ARGUMENTS_SIZE, np.int64)
         choices = AS_TOPIC | AckLevel.DURABLE << 8
         self._arguments[: waiting_exchange.WALL_NS] = (
             *(descriptor, -1, _TIMEOUT_MS, client_id, epoch & 0xFFFF_FFFF, choices),
@@ -93,7 +93,7 @@ class WaitingClient:
         self._state = np.zeros(STATE_SIZE, np.int64)
         self._state[STATE_VERSION] = VERSION_2
         self._waited = np.zeros(_SAMPLES, np.int64)
-        self._answer_size = answer_size
+        self._answer_size = response_size
         self._count = 0
 
     def run(self, until_ns: int) -> None:
@@ -119,7 +119,7 @@ class PipelinedClient:
 
     def __init__(self, connected: socket.socket | Connection, version: int, topic_id: int, window: int) -> None:
         record = encode_raw(os.urandom(KIB))
-        self._arguments = np.zeros(waiting_exchange.DESK_SIZE, np.int64)
+        self._arguments = np.zeros(waiting_exchange.ARGUMENTS_SIZE, np.int64)
         self._version, self._window = version, window
         if isinstance(connected, Connection):
             welcome = connected.welcome
@@ -134,7 +134,7 @@ class PipelinedClient:
         )
         self._frame = np.frombuffer(bytearray(frame), np.uint8)
         self._answers = np.zeros(_ANSWERS_SIZE, np.uint8)
-        self._progress = np.zeros(AHEAD_SIZE, np.int64)
+        self._progress = np.zeros(PIPELINE_SIZE, np.int64)
         self._count = 0
 
     def run(self, until_ns: int) -> None:

@@ -20,7 +20,7 @@ from typing import Final, cast
 from seawall.client.connection.connection import OnResponseStart, refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.network.sockets import parse_address
-from seawall.io.network.tls import ended_unwelcome, refused_handshake
+from seawall.io.network.tls import closed_before_welcome, handshake_error
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import disown_on_fork, release_inherited
 from seawall.limits import FETCH_DATA_HEADER_SIZE
@@ -114,9 +114,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
             # With TLS 1.3 a server verifies the client's certificate after the client's handshake is complete.
             refused = error.__cause__ if isinstance(error, ConnectionError) else error
             if isinstance(refused, ssl.SSLError):
-                raise refused_handshake(address, refused) from error
+                raise handshake_error(address, refused) from error
             if tls is not None and connection is not None and isinstance(error, ConnectionError):
-                raise ended_unwelcome(error) from error
+                raise closed_before_welcome(error) from error
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise ConnectionError(error.errno, f"no connection with {address}: {error}") from error
             raise

@@ -17,7 +17,7 @@ from seawall.client.connection.attempts import RequestAttempts
 from seawall.client.connection.requests import request_hello
 from seawall.client.connection.retry import seconds
 from seawall.client.connection.targets import Target
-from seawall.client.read.answer_size import AnswerSize
+from seawall.client.read.response_size import ResponseSize
 from seawall.errors import FullError, RetryableError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import OwnProcess
@@ -37,7 +37,7 @@ class AsyncRequests:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.answer_size = AnswerSize()
+        self.response_size = ResponseSize()
         self._connection: AsyncConnection | None = None
         self._connecting = asyncio.Lock()
         self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
@@ -60,10 +60,10 @@ class AsyncRequests:
         )
 
     async def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
-        """The response to a fetch, which asks for no more bytes than the link has sustained (`AnswerSize`)."""
+        """The response to a fetch, which asks for no more bytes than the link has sustained (`ResponseSize`)."""
 
         async def fetch_sized(connection: AsyncConnection) -> Frame:
-            allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
+            allowed = replace(fetch, max_bytes=self.response_size.at_most(fetch.max_bytes))
             return await self.wait_response(
                 connection, connection.send_request(allowed), allowed, self.target.timeout_s + wait_s
             )
@@ -77,9 +77,9 @@ class AsyncRequests:
         try:
             frame = await connection.wait_response(request, timeout_s=timeout_s)
         except (ConnectionError, TimeoutError):
-            self.answer_size.lost(fetch.max_bytes)
+            self.response_size.lost(fetch.max_bytes)
             raise
-        self.answer_size.arrived(frame.header.payload_length)
+        self.response_size.arrived(frame.header.payload_length)
         return frame
 
     async def check_server(self) -> None:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from seawall.api.publishable import HeldValues
+from seawall.api.publishable import UnencodedBlock
 from seawall.client.connection.refusals import error_of
 from seawall.client.connection.retry import seconds
-from seawall.client.publish.values_out import PART_SIZE, StreamedBatch
+from seawall.client.publish.streamed_batch import PART_SIZE, StreamedBatch
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
-from seawall.io.network.waitable_streams import WaitingStream, await_streams, open_stream
+from seawall.io.network.waitable_streams import BlockingStream, await_streams, open_stream
 from seawall.io.process.own_process import disown_on_fork
 from seawall.kernels.codec.values import HAS_KNOWN_LAYOUT
 from seawall.kernels.runtime.memory import Bytes
@@ -51,7 +51,7 @@ OnResponseStart: TypeAlias = Callable[[FrameHeader, memoryview], None]
 class Connection:
     """A connection whose handshake is complete. Created by `open`."""
 
-    def __init__(self, stream: WaitingStream | TlsStream, address: str, clock: Clock, max_payload: int) -> None:
+    def __init__(self, stream: BlockingStream | TlsStream, address: str, clock: Clock, max_payload: int) -> None:
         self.stream = stream
         self.address = address
         self._clock = clock
@@ -93,9 +93,9 @@ class Connection:
             connection.close()
             if tls is None:
                 raise
-            from seawall.io.network.tls import ended_unwelcome
+            from seawall.io.network.tls import closed_before_welcome
 
-            raise ended_unwelcome(error) from error
+            raise closed_before_welcome(error) from error
         except BaseException:
             connection.close()
             raise
@@ -116,7 +116,7 @@ class Connection:
     def is_idle(self) -> bool:
         """True if nothing is in flight in either direction and the socket is plain, without TLS."""
         is_busy = self.is_write_blocked or self._queued_frames or self._pending_ids or self._decoder.pending_size
-        return not is_busy and self.goodbye is None and type(self.stream) is WaitingStream
+        return not is_busy and self.goodbye is None and type(self.stream) is BlockingStream
 
     @property
     def has_partial_frame(self) -> bool:
@@ -156,10 +156,10 @@ class Connection:
     def can_stream_values(self) -> bool:
         """True if values can be sent without building their block first: the socket is plain, and the server accepts
         batches with a trailing checksum."""
-        is_supported = self.welcome.features & Features.SUM_BEHIND
-        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream and bool(is_supported)
+        is_supported = self.welcome.features & Features.TRAILING_CHECKSUM
+        return HAS_KNOWN_LAYOUT and type(self.stream) is BlockingStream and bool(is_supported)
 
-    def send_values(self, header: bytes, frame_id: int, held: HeldValues) -> None:
+    def send_values(self, header: bytes, frame_id: int, held: UnencodedBlock) -> None:
         """Send a batch made of these values, as `send` does. Requires `can_stream_values` and no unsent data."""
         assert not self.is_write_blocked, "unsent data would be overtaken"
         if self._part_buffer is None:
@@ -189,7 +189,7 @@ class Connection:
 
     def _flush_values(self, values: StreamedBatch) -> bool:
         """Send streamed values; True once the socket has all of them."""
-        assert isinstance(self.stream, WaitingStream), "values are streamed to plain sockets only"
+        assert isinstance(self.stream, BlockingStream), "values are streamed to plain sockets only"
         if self.stream.send_by(values.send):
             self._sent_ns = self._clock.monotonic_ns()
         if values.is_sent:
@@ -230,7 +230,7 @@ class Connection:
     def _receive_bytes(self) -> int | None:
         decoder, stream = self._decoder, self.stream
         chunks = decoder.arriving
-        if chunks is not None and isinstance(stream, WaitingStream):
+        if chunks is not None and isinstance(stream, BlockingStream):
             return stream.fill_by(chunks.receive)
         buffer = decoder.buffer()
         return stream.fill(buffer) if decoder.awaited_size else stream.receive_into(buffer)

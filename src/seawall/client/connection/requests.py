@@ -17,7 +17,7 @@ from seawall.client.connection.attempts import RequestAttempts
 from seawall.client.connection.connection import Connection
 from seawall.client.connection.retry import seconds
 from seawall.client.connection.targets import Target
-from seawall.client.read.answer_size import AnswerSize
+from seawall.client.read.response_size import ResponseSize
 from seawall.errors import FullError, RetryableError, SeawallError, WrongStateError
 from seawall.io.interfaces import Clock
 from seawall.io.network.waitable_streams import await_streams
@@ -58,7 +58,7 @@ class Requests:
     def __init__(self, target: Target, clock: Clock | None = None) -> None:
         self.target = target
         self.clock = clock or OsClock()
-        self.answer_size = AnswerSize()
+        self.response_size = ResponseSize()
         self._idle: list[Connection] = []
         #: Connections with a prefetch in flight that no thread waits for right now.
         self._in_flight: set[Connection] = set()
@@ -84,13 +84,13 @@ class Requests:
         return self.with_connection(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
 
     def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
-        """The response to a fetch, which asks for no more bytes than the link has sustained (`AnswerSize`)."""
+        """The response to a fetch, which asks for no more bytes than the link has sustained (`ResponseSize`)."""
 
         def fetch_sized(connection: Connection) -> Frame:
-            allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
+            allowed = replace(fetch, max_bytes=self.response_size.at_most(fetch.max_bytes))
             with self.tracking_loss(allowed.max_bytes):
                 frame = connection.request(allowed, timeout_s=self.target.timeout_s + wait_s)
-            self.answer_size.arrived(frame.header.payload_length)
+            self.response_size.arrived(frame.header.payload_length)
             return frame
 
         return self.with_connection(fetch_sized)
@@ -101,7 +101,7 @@ class Requests:
         try:
             yield
         except (ConnectionError, TimeoutError):
-            self.answer_size.lost(size)
+            self.response_size.lost(size)
             raise
 
     def check_server(self) -> None:

@@ -47,7 +47,7 @@ class Session:
         return Hello(
             flags=self._flags,
             max_payload=PAYLOAD_SIZE_MIN,
-            features=int(Features.SUM_BEHIND | CODEC_FEATURES.get(outgoing.codec, 0)),
+            features=int(Features.TRAILING_CHECKSUM | CODEC_FEATURES.get(outgoing.codec, 0)),
             client_id=outgoing.client_id or self._client_id,
             session_epoch=SessionEpoch(0) if self._is_forgotten else outgoing.session_epoch,
             start_seq=start,

@@ -18,16 +18,16 @@ from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
+from seawall.client.publish.ack_handler import AckHandler
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
-from seawall.client.publish.failing import FailAll
+from seawall.client.publish.fail_guard import FailAll
 from seawall.client.publish.outgoing import Outgoing
-from seawall.client.publish.verdicts import Verdicts
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit, report_undelivered
-from seawall.io.process.own_process import disown_on_fork, not_inherited
+from seawall.io.process.own_process import disown_on_fork, inherited_error
 from seawall.wire.format.codes import Kind
 from seawall.wire.format.decoder import Frame
 
@@ -45,7 +45,7 @@ class AsyncSender:
         self._connections: list[AsyncConnection] = []
         self._rotation = 0
         self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
-        self._verdicts = Verdicts(outgoing, self._clock)
+        self._verdicts = AckHandler(outgoing, self._clock)
         self._is_closed = False
         self._push_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +65,7 @@ class AsyncSender:
         self._is_closed = True
         self._connections.clear()
         self._waiters.clear()
-        self.failure = not_inherited("publisher")
+        self.failure = inherited_error("publisher")
         self._outgoing.fail(self.failure)
         self._outgoing.take_decided()
 

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from seawall.api.publishable import HeldValues, Records, made
+from seawall.api.publishable import Records, UnencodedBlock, made
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import WrongStateError
 from seawall.limits import BATCH_RECORDS_MAX, KIB
@@ -83,7 +83,7 @@ class Batch:
     def add(self, records: Records) -> int:
         """Append records; returns the number of records before them."""
         before = self.record_count
-        if isinstance(records, HeldValues):
+        if isinstance(records, UnencodedBlock):
             self.values = self.values + records.values if self.values else records.values
         else:
             self._pack()
@@ -98,21 +98,21 @@ class Batch:
         """True if all records are plain values: their block is built when needed, and is the same each time."""
         return bool(self.values) and not self.pieces
 
-    def held_for(self, codec: Codec) -> HeldValues | None:
+    def held_for(self, codec: Codec) -> UnencodedBlock | None:
         """The plain values, if they are to be streamed uncompressed and are large enough for it; otherwise None."""
         is_large = codec is Codec.NONE and self.size >= _STREAMED_SIZE_MIN
-        return HeldValues(self.values, self.size) if is_large and self.is_held else None
+        return UnencodedBlock(self.values, self.size) if is_large and self.is_held else None
 
     def held_block(self) -> Buffer:
         """Build the block of the plain values."""
-        block = made(HeldValues(self.values, self.size))
+        block = made(UnencodedBlock(self.values, self.size))
         self.block_crc = block.crc
         return block.block
 
     def may_hold(self, records: Records, size_max: int) -> bool:
         """True if more plain values can be appended within `size_max`."""
         fits = self.size + records.size <= size_max and self.record_count + records.record_count <= BATCH_RECORDS_MAX
-        return fits and self.is_held and isinstance(records, HeldValues)
+        return fits and self.is_held and isinstance(records, UnencodedBlock)
 
     def block_for(self, codec: Codec) -> Buffer:
         """The bytes for the wire, compressed if that is smaller.
@@ -153,7 +153,7 @@ class Batch:
             ack_level=ack_level,
             codec=self.codec,
             raw_length=self.size,
-            flags=BatchFlags.SUM_BEHIND if is_crc_trailing else 0,
+            flags=BatchFlags.TRAILING_CHECKSUM if is_crc_trailing else 0,
             block_crc=0 if is_crc_trailing else self.block_crc,
         )
         self.block_crc = None if is_crc_trailing else header.block_crc
@@ -164,7 +164,7 @@ class Batch:
             self.pieces = [self.held_block()]
         elif self.values:
             size = self.size - sum(map(len, self.pieces))
-            self.pieces.append(made(HeldValues(self.values, size)).block)
+            self.pieces.append(made(UnencodedBlock(self.values, size)).block)
             self.block_crc = None
         self.values = []
 

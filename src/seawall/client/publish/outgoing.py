@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from seawall.api.publishable import HeldValues, Records
+from seawall.api.publishable import Records, UnencodedBlock
 from seawall.client.connection.refusals import CLIENT_SEQ_UNUSED, rejection, unknown_outcome
 from seawall.client.publish.delivery import Batch
 from seawall.core.latency import LatencyHistogram
@@ -308,7 +308,7 @@ class Outgoing:
         block = batch.block_for(self.codec)
         return self._header_of(batch, block, wall_ns), block
 
-    def held_frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, int, HeldValues] | None:
+    def held_frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, int, UnencodedBlock] | None:
         """The header, number and values of a large batch with a trailing checksum; None for other batches."""
         held = batch.held_for(self.codec)
         return None if held is None else (self._header_of(batch, held.size, wall_ns), batch.client_seq, held)

@@ -28,10 +28,10 @@ from seawall.client.connection.refusals import SESSION_ENDING
 from seawall.client.connection.retry import deadline_ns, seconds
 from seawall.client.connection.session import Session
 from seawall.client.connection.targets import Target
+from seawall.client.publish.ack_handler import AckHandler
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
-from seawall.client.publish.failing import FailAll
+from seawall.client.publish.fail_guard import FailAll
 from seawall.client.publish.outgoing import Outgoing
-from seawall.client.publish.verdicts import Verdicts
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
@@ -39,7 +39,7 @@ from seawall.io.interfaces import Clock
 from seawall.io.network.waitable_streams import Waker, await_streams
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit
-from seawall.io.process.own_process import disown_on_fork, not_inherited
+from seawall.io.process.own_process import disown_on_fork, inherited_error
 from seawall.wire.format.codes import Kind
 from seawall.wire.format.decoder import Frame
 
@@ -86,7 +86,7 @@ class Sender:
         #: Set when `close` starts, and when all records are failed.
         self._is_closed = self._is_over = False
         self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
-        self._verdicts = Verdicts(outgoing, self._clock)
+        self._verdicts = AckHandler(outgoing, self._clock)
         #: The error that ended the session.
         self.failure: SeawallError | None = None
         self._fail_guard = FailAll(self._fail)
@@ -100,7 +100,7 @@ class Sender:
         self._has_leader, self._is_closed, self._is_over = False, True, True
         self._connections.clear()
         self._waker.close()
-        self.failure = not_inherited("publisher")
+        self.failure = inherited_error("publisher")
         self._outgoing.fail(self.failure)
         self._outgoing.take_decided()
 

@@ -45,7 +45,7 @@ class WaitingExchange:
         self._frame = np.zeros(kernels.BLOCK_AT + BLOCK_SIZE_MAX, np.uint8)
         self._frame_view = self._frame.data
         self._response = np.zeros(_RESPONSE_SIZE, np.uint8)
-        self._arguments = np.zeros(kernels.DESK_SIZE, np.int64)
+        self._arguments = np.zeros(kernels.ARGUMENTS_SIZE, np.int64)
         self._arguments[: kernels.BLOCK_SIZE] = connection.stream.fileno(), waker.fileno(), timeout_ms, *session
         self._arguments_view = self._arguments.data.cast("B")
         self._ack_fields = self._arguments[kernels.BASE_SEQ : kernels.WAITED_NS]

@@ -39,11 +39,11 @@ class AsyncPrefetch:
     async def take(self, fetch: Fetch, *, prefetch_size: int, wait_s: float = 0.0) -> list[Item]:
         """The items of the response to `fetch`; meanwhile up to `prefetch_size` bytes after it are requested."""
         prefetched, self._next = self._next, None
-        if prefetched is not None and not prefetched.fetch.begins_like(fetch):
+        if prefetched is not None and not prefetched.fetch.has_same_start(fetch):
             prefetched.connection.forget(prefetched.request)
             prefetched = None
         timeout_s = self._requests.target.timeout_s + wait_s
-        size = self._requests.answer_size
+        size = self._requests.response_size
 
         async def receive(connection: AsyncConnection) -> Frame:
             nonlocal prefetched

@@ -17,10 +17,10 @@ from seawall.client.connection.aio_connection import AsyncConnection
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.read.aio_prefetch import AsyncPrefetch
-from seawall.client.read.answer_size import AnswerSize
 from seawall.client.read.position_reading import PositionReader
-from seawall.client.read.pushed import FRAME_SIZE, Pushed
+from seawall.client.read.push_subscription import FRAME_SIZE, Pushed
 from seawall.client.read.reading import NO_LIMIT, TopicReader
+from seawall.client.read.response_size import ResponseSize
 from seawall.client.read.waiting import PollDeadline
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
@@ -94,10 +94,10 @@ class AsyncRemoteSubscriber:
             self._process.check()
             connection: AsyncConnection | None = None
             reader.go_back(self._next_seq)
-            size, started_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
+            size, started_at = self._requests.response_size.at_most(FRAME_SIZE), self._next_seq
             try:
                 connection = await self._requests.open_connection()
-                async for items in _pushed(connection, reader, self._requests.answer_size, size):
+                async for items in _pushed(connection, reader, self._requests.response_size, size):
                     for item in items:
                         backoff.succeeded()
                         self._next_seq = seq_after(item)
@@ -106,7 +106,7 @@ class AsyncRemoteSubscriber:
             except (ConnectionError, RetryableError) as error:
                 if connection is not None:
                     if self._next_seq == started_at and connection.has_partial_frame:
-                        self._requests.answer_size.lost(size)
+                        self._requests.response_size.lost(size)
                     unreachable_since = loop.time()
                 elif loop.time() - unreachable_since >= self._requests.target.timeout_s:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
@@ -170,7 +170,7 @@ class AsyncRemotePositionSubscriber:
 
 
 async def _pushed(
-    connection: AsyncConnection, reader: TopicReader, answer_size: AnswerSize, frame_size: int
+    connection: AsyncConnection, reader: TopicReader, response_size: ResponseSize, frame_size: int
 ) -> AsyncIterator[list[Item]]:
     """The items that the server pushes on a connection, one list per frame, until the connection is lost."""
     # Unbounded, but the server sends no more than its credit.
@@ -184,7 +184,7 @@ async def _pushed(
         if isinstance(frame, Exception):
             raise frame
         items = pushed.take(frame)
-        answer_size.arrived(frame.header.payload_length)
+        response_size.arrived(frame.header.payload_length)
         # Before the caller processes the items, so that the server sends more meanwhile.
         credit = pushed.credit()
         if credit is not None:

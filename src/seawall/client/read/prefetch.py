@@ -56,11 +56,11 @@ class Prefetch:
     def receive(self, fetch: Fetch, *, prefetch_size: int, wait_s: float = 0.0) -> Frame:
         """Like `take`, but returns the frame: the caller passes it to the reader."""
         prefetched = self._next
-        if prefetched is not None and not prefetched.fetch.begins_like(fetch):
+        if prefetched is not None and not prefetched.fetch.has_same_start(fetch):
             self.cancel()
             prefetched = None
         timeout_s = self._requests.target.timeout_s + wait_s
-        size = self._requests.answer_size
+        size = self._requests.response_size
 
         def receive(connection: Connection) -> Frame:
             self._next = None

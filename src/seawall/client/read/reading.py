@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from seawall.api.received import Item, ReceivedBatch, ReceivedSkip, shown_block
+from seawall.api.received import Item, ReceivedBatch, ReceivedSkip, readable_block
 from seawall.client.connection.connection import refusal_of
 from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import CorruptionError, ProtocolError
@@ -247,7 +247,7 @@ def received_batch(topic: str, payload: memoryview, chunk: Chunk, first_seq: Seq
     elif not is_plain:
         # A batch with deleted records was rewritten uncompressed, so only other batches need this.
         header = parse_batch_header(payload[at - BATCH_HEADER_SIZE : end], source=BatchSource.STORED)
-        block = shown_block(header, block)
+        block = readable_block(header, block)
     return ReceivedBatch(
         topic, Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), block, live, Seq(last + 1)
     )

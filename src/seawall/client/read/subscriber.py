@@ -20,7 +20,7 @@ from seawall.client.connection.requests import Requests
 from seawall.client.connection.retry import Backoff, seconds
 from seawall.client.read.position_reading import PositionReader
 from seawall.client.read.prefetch import Prefetch
-from seawall.client.read.pushed import FRAME_SIZE, Pushed
+from seawall.client.read.push_subscription import FRAME_SIZE, Pushed
 from seawall.client.read.reading import NO_LIMIT, TopicReader
 from seawall.client.read.waiting import PollDeadline
 from seawall.core.types import Position, Seq, TopicEpoch
@@ -88,7 +88,7 @@ class RemoteSubscriber:
             self._process.check()
             connection: Connection | None = None
             self._reader.go_back(self._next_seq)
-            size, started_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
+            size, started_at = self._requests.response_size.at_most(FRAME_SIZE), self._next_seq
             try:
                 connection = self._requests.open_connection(clock.monotonic_ns() + timeout_ns)
                 pushed = Pushed(self._reader, connection.new_id(), size)
@@ -100,7 +100,7 @@ class RemoteSubscriber:
                 pause_ns = backoff.pause_ns()
                 if connection is not None:
                     if self._next_seq == started_at and connection.has_partial_frame:
-                        self._requests.answer_size.lost(size)
+                        self._requests.response_size.lost(size)
                     unreachable_since_ns = clock.monotonic_ns()
                 elif clock.monotonic_ns() + pause_ns - unreachable_since_ns >= timeout_ns:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
@@ -114,7 +114,7 @@ class RemoteSubscriber:
         while True:
             for frame in connection.receive():
                 items = pushed.take(frame)
-                self._requests.answer_size.arrived(frame.header.payload_length)
+                self._requests.response_size.arrived(frame.header.payload_length)
                 # Before the caller processes the items, so that the server sends more meanwhile.
                 credit = pushed.credit()
                 if credit is not None:

@@ -30,11 +30,11 @@ from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubs
 from seawall.engine.api.aio_transactions import AsyncTransactions
 from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.api.subscriber import PositionStart
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
+from seawall.engine.read.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError, SeawallError, WrongStateError
 from seawall.io.disk.disk_ring import DiskRing
@@ -445,7 +445,7 @@ class AsyncLog(AsyncTransactions):
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         if self._driver is not None:
             # Keep the order: everything published before this call is queued first.
-            self._driver.hand_in()
+            self._driver.queue_gathered()
         return await asyncio.to_thread(call, *arguments, **named)
 
     def _opened(self) -> EmbeddedLog:

@@ -19,8 +19,8 @@ from typing import Self
 from seawall.core.latency import LatencySummary
 from seawall.core.types import ClientId
 from seawall.engine.api.publisher import Publisher, PublisherLog
-from seawall.engine.api.read_results import Publishable
 from seawall.engine.commit.delivery import Delivery
+from seawall.engine.read.read_results import Publishable
 
 
 class AsyncPublisher:

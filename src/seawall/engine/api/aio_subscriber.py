@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from seawall.core.types import Position, Seq
-from seawall.engine.api.read_results import Item, PositionItem
 from seawall.engine.api.subscriber import PositionSubscriber, Subscriber, check_owned
+from seawall.engine.read.read_results import Item, PositionItem
 
 R = TypeVar("R")
 

@@ -29,7 +29,7 @@ class AsyncTransactions(AsyncTransactionalLog):
 
     def __init__(self) -> None:
         self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
-        self.own_turn = asyncio.Lock()
+        self.own_keys_lock = asyncio.Lock()
 
     @abstractmethod
     def _opened(self) -> EmbeddedTransactions: ...
@@ -41,20 +41,20 @@ class AsyncTransactions(AsyncTransactionalLog):
     def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue encoded records for commit, in the order of calls; await the returned delivery."""
 
-    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
+    async def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> AsyncStager:
         """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
-        copying them. `compression` configures sending to a server; an embedded log only validates it.
+        Use `own_partition=True` for many megabytes: those records are stored separately, and a commit moves them
+        instead of copying them. `compression` configures sending to a server; an embedded log only validates it.
         """
         codec_of(compression)
-        topic = await self.staging(is_apart=is_apart)
+        topic = await self.staging(own_partition=own_partition)
         batches, partition = AttemptBatches(topic), partition_named(topic.name)
         return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, partition)
 
-    async def staging(self, *, is_apart: bool = False) -> TopicState:
-        """Returns the staging topic; with `is_apart` the one for large amounts."""
-        return await self._on_thread(self._opened().staging, is_apart=is_apart)
+    async def staging(self, *, own_partition: bool = False) -> TopicState:
+        """Returns the staging topic; with `own_partition` the one for large amounts."""
+        return await self._on_thread(self._opened().staging, own_partition=own_partition)
 
     async def commit_staged(
         self,

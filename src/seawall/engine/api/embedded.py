@@ -29,7 +29,6 @@ from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.api.log_sessions import EmbeddedSessions
 from seawall.engine.api.publisher import Publisher, Session
-from seawall.engine.api.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.api.subscriber import PositionStart, PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
 from seawall.engine.commit.commit_queue import CommitQueue
@@ -39,6 +38,7 @@ from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.maintenance.flush_thread import FlushThread
 from seawall.engine.ordering.orderer import WantedSession
 from seawall.engine.read.arrow_reading import read_table
+from seawall.engine.read.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.read.reading import ReadPlan
 from seawall.engine.store.store import Store
 from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
@@ -79,7 +79,7 @@ class EmbeddedLog(EmbeddedSessions):
         self.queue = CommitQueue(store, state)
         self._creations = TopicCreations(self.changing)
         self.queue.listeners.append(self._notify_readers)
-        self._committer = WorkerThread(self.queue.lead_all)
+        self._committer = WorkerThread(self.queue.commit_queued)
         self.flush_thread = FlushThread(self.queue, store)
         store.checkpoint_schedule.flush_in_background(self.flush_thread.wake)
         disown_on_fork(self)
@@ -214,7 +214,7 @@ class EmbeddedLog(EmbeddedSessions):
             if not pending_batch.pieces:
                 raise InvalidInputError("nothing to publish: give at least one record")
         if idempotency_key is not None:
-            pending_batch.give_key(idempotency_key)
+            pending_batch.set_idempotency_key(idempotency_key)
         return pending_batch
 
     def offer(self, pending_batch: PendingBatch) -> Delivery:

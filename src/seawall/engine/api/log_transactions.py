@@ -55,21 +55,21 @@ class EmbeddedTransactions(TransactionalLog):
     def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue encoded records and return."""
 
-    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
+    def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> Stager:
         """Create a stager: it stages the records of one attempt, invisible to readers until they are committed.
 
-        Use `is_apart=True` for many megabytes: those records are stored separately, and a commit moves them instead of
-        copying them. `compression` configures sending to a server; an embedded log only validates it.
+        Use `own_partition=True` for many megabytes: those records are stored separately, and a commit moves them
+        instead of copying them. `compression` configures sending to a server; an embedded log only validates it.
         """
         codec_of(compression)
-        topic = self.staging(is_apart=is_apart)
+        topic = self.staging(own_partition=own_partition)
         batches, partition = AttemptBatches(topic), partition_named(topic.name)
         return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, partition)
 
-    def staging(self, *, is_apart: bool = False) -> TopicState:
-        """Returns the staging topic; with `is_apart` the one for large amounts."""
+    def staging(self, *, own_partition: bool = False) -> TopicState:
+        """Returns the staging topic; with `own_partition` the one for large amounts."""
         with self.changing() as store:
-            return store.staging(is_apart=is_apart)
+            return store.staging(own_partition=own_partition)
 
     def commit_staged(
         self,

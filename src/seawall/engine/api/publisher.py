@@ -31,13 +31,13 @@ from typing import Final, Protocol, Self
 from seawall.api.publisher_options import PublisherOptions
 from seawall.core.latency import LatencyHistogram, LatencySummary
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.api.read_results import Publishable
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import Identity, PendingBatch
+from seawall.engine.read.read_results import Publishable
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit
-from seawall.io.process.own_process import disown_on_fork, not_inherited
+from seawall.io.process.own_process import disown_on_fork, inherited_error
 
 #: Errors that guarantee that nothing was stored, so that the client seqs of the batches can be used again.
 _NOT_STORED: Final = (FullError, DiskFullError, LimitError, WrongStateError)
@@ -192,7 +192,7 @@ class Publisher:
     def check_process(self) -> None:
         """Raise in a forked child: the records in flight belong to the parent."""
         if self._is_inherited:
-            raise not_inherited("publisher")
+            raise inherited_error("publisher")
 
     def flush_timeout(self, timeout_s: float | None) -> TimeoutError:
         """The error of a flush that timed out."""

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from seawall.api.received import with_next_positions
 from seawall.core.types import Position, Seq
-from seawall.engine.api.read_results import Item, PositionItem, seq_after
+from seawall.engine.read.read_results import Item, PositionItem, seq_after
 from seawall.errors import InvalidInputError
 from seawall.io.process.clocks import OsClock
 

@@ -36,15 +36,15 @@ from seawall.api.topic_info import TopicInfo
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.api.embedded import READ_SIZE, Start, info_of
-from seawall.engine.api.read_results import Item, PositionItem, seq_after, to_items
 from seawall.engine.read.position_reading import plan_positions
+from seawall.engine.read.read_results import Item, PositionItem, seq_after, to_items
 from seawall.engine.read.reading import ReadItem, plan_read
 from seawall.engine.store.replay import Replayed, ReplayedSegment, replay, still_needed
 from seawall.engine.store.topic_log import ActiveSegment, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import File, Files
-from seawall.io.process.descriptors import descriptor_limit, segment_file_share
+from seawall.io.process.descriptors import descriptor_limit, segment_file_limit
 from seawall.storage.directory import DataDirectory
 from seawall.storage.open_files import OpenFiles
 from seawall.storage.preface import DATA_START
@@ -235,7 +235,7 @@ class _DirectoryState:
     def __init__(self, files: Files, directory: DataDirectory) -> None:
         self._files = files
         self._directory = directory
-        self._open_files = OpenFiles(files, segment_file_share(descriptor_limit()))
+        self._open_files = OpenFiles(files, segment_file_limit(descriptor_limit()))
         self._wal_files: dict[WalAddress, File] = {}
         self._logs: dict[TopicId, TopicLog] = {}
         snapshot = SnapshotStore(files, directory.meta, directory.directory_id).load().snapshot

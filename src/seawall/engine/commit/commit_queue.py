@@ -438,7 +438,7 @@ class CommitQueue:
         """The queued batches of a driver."""
         return [entry for entry in self._queue if isinstance(entry, PendingBatch) and entry.driver == driver]
 
-    def lead_all(self) -> None:
+    def commit_queued(self) -> None:
         """Commit on this thread, group by group, until the queue is empty or another thread leads; for drivers."""
         while (group := self.acquire_leadership()) is not None:
             self._commit(group)

@@ -179,12 +179,12 @@ class LogWriter:
         self._stage_numbered(control, position, timestamp_ns)
         return position
 
-    def number_together(self, headers: Bytes, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
-        """Number batches that are written directly to segments, all at one position. `stage_together` is next."""
-        return self.frontier.number_together(headers, self._term, wall_ns)
+    def number_transaction(self, headers: Bytes, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
+        """Number batches that are written directly to segments, all at one position. `stage_transaction` is next."""
+        return self.frontier.number_transaction(headers, self._term, wall_ns)
 
-    def stage_together(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
-        """Stage the control that refers to batches of `number_together`."""
+    def stage_transaction(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
+        """Stage the control that refers to batches of `number_transaction`."""
         self.has_position_grant = False
         self._stage_numbered(control, position, timestamp_ns)
 

@@ -86,7 +86,7 @@ class PendingBatch:
             pending_batch.counts = counts
         return pending_batch
 
-    def give_key(self, key: str | bytes) -> None:
+    def set_idempotency_key(self, key: str | bytes) -> None:
         """Set its idempotency key; `LimitError` if its records need more than one batch."""
         if self.counts is not None:
             raise more_than_one_batch(self.record_count)

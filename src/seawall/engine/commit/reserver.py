@@ -27,7 +27,7 @@ from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 
 #: The most bytes of control batches that an epoch may have for each topic.
-CONTROL_ROOM: Final = 1_024
+CONTROL_SIZE_MAX: Final = 1_024
 
 #: An ephemeral topic spreads its byte limit over at least this many segments.
 _SEGMENTS_IN_MEMORY: Final = 8
@@ -65,7 +65,7 @@ class Reserver:
 
         If there is no space, a segment that was begun for them is rolled back: the log has no roll to it yet.
         """
-        raised = self._cleaner.evict_ahead(topic, need.records, need.plain_size, now_ns)
+        raised = self._cleaner.plan_eviction(topic, need.records, need.plain_size, now_ns)
         log = self._log_of(topic)
         before = log.active
         bounds = self._bounds(topic)
@@ -80,7 +80,7 @@ class Reserver:
             if starts_segment:
                 log.undo_begin()
             if isinstance(error, DiskFullError):
-                self._checkpoint_schedule.found_no_space(self._writer.log_end)
+                self._checkpoint_schedule.disk_full_found(self._writer.log_end)
             raise
         if not log.is_kept:
             # Nothing to flush: its batches are in memory, which is freed segment by segment.

@@ -107,7 +107,7 @@ class RingDriver:
             return self._queue.offer(pending_batch)
         name = pending_batch.topic.name
         if not pending_batch.is_plain or name in self._gathering:
-            self.hand_in()
+            self.queue_gathered()
         if not pending_batch.is_plain:
             return self._queue.offer(pending_batch)
         self._gathering[name] = pending_batch
@@ -122,7 +122,7 @@ class RingDriver:
         pending_batches = [*self._gathering.values(), *self._queue.pending_batches_of(self.wake)]
         return sum(each.record_count for each in groups) + sum(each.record_count for each in pending_batches)
 
-    def hand_in(self) -> None:
+    def queue_gathered(self) -> None:
         """Queue the gathered records for the next commit; on the loop's thread."""
         if self._gathering:
             self._queue.put(self._gathering.values())
@@ -142,7 +142,7 @@ class RingDriver:
     def assist(self) -> None:
         """Finish commits that the ring has completed, in case the loop is blocked; for threads that wait for them."""
         if get_ident() == self._thread:
-            self.hand_in()
+            self.queue_gathered()
             while self._in_flight:
                 self._reap(_WAIT_MS)
         else:
@@ -151,7 +151,7 @@ class RingDriver:
     def close(self) -> None:
         """Finish the commits in flight and leave the loop; what is queued is left to the next leader."""
         self._is_closed = True
-        self.hand_in()
+        self.queue_gathered()
         while self._in_flight or not self._is_tidy.is_set():
             self.assist()
             self._is_tidy.wait()
@@ -167,7 +167,7 @@ class RingDriver:
         self._is_woken = False
         if self._in_flight or self._is_closed:
             return
-        self.hand_in()
+        self.queue_gathered()
         group = self._queue.acquire_leadership() or self._queue.acquire_for_arrivals()
         if group is None:
             return
@@ -193,7 +193,7 @@ class RingDriver:
         with self._lock:
             if len(self._in_flight) != 1 or self._next is not None:
                 return
-            self.hand_in()
+            self.queue_gathered()
             group = self._queue.next_group()
             if group is None:
                 return
@@ -236,7 +236,7 @@ class RingDriver:
         with self._lock:
             self._ring.forget_signal()
         self._reap(0)
-        if self._in_flight and self._ring.ask_for_signal():
+        if self._in_flight and self._ring.request_signal():
             self._reap(0)
 
     # --- operations ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Final
 
-from seawall.limits import SEGMENTS_FILLING_MAX
+from seawall.limits import ACTIVE_SEGMENTS_MAX
 from seawall.storage.wal.epochs import WalAddress
 
 #: The log is checked each time it grows by this fraction of its full size; a shorter log is not worth a checkpoint.
@@ -73,10 +73,10 @@ class CheckpointSchedule:
         """
         self._rolls += 1
         self._flushed_size += flushed_size
-        if self._rolls >= SEGMENTS_FILLING_MAX or self._flushed_size >= self._checkpoint_size // _FLUSHED_FRACTION:
+        if self._rolls >= ACTIVE_SEGMENTS_MAX or self._flushed_size >= self._checkpoint_size // _FLUSHED_FRACTION:
             self._make_urgent()
 
-    def found_no_space(self, at: WalAddress) -> None:
+    def disk_full_found(self, at: WalAddress) -> None:
         """Note that the disk is full: a checkpoint may free the space of a log up to this address."""
         if self.is_worth_checkpoint(at):
             self._make_urgent()

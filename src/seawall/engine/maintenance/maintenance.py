@@ -130,8 +130,8 @@ class Maintenance:
 
     # --- shutdown ------------------------------------------------------------------------------------------------
 
-    def close(self, *, leaves_mark: bool = True) -> None:
-        """Shut down cleanly: the next opening has nothing to repair, unless `leaves_mark` is false.
+    def close(self, *, marks_clean: bool = True) -> None:
+        """Shut down cleanly: the next opening has nothing to repair, unless `marks_clean` is false.
 
         After a failure, only close the files.
         """
@@ -146,7 +146,7 @@ class Maintenance:
         finally:
             try:
                 is_whole = not self._guard.is_failed and not self._writer.is_behind
-                self._wal.close(clean=is_whole and leaves_mark)
+                self._wal.close(clean=is_whole and marks_clean)
             finally:
                 try:
                     self._logs.close()

@@ -9,8 +9,8 @@ Only the owner changes the topics meanwhile, so the plan matches the state that 
                 a 64th more in other classes; with `discard` "reject" nothing is evicted, and an append that would not
                 fit is refused before it gets a number (`check_space`)
 
-Evictions raise the floor, and readers report them as a gap. They run before appends (`evict_ahead`), after appends and
-at checkpoints (`retain`); until then records that are too old stay readable.
+Evictions raise the floor, and readers report them as a gap. They run before appends (`plan_eviction`), after appends
+and at checkpoints (`retain`); until then records that are too old stay readable.
 
 Segments: a sealed segment without live records is dropped once the control is durable (`drop_dead`). The active segment
 stays until it is sealed. A crash in between leaves files without live records: the first `drop_dead` after their topic
@@ -170,7 +170,7 @@ class LogCleaner:
         """Bytes of records that a topic may hold now; 0 if unlimited."""
         return self._memory.bytes_max(topic)
 
-    def evict_ahead(
+    def plan_eviction(
         self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs
     ) -> FloorRaise | None:
         """Plan the eviction that makes space for an append: a control to log right before it, without an extra sync.

@@ -331,7 +331,7 @@ class Applier:
             self._rows,
             progress,
         )
-        if code == kernels.FOLLOW_BAD:
+        if code == kernels.APPLY_BAD:
             raise _bad_entry(Position(first + int(progress[kernels.PROGRESS_ENTRIES])))
         count, size, filled, time_ns = progress.tolist()
         if count:
@@ -366,7 +366,7 @@ class Applier:
         at = segment.place(int(sizes.sum()))
         headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
         (lane, start), _ = writer.space_for_run(count * kernels.REFERENCE_SIZE)
-        code = kernels.apply_apart(
+        code = kernels.apply_direct(
             entries.view(np.uint8),
             sides.view(np.uint8),
             self._mask,
@@ -384,7 +384,7 @@ class Applier:
             self._rows,
             progress,
         )
-        if code == kernels.FOLLOW_BAD:
+        if code == kernels.APPLY_BAD:
             raise _bad_entry(Position(first + int(progress[kernels.PROGRESS_ENTRIES])))
         buffers: list[ReadableBuffer] = []
         heads, blocks = headers.data, blogs.data

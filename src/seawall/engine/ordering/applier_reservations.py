@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from seawall.core.types import TimestampNs, TopicId
 from seawall.engine.commit.log_writer import LogWriter
 from seawall.engine.commit.reservations import Reservation, Reservations
-from seawall.engine.commit.reserver import CONTROL_ROOM, Need, Reserver
+from seawall.engine.commit.reserver import CONTROL_SIZE_MAX, Need, Reserver
 from seawall.engine.store.control_log import HEADROOM
 from seawall.limits import LARGE_BATCH_SIZE
 from seawall.storage.control.codec import SegmentRoll
@@ -47,7 +47,7 @@ class ApplierReservations:
 
         Pins the segment files of large batches in `pins`, or until `release`.
         """
-        logged += HEADROOM + len(needs) * CONTROL_ROOM
+        logged += HEADROOM + len(needs) * CONTROL_SIZE_MAX
         self._writer.reserve(logged, TimestampNs(now))
         reservations: list[Reservation] = []
         try:

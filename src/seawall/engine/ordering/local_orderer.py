@@ -31,7 +31,7 @@ from seawall.engine.commit.admission import Admission, need_of, record_outcome, 
 from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.commit.reservations import Reservation
-from seawall.engine.commit.reserver import CONTROL_ROOM
+from seawall.engine.commit.reserver import CONTROL_SIZE_MAX
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Opened, WantedSession
 from seawall.engine.store.control_log import HEADROOM
@@ -222,7 +222,7 @@ class LocalOrderer:
         admitted = self._admission.admit_all(appends, now_ns)
         logged = HEADROOM
         for group in admitted:
-            needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
+            needed = CONTROL_SIZE_MAX + sum(logged_size(len(append.block)) for append in group)
             if self._admission.attempt(group, partial(self._reserve, group, logged + needed, now_ns)):
                 logged += needed
 

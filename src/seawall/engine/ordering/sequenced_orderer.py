@@ -57,7 +57,7 @@ from seawall.fabric import records
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
-from seawall.fabric.naming import TOKEN_SIZE, fabric_path, forget_fabric, record_fabric, remove_left_fabric
+from seawall.fabric.naming import TOKEN_SIZE, fabric_path, forget_fabric, record_fabric, remove_leftover_fabric
 from seawall.io.interfaces import ReadableBuffer, SharedMemory
 from seawall.io.process.shared_lock import MemoryLock
 from seawall.kernels.ordering.applying import NOP_SIZE
@@ -538,7 +538,7 @@ class SequencedOrderer:
 def _new_fabric(parts: StoreParts, memory: SharedMemory, boot_id: bytes, config: FabricConfig) -> Fabric:
     """Create a fabric for this process alone, and remove one that a killed process left behind."""
     machine, directory = parts.machine, parts.directory
-    remove_left_fabric(machine.files, memory, directory.path)
+    remove_leftover_fabric(machine.files, memory, directory.path)
     path = fabric_path(machine.files, config, directory.path, machine.random_bytes(TOKEN_SIZE))
     record_fabric(machine.files, directory.path, path)
     identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)

@@ -23,7 +23,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seawall.core.types import Seq
-from seawall.engine.api.read_results import received, to_arrow
+from seawall.engine.read.read_results import received, to_arrow
 from seawall.engine.read.reading import ReadPlan
 from seawall.engine.read.run_pieces import brought
 from seawall.engine.store.topic_log import StoredBatch

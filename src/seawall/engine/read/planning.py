@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import Seq, TopicId
-from seawall.engine.store.unflushed import IN_PLACE, Numbers
-from seawall.io.disk.unreadable import UNREADABLE, read_readable
+from seawall.engine.store.unflushed import FLUSHED, Numbers
+from seawall.io.disk.unreadable import UNREADABLE, read_skipping_errors
 from seawall.io.interfaces import Readable
 from seawall.limits import READ_GAP_SIZE_MAX
 from seawall.storage.segments.batch_index import BatchIndex, Entries
@@ -156,7 +156,7 @@ class Planned:
             at, size = _extent(adjacent)
             self._add(Run(self.topic_id, adjacent, at, size, source.pin()))
 
-    def add_logged(self, locate: Locate, entries: Entries, addresses: Numbers) -> None:
+    def add_unflushed(self, locate: Locate, entries: Entries, addresses: Numbers) -> None:
         """Add unflushed batches, reading them from the write-ahead log now."""
         logged = entries.copy()
         logged["at"] = addresses
@@ -189,12 +189,12 @@ def _read_log(file: Readable, size: int, at: int) -> bytes:
         if error.errno not in UNREADABLE:
             raise
     data = bytearray(size)
-    return bytes(data[: read_readable(file, memoryview(data), at)])
+    return bytes(data[: read_skipping_errors(file, memoryview(data), at)])
 
 
-def split_by_residence(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
+def split_by_flushed(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
     """Split entries into ranges that are all flushed or all unflushed: first, last, and True if flushed."""
-    in_place = addresses == IN_PLACE
+    in_place = addresses == FLUSHED
     edges = [0, *(np.flatnonzero(in_place[1:] != in_place[:-1]) + 1).tolist(), len(addresses)]
     for first, last in pairwise(edges):
         yield first, last, bool(in_place[first])

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall.core.types import Position, Seq, TopicId
-from seawall.engine.api.read_results import PositionItem, ReceivedSkip, TopicGap, received
+from seawall.engine.read.read_results import PositionItem, ReceivedSkip, TopicGap, received
 from seawall.engine.read.reading import ReadPlan, plan_records
 from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.storage.segments.batch_index import Entries
@@ -178,7 +178,7 @@ def _topic_part(
 
 
 def _received_skip(topic: TopicState, log: TopicLog | None, skip: Skip) -> ReceivedSkip:
-    next_seq = None if log is None else log.seq_behind(skip.position)
+    next_seq = None if log is None else log.first_seq_from(skip.position)
     numbers = (skip.position, skip.client_id, skip.first_client_seq, skip.count)
     return ReceivedSkip(topic.name, *numbers, topic.next_seq if next_seq is None else min(next_seq, topic.next_seq))
 

@@ -252,7 +252,7 @@ def _skips_before(topic: TopicState, log: TopicLog, from_seq: Seq, end_seq: Seq)
     """Returns the SKIPs before batches that start in a range, each with the seq of that batch."""
 
     def seq_of(skip: Skip) -> Seq:
-        seq = log.seq_behind(skip.position)
+        seq = log.first_seq_from(skip.position)
         return _NEVER if seq is None else seq
 
     kept = list(topic.skips)

@@ -19,7 +19,7 @@ import numpy as np
 
 from seawall.engine.read.planning import Run
 from seawall.io.disk.mapped import map_part
-from seawall.io.disk.unreadable import read_readable
+from seawall.io.disk.unreadable import read_skipping_errors
 from seawall.kernels.log.segments import verify_entries
 from seawall.limits import READ_MAPPED_SIZE_MIN, READ_PIECE_SIZE
 from seawall.storage.segments.batch_index import Entries
@@ -61,7 +61,7 @@ def read_piece(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
     filled = len(run.data)
     if run.source is not None:
         start = piece.at - at
-        filled = start + read_readable(run.source.file, buffer.data[start : start + piece.size], piece.at)
+        filled = start + read_skipping_errors(run.source.file, buffer.data[start : start + piece.size], piece.at)
     return _sound(run, piece, buffer, filled, at)
 
 

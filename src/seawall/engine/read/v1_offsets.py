@@ -122,7 +122,7 @@ class StreamRead:
         self._start = start
         self._state = np.zeros(kernel.SHOW_STATE, np.int64)
         self._state[kernel.SHOW_FROM] = start
-        self._state[kernel.SHOW_ROOM] = self._size_max = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
+        self._state[kernel.SHOW_SIZE_MAX] = self._size_max = max(1, min(size_max, V1_FETCH_DATA_SIZE_MAX))
         self._state[kernel.SHOW_LIMIT] = -1
         #: The seq at which the next piece starts; 0 before the first piece.
         self._seq = Seq(0)

@@ -3,7 +3,7 @@
     ring, rules      the ring that connections publish to, and the topic rules that arriving batches are checked against
     kick             a batch was published to the ring: commit it soon
     release_held     the ring has no space: make the sequencer release batches that it holds back
-    on_answers       called on the loop when published batches may have become ordered or durable
+    on_acks       called on the loop when published batches may have become ordered or durable
     on_failed        called on the loop, once, when a write has failed: the log is read-only from then on
     on_session       called on the loop when another loop has opened a session (`served_sessions.py`)
     ask, change      read-only queries of the store, and changes other than appends; both may wait
@@ -48,9 +48,9 @@ from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
 from seawall.errors import FatalError, OutcomeUnknownError, ReadOnlyError
 from seawall.fabric.records import Records
-from seawall.io.disk.priorities import read_when_idle
+from seawall.io.disk.priorities import set_idle_io_priority
 from seawall.io.process.clocks import OsClock
-from seawall.io.process.memory_use import give_back_memory
+from seawall.io.process.memory_use import trim_memory
 from seawall.limits import CHECKER_THREADS, READER_THREADS
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.segments.index_cache import INDEXES
@@ -92,10 +92,10 @@ class ServedLog(ServedSessions):
     ) -> None:
         super().__init__(path, settings, config, brokers=brokers, networks=loops)
         self.loop_views: list[ServedLog] = [self]
-        self.on_answers: Callable[[], None] = _nothing
+        self.on_acks: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
         #: Returns the clients whose sessions are alive, whether they send batches or not.
-        self.living_clients: Callable[[], Iterable[ClientId]] = tuple
+        self.live_clients: Callable[[], Iterable[ClientId]] = tuple
         #: True if the next commit must step the sequencer even if no batch arrived.
         self._is_step_due = False
         #: Batches claimed at the last gathering iteration, and the number of iterations so far; 0 if not gathering.
@@ -108,7 +108,7 @@ class ServedLog(ServedSessions):
     async def open(self) -> Self:
         """Open the data directory. `async with` calls this."""
         await super().open()
-        self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
+        self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=set_idle_io_priority)
         self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "seawall-checker")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -143,7 +143,7 @@ class ServedLog(ServedSessions):
 
     def abandon(self) -> None:
         """Mark the shutdown as unclean, whatever follows: the next opening recovers as after a crash."""
-        self._store.leaves_mark = False
+        self._store.marks_clean = False
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class ServedLog(ServedSessions):
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key; returns its position and seq, or those stored first."""
         pending_batch = PendingBatch.of(topic, [block])
-        pending_batch.give_key(key)
+        pending_batch.set_idempotency_key(key)
         with self._reporting_unknown_outcome():
             await self.offer(pending_batch)
         assert pending_batch.first is not None, "committed without an error"
@@ -235,9 +235,9 @@ class ServedLog(ServedSessions):
         await super().delete_topic(name)
         await self._everywhere(lambda log: log.rules.forget(topic_id))
 
-    async def staging(self, *, is_apart: bool = False) -> TopicState:
-        """Returns the staging topic; with `is_apart` the one for large amounts."""
-        topic = await super().staging(is_apart=is_apart)
+    async def staging(self, *, own_partition: bool = False) -> TopicState:
+        """Returns the staging topic; with `own_partition` the one for large amounts."""
+        topic = await super().staging(own_partition=own_partition)
         await self._learn(topic.topic_id)
         return topic
 
@@ -292,7 +292,7 @@ class ServedLog(ServedSessions):
         self._opened().flush_thread.relieve()
         READ_BUFFERS.drop()
         INDEXES.clear()
-        self._readers.submit(give_back_memory)
+        self._readers.submit(trim_memory)
 
     @property
     def changes(self) -> asyncio.Event:
@@ -334,14 +334,14 @@ class ServedLog(ServedSessions):
     def _schedule_answers(self) -> None:
         """Make this loop ack the batches of its connections: directly on its own thread, otherwise soon."""
         if get_ident() == self._thread:
-            self.on_answers()
+            self.on_acks()
         elif self.ring.is_awaited and not self._is_answering_scheduled:
             self._is_answering_scheduled = True
             self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self._is_answering_scheduled = False
-        self.on_answers()
+        self.on_acks()
 
     def _report_failure(self, error: BaseException) -> None:
         self._loop.call_soon_threadsafe(partial(self.on_failed, error))
@@ -371,7 +371,7 @@ class ServedLog(ServedSessions):
             return
         now_ns = OsClock().monotonic_ns()
         for view in self.loop_views:
-            for client_id in view.living_clients():
+            for client_id in view.live_clients():
                 self._orderer.sequencer.touch(client_id, now_ns)
         self._is_step_due = True
         self._driver.wake()

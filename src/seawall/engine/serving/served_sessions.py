@@ -2,7 +2,7 @@
 
     open_session, session_of, epoch_behind    for a client that sends HELLO
     list_sessions, end_session                for operators
-    session_begun, on_session                 between loops: fence older sessions of a client
+    fence_older_sessions, on_session                 between loops: fence older sessions of a client
     expire_sessions_if_due                    called periodically
 
 A crash loses only what was not durable. This module must not know connections, sockets or frames.
@@ -114,14 +114,14 @@ class ServedSessions(AsyncLog):
 
         (session,), epoch = await self.change(end)
         self.on_session(client_id, epoch)
-        self.session_begun(client_id, epoch)
+        self.fence_older_sessions(client_id, epoch)
         return session
 
     async def retire_session(self, client_id: int) -> None:
         """End and forget the session of a client, and fence its connections. Durable when this returns."""
         await self.end_session(ClientId(client_id))
 
-    def session_begun(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
+    def fence_older_sessions(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
         """Fence older sessions of a client on all other loops, since a connection of this loop has a newer one."""
         for view in self.loop_views:
             if view is not self:
@@ -134,7 +134,7 @@ class ServedSessions(AsyncLog):
 
     def expire_sessions_if_due(self) -> None:
         """Start a task that retires expired sessions, if a check is due."""
-        if self._store.session_keeper.is_look_due and (self._expiry is None or self._expiry.done()):
+        if self._store.session_keeper.is_expiry_due and (self._expiry is None or self._expiry.done()):
             self._expiry = self._loop.create_task(self._expire())
 
     async def end_expiry(self) -> None:

@@ -46,7 +46,7 @@ from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
 from seawall.storage.control.documents import Loss
 from seawall.storage.directory import DataDirectory, open_directory
 from seawall.storage.open_files import OpenFiles
-from seawall.storage.segments.adoption import notes_of, put_back, settle
+from seawall.storage.segments.adoption import noted_segments, put_back, settle
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal.epochs import WalAddress
 from seawall.storage.wal.lane_types import LaneTrace
@@ -215,7 +215,7 @@ def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -
     """Finish or undo the adoptions that a crash interrupted, before anything reads the segments of a topic."""
     for topic in filter(_is_kept, replayed.catalog):
         home = topic_home(files, directory, topic.topic_id)
-        for first_seq in notes_of(home):
+        for first_seq in noted_segments(home):
             if first_seq in replayed.segments.get(topic.topic_id, {}):
                 settle(home, first_seq)
             else:

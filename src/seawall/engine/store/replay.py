@@ -35,7 +35,7 @@ from seawall.engine.store.unflushed import UnflushedBatches
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.log.epochs import WAL_ROW, WalRows
-from seawall.limits import BATCH_HEADER_SIZE, SESSION_LOOKS, SESSION_TTL_MS
+from seawall.limits import BATCH_HEADER_SIZE, SESSION_CHECKS, SESSION_TTL_MS
 from seawall.storage.control.batches import parts_of, read_control
 from seawall.storage.control.codec import ClientRow, Reference, SegmentRoll
 from seawall.storage.control.documents import TopicDelete
@@ -94,7 +94,7 @@ def replay(
     Last-seen times of publishers are exact to a fraction of `session_ttl_ms`; `mapped` as for `read_wal`.
     """
     _require_start(files, directory, snapshot)
-    sessions = Sessions(check_interval_ms=session_ttl_ms // SESSION_LOOKS)
+    sessions = Sessions(check_interval_ms=session_ttl_ms // SESSION_CHECKS)
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
         from_at = WalAddress(0)

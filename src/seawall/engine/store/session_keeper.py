@@ -2,7 +2,7 @@
 
 A control batch retires a session (`storage.control.sessions`), so replay retires it at the same point of the log. A
 session expires `session_ttl_ms` after its last frame. Expiry is checked when a session opens, and by callers that have
-a timer (`is_look_due`). When `sessions_max` is reached and another session opens, the longest idle ones are retired.
+a timer (`is_expiry_due`). When `sessions_max` is reached and another session opens, the longest idle ones are retired.
 
 Expiry and `sessions_max` never retire a session that a connection or an open publisher uses, or that has a batch in
 flight. `retire`, which names a client, first opens its session once more, which fences the current users.
@@ -56,7 +56,7 @@ class SessionKeeper:
     # --- time and space ------------------------------------------------------------------------------------------
 
     @property
-    def is_look_due(self) -> bool:
+    def is_expiry_due(self) -> bool:
         """True if it is time to call `expire`."""
         return self._sessions.is_check_due(self._now_ms())
 
@@ -73,7 +73,7 @@ class SessionKeeper:
     def _make_space(self, client_id: ClientId) -> None:
         if client_id in self._sessions.window:
             return
-        if self.is_look_due:
+        if self.is_expiry_due:
             self.expire()
         sessions_max = self._settings.sessions_max
         if len(self._sessions) < sessions_max:

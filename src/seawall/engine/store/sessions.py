@@ -79,7 +79,7 @@ class Sessions:
         self,
         *,
         clients_max: int = limits.CLIENTS_MAX,
-        check_interval_ms: int = limits.SESSION_TTL_MS // limits.SESSION_LOOKS,
+        check_interval_ms: int = limits.SESSION_TTL_MS // limits.SESSION_CHECKS,
     ) -> None:
         self._clients_max = clients_max
         self._check_interval_ms = max(1, check_interval_ms)

@@ -9,7 +9,7 @@ from typing import Self
 from seawall import limits
 from seawall.config import Config
 from seawall.io.interfaces import Clock, Files
-from seawall.io.process.descriptors import descriptor_limit, segment_file_share
+from seawall.io.process.descriptors import descriptor_limit, segment_file_limit
 from seawall.io.process.memory_use import MemoryUse
 from seawall.storage.wal.lane_types import Observer
 
@@ -61,7 +61,7 @@ class StoreSettings:
             staging_ttl_ms=storage.staging_ttl_ms,
             session_ttl_ms=storage.session_ttl_ms,
             sessions_max=storage.sessions_max,
-            segment_files=segment_file_share(descriptor_limit()),
+            segment_files=segment_file_limit(descriptor_limit()),
             ephemeral_size=storage.ephemeral_size or _part_of_memory(config.server.memory_limit),
         )
 

@@ -65,7 +65,7 @@ class Store:
         #: How often a staging partition was assigned.
         self._partitions_assigned = 0
         #: If true, `close` marks the log as cleanly closed; otherwise the next opening recovers it as after a crash.
-        self.leaves_mark = True
+        self.marks_clean = True
 
     @property
     def catalog(self) -> TopicCatalog:
@@ -227,13 +227,13 @@ class Store:
 
     # --- transactions --------------------------------------------------------------------------------------------
 
-    def staging(self, *, is_apart: bool = False) -> TopicState:
-        """The topic in which transactions stage records; with `is_apart`, the next staging partition in turn.
+    def staging(self, *, own_partition: bool = False) -> TopicState:
+        """The topic in which transactions stage records; with `own_partition`, the next staging partition in turn.
 
         Creates the topic if it does not exist; durable when this returns.
         """
         partition = 0
-        if is_apart:
+        if own_partition:
             partition = 1 + self._partitions_assigned % STAGING_PARTITIONS
             self._partitions_assigned += 1
         config = staging_config(self.parts.settings.staging_ttl_ms)
@@ -279,4 +279,4 @@ class Store:
         try:
             self.orderer.close()
         finally:
-            self.maintenance.close(leaves_mark=self.leaves_mark)
+            self.maintenance.close(marks_clean=self.marks_clean)

@@ -36,7 +36,7 @@ from seawall.engine.read.planning import (
     Locate,
     Planned,
     SeqRuns,
-    split_by_residence,
+    split_by_flushed,
 )
 from seawall.engine.read.segment_search import near_offset, near_position
 from seawall.engine.store.unflushed import UnflushedBatches
@@ -261,7 +261,7 @@ class TopicLog:
                 return Seq(index.slice(entry, entry + 1).item()[0])
         return None
 
-    def seq_behind(self, position: Position) -> Seq | None:
+    def first_seq_from(self, position: Position) -> Seq | None:
         """The first seq of the first batch at or after a position; None if all batches are before it."""
         for index in self._indexes(near_position(self.sealed, position)):
             entry = index.find_position(position)
@@ -372,12 +372,12 @@ class TopicLog:
         self, planned: Planned, unsealed: ActiveSegment, entries: Entries, numbers: Sequence[int]
     ) -> None:
         addresses = unsealed.unflushed.addresses_of(numbers)
-        for first, last, is_flushed in split_by_residence(addresses):
+        for first, last, is_flushed in split_by_flushed(addresses):
             if is_flushed:
                 with suppress(FileNotFoundError):
                     planned.add_stored(unsealed.segment.shared, entries[first:last])
             else:
-                planned.add_logged(self._locate, entries[first:last], addresses[first:last])
+                planned.add_unflushed(self._locate, entries[first:last], addresses[first:last])
 
 
 def _first_offset(index: BatchIndex, entry: int) -> Offset:

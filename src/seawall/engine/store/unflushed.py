@@ -21,7 +21,7 @@ from seawall.storage.wal.epochs import WalAddress
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 #: The address of an entry that is already flushed.
-IN_PLACE: Final = -1
+FLUSHED: Final = -1
 
 
 class UnflushedBatches:
@@ -75,10 +75,10 @@ class UnflushedBatches:
         return np.array(self._addresses, np.int64)
 
     def addresses_of(self, numbers: Sequence[int]) -> Numbers:
-        """The log address of each of some entries; `IN_PLACE` for an entry that is flushed."""
+        """The log address of each of some entries; `FLUSHED` for an entry that is flushed."""
         wanted = np.asarray(numbers, np.int64)
         if not self._entries:
-            return np.full(wanted.size, IN_PLACE, np.int64)
+            return np.full(wanted.size, FLUSHED, np.int64)
         entries = np.frombuffer(self._entries, np.int64)
         near = np.minimum(np.searchsorted(entries, wanted), entries.size - 1)
-        return np.where(entries[near] == wanted, np.frombuffer(self._addresses, np.int64)[near], IN_PLACE)
+        return np.where(entries[near] == wanted, np.frombuffer(self._addresses, np.int64)[near], FLUSHED)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from seawall.errors import CallerError, DiskFullError, ReadOnlyError, RetryableError
 from seawall.io.disk.files import NO_SPACE
-from seawall.io.process.descriptors import is_exhausted, no_descriptor
+from seawall.io.process.descriptors import descriptors_error, is_exhausted
 
 
 def refusal_of(error: BaseException) -> RetryableError | None:
@@ -28,7 +28,7 @@ def refusal_of(error: BaseException) -> RetryableError | None:
         return None
     if error.errno in NO_SPACE:
         return DiskFullError(f"{error.filename}: the disk is full; free some space on it")
-    return no_descriptor(error, error.filename) if is_exhausted(error) else None
+    return descriptors_error(error, error.filename) if is_exhausted(error) else None
 
 
 class WriteGuard:

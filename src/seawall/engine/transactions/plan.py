@@ -15,7 +15,7 @@ from seawall import limits
 from seawall.core.transactions import WantedTransaction
 from seawall.core.types import TopicId
 from seawall.engine.commit.reservations import Reservation
-from seawall.engine.commit.reserver import CONTROL_ROOM, Need
+from seawall.engine.commit.reserver import CONTROL_SIZE_MAX, Need
 from seawall.engine.transactions.adoption import Adopted
 from seawall.engine.transactions.staging import StagedBatches
 from seawall.kernels.runtime.memory import Bytes
@@ -75,5 +75,5 @@ class TransactionPlan:
     def logged_size(self) -> int:
         """The most bytes that its compound takes in the log."""
         adopted = sum(len(write.adopted) for write in self.writes.values())
-        fixed = CONTROL_ROOM * (1 + len(self.writes)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
+        fixed = CONTROL_SIZE_MAX * (1 + len(self.writes)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
         return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall import limits
-from seawall.core.transactions import BERTH_SEQS, StagedRange, partition_name
+from seawall.core.transactions import PARTITION_SEQS, StagedRange, partition_name
 from seawall.core.types import Seq, TopicId
 from seawall.engine.maintenance.retention import LogCleaner
 from seawall.engine.store.topic_log import TopicLog
@@ -139,9 +139,9 @@ def delete_staged(catalog: TopicCatalog, ranges: Sequence[StagedRange], cleaner:
 def _find_range(catalog: TopicCatalog, each: StagedRange) -> Staged | None:
     """The staging topic of a range and the seqs there; None if there is no such topic."""
     _check_range(each)
-    partition = each.first_seq // BERTH_SEQS
+    partition = each.first_seq // PARTITION_SEQS
     topic = find_staging(catalog, partition)
-    base = partition * BERTH_SEQS
+    base = partition * PARTITION_SEQS
     return None if topic is None else Staged(topic, StagedRange(Seq(each.first_seq - base), Seq(each.last_seq - base)))
 
 
@@ -175,7 +175,7 @@ def _whole_batches(staged: Staged, log: TopicLog, requested: StagedRange) -> Ent
 
 
 def _check_range(each: StagedRange) -> None:
-    is_one_partition = each.first_seq // BERTH_SEQS == each.last_seq // BERTH_SEQS
+    is_one_partition = each.first_seq // PARTITION_SEQS == each.last_seq // PARTITION_SEQS
     if not 1 <= each.first_seq <= each.last_seq < _SEQ_LIMIT or not is_one_partition:
         raise InvalidInputError(f"staged seqs {each.first_seq} to {each.last_seq} are not a valid range")
 

@@ -194,7 +194,7 @@ class Transactions:
             # `check` has made the evictions that are logged on their own.
             parts.cleaner.check_space(write.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
             if write.adopted:
-                raised = parts.cleaner.evict_ahead(write.topic, need.records, need.plain_size, TimestampNs(now))
+                raised = parts.cleaner.plan_eviction(write.topic, need.records, need.plain_size, TimestampNs(now))
                 write.controls_before = [] if raised is None else [raised]
                 adoptions.prepare(write.adopted, TimestampNs(now))
                 plan.file_positions[write.numbers] = plan.batches.entries["at"][write.numbers]
@@ -245,7 +245,7 @@ class Transactions:
         deletes = delete_staged(self._parts.catalog, plan.batches.ranges, cleaner)
         parts: list[SimpleControl] = [*self._controls_before(plan)]
         _restamp(plan.headers, plan.topic_ids)
-        position, timestamp_ns, rows = writer.number_together(plan.headers, now)
+        position, timestamp_ns, rows = writer.number_transaction(plan.headers, now)
         entries = _entries(rows, plan.file_positions)
         for write in plan.writes.values():
             if write.adopted:
@@ -258,7 +258,7 @@ class Transactions:
         records = int(rows["record_count"].sum(dtype=np.int64))
         mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
         control = writer.control_of([mark, *parts, *plan.cursors])
-        writer.stage_together(control, position, timestamp_ns)
+        writer.stage_transaction(control, position, timestamp_ns)
         writer.flush(durable=True)
         self._parts.catalog.apply(control, position)
         adoptions.settle()

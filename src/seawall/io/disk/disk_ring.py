@@ -184,9 +184,9 @@ class DiskRing:
         disk_ring.wake_server(self.words, self.doorbell.signal_fd)
 
     def submit_signalled(self) -> bool:
-        """`submit` and `ask_for_signal` in one call."""
+        """`submit` and `request_signal` in one call."""
         self._check_alive()
-        return bool(disk_ring.wake_server_if_asked(self.words, self.doorbell.signal_fd))
+        return bool(disk_ring.wake_server_and_request_signal(self.words, self.doorbell.signal_fd))
 
     def reap(self, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
         """Take all completions, waiting at most `wait_ms` until there are `count` of them."""
@@ -209,13 +209,13 @@ class DiskRing:
             taken.append(completion)
         return taken
 
-    def ask_for_signal(self) -> bool:
+    def request_signal(self) -> bool:
         """Make `completed.wait_fd` readable when an operation completes, for an event loop.
 
         True if there is a completion to reap already; a signal may then never come. Call `forget_signal` after one.
         """
         self._check_alive()
-        return bool(disk_ring.ask_for_signal(self.words))
+        return bool(disk_ring.request_signal(self.words))
 
     def forget_signal(self) -> None:
         """Clear the signal, so that the next one is seen."""

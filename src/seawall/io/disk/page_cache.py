@@ -12,13 +12,13 @@ from typing import Final
 
 from seawall.limits import MIB
 
-__all__ = ["bring_near", "is_near"]
+__all__ = ["is_cached", "load_into_cache"]
 
 _STEP_SIZE: Final = 1 * MIB
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
-def is_near(file: int, at: int, size: int) -> bool:
+def is_cached(file: int, at: int, size: int) -> bool:
     """True if a range of a file can probably be read without blocking on the disk."""
     if _NO_WAIT is None:
         return True
@@ -34,7 +34,7 @@ def is_near(file: int, at: int, size: int) -> bool:
     return True
 
 
-def bring_near(file: int, at: int, size: int) -> None:
+def load_into_cache(file: int, at: int, size: int) -> None:
     """Read a range of a file into the page cache; ignores errors, which the caller's own read will report."""
     discarded = bytearray(_STEP_SIZE)
     end = at + size

@@ -10,7 +10,7 @@ import ctypes
 import platform
 from typing import Final
 
-__all__ = ["read_when_idle"]
+__all__ = ["set_idle_io_priority"]
 
 #: System call number of `ioprio_set` by machine name; the C library has no wrapper for it.
 _NUMBERS: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
@@ -19,7 +19,7 @@ _THIS_THREAD: Final = 0
 _CLASS_IDLE: Final = 3 << 13
 
 
-def read_when_idle() -> bool:
+def set_idle_io_priority() -> bool:
     """Put this thread into the idle I/O class, so that other reads go first; true if the system accepted that."""
     number = _NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None
     if number is None:

@@ -12,7 +12,7 @@ from typing import Final
 from seawall.io.interfaces import Readable
 from seawall.limits import PAGE_SIZE
 
-__all__ = ["UNREADABLE", "read_readable"]
+__all__ = ["UNREADABLE", "read_skipping_errors"]
 
 #: Error codes for bytes that were written to a disk and can no longer be read.
 UNREADABLE: Final = frozenset(
@@ -22,7 +22,7 @@ UNREADABLE: Final = frozenset(
 )
 
 
-def read_readable(file: Readable, buffer: memoryview, at: int) -> int:
+def read_skipping_errors(file: Readable, buffer: memoryview, at: int) -> int:
     """Fill a buffer from position `at`; return the bytes up to its end or the end of the file.
 
     Unreadable pages are zeros. Use this only where checksums are verified, so that the zeros count as damage.

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from seawall import limits
 
-__all__ = ["Accepted", "AcceptingPort", "hang_up", "watch_peer"]
+__all__ = ["Accepted", "AcceptingPort", "enable_keepalive", "shut_down_peer"]
 
 #: A connection that is not assigned to a loop yet.
 Accepted: TypeAlias = socket.socket
 
 
-def watch_peer(accepted: Accepted) -> None:
+def enable_keepalive(accepted: Accepted) -> None:
     """Enable TCP keepalive, so that a connection ends when its peer is gone although nothing is sent."""
     wanted = {
         "TCP_KEEPIDLE": limits.TCP_KEEPALIVE_IDLE_S,
@@ -34,7 +34,7 @@ def watch_peer(accepted: Accepted) -> None:
                 accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def hang_up(accepted: Accepted) -> None:
+def shut_down_peer(accepted: Accepted) -> None:
     """Shut a connection down in both directions; any reader of it sees the end of the stream."""
     with suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)

@@ -26,10 +26,10 @@ __all__ = [
     "Tls",
     "TlsStream",
     "client_context",
+    "closed_before_welcome",
     "common_name",
     "encrypted",
-    "ended_unwelcome",
-    "refused_handshake",
+    "handshake_error",
     "server_context",
 ]
 
@@ -110,7 +110,7 @@ def common_name(certificate: PeerCertificate) -> str:
     return names[-1] if names else ""
 
 
-def refused_handshake(address: str, error: OSError) -> Exception:
+def handshake_error(address: str, error: OSError) -> Exception:
     """The error to raise for a failed handshake: `ConnectionError` may be retried, `CallerError` (no trust) may not."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return CallerError(
@@ -123,7 +123,7 @@ def refused_handshake(address: str, error: OSError) -> Exception:
     return ConnectionError(error.errno, f"no TLS with {address}: {error}")
 
 
-def ended_unwelcome(error: ConnectionError) -> ConnectionError:
+def closed_before_welcome(error: ConnectionError) -> ConnectionError:
     """The error for a TLS connection that ended before WELCOME: servers may close it without giving a reason."""
     return ConnectionError(error.errno, f"{error}; a server that does not trust our certificate (tls_cert) does so")
 
@@ -140,11 +140,11 @@ def encrypted(connected: socket.socket, context: ssl.SSLContext, host: str, addr
         return context.wrap_socket(connected, server_hostname=host)
     except OSError as error:
         connected.close()
-        raise refused_handshake(address, error) from error
+        raise handshake_error(address, error) from error
 
 
 class TlsStream:
-    """One open TLS connection; the same API as `waitable_streams.WaitingStream`."""
+    """One open TLS connection; the same API as `waitable_streams.BlockingStream`."""
 
     __slots__ = ("_peer", "_socket", "wants_space")
     #: True if `fill` itself blocks for a moment.
@@ -218,7 +218,7 @@ class TlsStream:
     def _lost(self, error: OSError) -> Exception:
         if isinstance(error, ssl.SSLError):
             # With TLS 1.3 a server checks the client's certificate after the client's handshake is already complete.
-            return refused_handshake(self._peer, error)
+            return handshake_error(self._peer, error)
         if isinstance(error, ConnectionError):
             return error
         return ConnectionError(error.errno, f"connection with {self._peer}: {error}")

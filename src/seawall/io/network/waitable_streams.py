@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from seawall.io.network.tls import TlsStream
 
-__all__ = ["WaitingStream", "Waker", "await_streams", "open_stream"]
+__all__ = ["BlockingStream", "Waker", "await_streams", "open_stream"]
 
 #: How long `fill` waits for more bytes; as a `timeval` for the system: seconds and microseconds.
 _FILL_WAIT_US: Final = 100_000
 _FILL_WAIT: Final = Struct("@ll").pack(0, _FILL_WAIT_US)
 
 
-class WaitingStream:
+class BlockingStream:
     """One open TCP connection. Made by `open_stream`."""
 
     __slots__ = ("_peer", "_socket", "wants_space")
@@ -148,7 +148,7 @@ class Waker:
         self._sending.close()
 
 
-def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -> WaitingStream | TlsStream:
+def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -> BlockingStream | TlsStream:
     """Connect to `host:port`, trying each address of a name; `ConnectionError` if that fails or times out.
 
     With `tls` the connection is encrypted; `CallerError` if the server is not trusted.
@@ -171,10 +171,10 @@ def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -
     # Each call chooses whether to block; a blocking one returns soon, so that the caller can check its deadline.
     connected.setblocking(True)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FILL_WAIT)
-    return WaitingStream(connected, address)
+    return BlockingStream(connected, address)
 
 
-def await_streams(streams: Iterable[WaitingStream | TlsStream], waker: Waker | None, timeout_s: float) -> None:
+def await_streams(streams: Iterable[BlockingStream | TlsStream], waker: Waker | None, timeout_s: float) -> None:
     """Wait until a stream is readable, or writable if it wants that, the waker is called, or time is up."""
     poller = select.poll()
     for stream in streams:

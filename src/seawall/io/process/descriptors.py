@@ -30,11 +30,11 @@ __all__ = [
     "NO_DESCRIPTORS",
     "DescriptorBudget",
     "descriptor_limit",
+    "descriptors_error",
     "is_exhausted",
-    "no_descriptor",
     "open_from_reserve",
     "raise_descriptor_limit",
-    "segment_file_share",
+    "segment_file_limit",
 ]
 
 #: Error codes for a process, or a machine, without a free descriptor.
@@ -49,7 +49,7 @@ def is_exhausted(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in NO_DESCRIPTORS
 
 
-def no_descriptor(error: OSError, path: str) -> DescriptorsError:
+def descriptors_error(error: OSError, path: str) -> DescriptorsError:
     """The error to raise when a file cannot be opened because no descriptor is left."""
     return DescriptorsError(
         f"{path}: no file descriptor is left to open it ({error.strerror}); try again, close connections, or raise "
@@ -87,7 +87,7 @@ class DescriptorBudget:
     def of(cls, limit: int, connections_wanted: int) -> Self:
         """Divide a limit: a part for segment files, the rest for connections, at most `connections_wanted`."""
         available = max(0, limit - limits.OTHER_DESCRIPTORS)
-        segment_files = segment_file_share(limit)
+        segment_files = segment_file_limit(limit)
         affordable = (available - segment_files) // limits.CONNECTION_DESCRIPTORS - limits.CONNECTIONS_REFUSED_AT_ONCE
         return cls(limit, max(1, min(connections_wanted, affordable)), segment_files)
 
@@ -98,7 +98,7 @@ class DescriptorBudget:
         )
 
 
-def segment_file_share(limit: int) -> int:
+def segment_file_limit(limit: int) -> int:
     """Segment files that may be open at the same time in a process with this descriptor limit."""
     part = max(0, limit - limits.OTHER_DESCRIPTORS) // limits.SEGMENT_FILES_PART
     return min(max(part, limits.SEGMENT_FILES_OPEN_MIN), limits.SEGMENT_FILES_OPEN_MAX)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MemoryUse", "give_back_memory"]
+__all__ = ["MemoryUse", "trim_memory"]
 
 _KIB: Final = 1024
 #: Unreclaimable memory of a group: keys of its `memory.stat`, for versions 2 and 1.
@@ -70,7 +70,7 @@ class MemoryUse:
                 return
 
 
-def give_back_memory() -> bool:
+def trim_memory() -> bool:
     """Make the allocator return its free memory to the system; true if there was any."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim is not None and bool(trim(0))

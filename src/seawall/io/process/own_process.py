@@ -13,11 +13,11 @@ __all__ = [
     "Disowned",
     "OwnProcess",
     "disown_on_fork",
-    "let_others_run",
-    "not_inherited",
+    "inherited_error",
     "process_id",
     "random_bytes",
     "release_inherited",
+    "yield_gil",
 ]
 
 
@@ -45,12 +45,12 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
-def let_others_run() -> None:
+def yield_gil() -> None:
     """Release the GIL to a waiting thread now, instead of at the end of the interpreter's switch interval."""
     time.sleep(0)
 
 
-def not_inherited(what: str) -> WrongStateError:
+def inherited_error(what: str) -> WrongStateError:
     """The error to raise when a forked child uses an object of its parent."""
     return WrongStateError(
         f"this {what} was opened by the parent of this forked process, which still uses it: open another one here"
@@ -79,7 +79,7 @@ class OwnProcess:
     def check(self) -> None:
         """Raise `WrongStateError` in a forked child."""
         if self._is_inherited:
-            raise not_inherited(self._what)
+            raise inherited_error(self._what)
 
 
 def release_inherited(descriptor: int) -> None:

@@ -1,7 +1,7 @@
 """Validates the batches that publishers send and publishes the accepted ones to a broker's ring.
 
-    judge_batches     one verdict for each BATCH frame of a run, from its header and its records
-    publish_judged    copies the accepted batches into the ring of a broker; stops when the ring is full
+    validate_batches     one verdict for each BATCH frame of a run, from its header and its records
+    publish_validated    copies the accepted batches into the ring of a broker; stops when the ring is full
     free_space_for    the offset that the next batch will get: a batch received there needs no copy
 
 The frames are complete and their checksums verified (`frames.split_frames`). `orders` and `levels` give the order and
@@ -64,7 +64,7 @@ from seawall.kernels.runtime.rings import Words
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: Verdicts that are not wire codes.
+#: AckHandler that are not wire codes.
 TAKEN = 0
 LOOK = -1
 BROKEN = -2
@@ -135,7 +135,7 @@ def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
-def judge_batch(
+def validate_batch(
     buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
 ) -> int:
     """The verdict on one complete batch; `codecs` has a bit for each negotiated codec, `offsets` is empty."""
@@ -150,7 +150,7 @@ def judge_batch(
 
 
 @kernel(int64(bytes_in, _rows, int64, int64, int64, bytes_in, int64_out, int64_out))
-def judge_batches(
+def validate_batches(
     buffer: Bytes,
     rows: Rows,
     client_id: int,
@@ -165,7 +165,7 @@ def judge_batches(
     for index in range(rows.size):
         at = as_int64(rows[index]["at"])
         size = as_int64(rows[index]["size"])
-        verdict = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
+        verdict = validate_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
         verdicts[index] = verdict
         if verdict != TAKEN:
             others += 1
@@ -204,7 +204,7 @@ def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
         *(int64_out, int64_out, int64_out, _pending, bytes_out, int64_out, bytes_out, int64_out),
     )
 )
-def publish_judged(
+def publish_validated(
     source: Bytes,
     rows: Rows,
     verdicts: Words,

@@ -73,7 +73,7 @@ SLOT_HAND = 1
 SLOT_DECISIONS = 3
 
 #: A keeper: the owner's row + 1 in the low half, the second-chance bit, and the rotation from this bit on.
-KEEPER_SPARED = 1 << 32
+OWNER_REFERENCED = 1 << 32
 KEEPER_ROTATION = 40
 
 #: The identity of one batch, as input of a check.
@@ -190,7 +190,7 @@ def first_result(slot: int) -> int:
 
 
 @kernel(int64(_words, int64, int64), inline=True, counted=False)
-def result_place(slots: Words, slot: int, seq: int) -> int:
+def index_of_result(slots: Words, slot: int, seq: int) -> int:
     """The index in `results` of a seq, for a memory slot."""
     return slot * WINDOW + ((seq + (keeper_of(slots, slot) >> KEEPER_ROTATION)) & (WINDOW - 1))
 
@@ -201,7 +201,7 @@ def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or not _is_marked(slots, slot, client_seq):
         return ABSENT
-    return result_place(slots, slot, client_seq)
+    return index_of_result(slots, slot, client_seq)
 
 
 @kernel(int64(uint64, int64, int64, int64, *_window, _results, int64), counted=False)
@@ -262,13 +262,13 @@ def _claim_memory(sides: Words, slots: Words, row: int, seq: int) -> int:
     """The memory slot of a client, now marked as recently used; without one, evict another client's for this seq."""
     slot = own_memory(sides, slots, row)
     if slot != ABSENT:
-        set_keeper(slots, slot, keeper_of(slots, slot) | KEEPER_SPARED)
+        set_keeper(slots, slot, keeper_of(slots, slot) | OWNER_REFERENCED)
         return slot
     last = slots.shape[0] - 1
     slot = as_int64(slots[last, SLOT_HAND])
     keeper = keeper_of(slots, slot)
-    while keeper & KEEPER_SPARED != 0:
-        set_keeper(slots, slot, keeper & ~KEEPER_SPARED)
+    while keeper & OWNER_REFERENCED != 0:
+        set_keeper(slots, slot, keeper & ~OWNER_REFERENCED)
         slot = next_memory(slots, slot)
         keeper = keeper_of(slots, slot)
     slots[last, SLOT_HAND] = next_memory(slots, slot)
@@ -318,7 +318,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     decisions = as_int64(slots[sentinel, SLOT_DECISIONS]) + 1
     slots[sentinel, SLOT_DECISIONS] = decisions
     sides[row, SIDE_DECIDED_AT] = decisions
-    return result_place(slots, slot, client_seq)
+    return index_of_result(slots, slot, client_seq)
 
 
 @kernel(int64(int64, _words, _words, int64), counted=False)

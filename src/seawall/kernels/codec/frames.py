@@ -88,7 +88,7 @@ COMMAND_FETCH_DATA = 0x51
 COMMAND_DATA = 0x54
 COMMAND_SUM = 0x6D
 #: Flag of a batch that a SUM frame follows, and the size of that frame.
-FLAG_SUM_BEHIND = 0x08
+FLAG_TRAILING_CHECKSUM = 0x08
 SUM_FRAME_SIZE = 48
 
 _HEADER = 44
@@ -182,7 +182,7 @@ def write_sum(target: Bytes, at: int, frame_id: int, crc: int) -> None:
 def _sum_frame_size(buffer: Bytes, at: int) -> int:
     """Size of the SUM frame that follows a frame with a valid header; 0 if none follows."""
     is_batch = as_int64(buffer[at + 4]) == 2 and as_int64(buffer[at + 5]) == KIND_BATCH
-    return SUM_FRAME_SIZE if is_batch and as_int64(buffer[at + _FLAGS_AT]) & FLAG_SUM_BEHIND else 0
+    return SUM_FRAME_SIZE if is_batch and as_int64(buffer[at + _FLAGS_AT]) & FLAG_TRAILING_CHECKSUM else 0
 
 
 @kernel(int64(bytes_out, int64, int64, int64, int64))
@@ -198,7 +198,7 @@ def _apply_sum(buffer: Bytes, at: int, size: int, summed: int, crc: int) -> int:
     found = crc32c(buffer, at + max(_BATCH_HEADER, summed), sum_at, crc)
     if found != load_u32(buffer, sum_at + _HEADER):
         return SPLIT_PAYLOAD_CRC
-    buffer[at + _FLAGS_AT] ^= FLAG_SUM_BEHIND
+    buffer[at + _FLAGS_AT] ^= FLAG_TRAILING_CHECKSUM
     store_u32(buffer, at + 36, found)
     store_u32(buffer, at + 8, _header_crc(buffer, at, _BATCH_HEADER))
     return SPLIT_MORE

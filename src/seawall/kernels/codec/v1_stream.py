@@ -41,7 +41,7 @@ SHOW_MALFORMED = 3
 #: begun in them, the offset after the last one, the offset that no unit may end beyond (-1 before the first unit), the
 #: live range last compared with a seq, and the next entry.
 SHOW_FROM = 0
-SHOW_ROOM = 1
+SHOW_SIZE_MAX = 1
 SHOW_SIZE = 2
 SHOW_UNITS = 3
 SHOW_NEXT = 4
@@ -77,7 +77,7 @@ def _show_unit(block: Bytes, at: int, size: int, offset: int, extended: int, sta
         return SHOW_DONE
     shown = as_int64(state[SHOW_SIZE])
     if state[SHOW_LIMIT] < 0:
-        state[SHOW_LIMIT] = begin + state[SHOW_ROOM]
+        state[SHOW_LIMIT] = begin + state[SHOW_SIZE_MAX]
     if end > state[SHOW_LIMIT] or end - begin > out.size - shown:
         if shown > 0:
             return SHOW_FULL

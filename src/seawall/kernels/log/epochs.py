@@ -113,7 +113,7 @@ EPOCH_HEADER = 64
 BATCH_HEADER = HEADER_SIZE
 
 #: The command of an unpositioned control batch: it carries the position of the next batch.
-COMMAND_ASIDE = 17
+COMMAND_UNPOSITIONED = 17
 
 #: Result of `batch_size` for bytes that are not a valid batch.
 BATCH_BAD = -1
@@ -256,7 +256,7 @@ def verify_epoch(
         size = batch_size(buffer, at, end)
         if size == BATCH_BAD or load_u64(buffer, at + POSITION_AT) != np.uint64(position):
             return index
-        position += as_int64(load_u16(buffer, at + COMMAND_AT) != COMMAND_ASIDE)
+        position += as_int64(load_u16(buffer, at + COMMAND_AT) != COMMAND_UNPOSITIONED)
         list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count

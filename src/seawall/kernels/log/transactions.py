@@ -34,7 +34,7 @@ _rows = record_array(ADMISSION_ROW)
 
 
 @kernel(int64(bytes_out, int64, int64, uint64_out, int64_out, bytes_out, _topics, int64_out, _rows))
-def admit_together(
+def admit_transaction(
     headers: Bytes,
     term: int,
     wall_ns: int,

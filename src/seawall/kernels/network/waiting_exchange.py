@@ -53,7 +53,7 @@ WINDOW_BATCHES = 16
 WINDOW_BYTES = 17
 #: How long the last answer took.
 WAITED_NS = 18
-DESK_SIZE = 19
+ARGUMENTS_SIZE = 19
 
 #: Offset of the block in the frame.
 BLOCK_AT = 96

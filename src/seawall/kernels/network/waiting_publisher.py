@@ -28,10 +28,10 @@ from seawall.kernels.runtime.tables import Values
 
 #: Indexes in the progress of `publish_pipelined`: acked batches, the number of the first batch, and the bytes of an
 #: incomplete answer.
-AHEAD_ACKED = 0
-AHEAD_FIRST = 1
-AHEAD_RECEIVED = 2
-AHEAD_SIZE = 3
+PIPELINE_ACKED = 0
+PIPELINE_FIRST = 1
+PIPELINE_RECEIVED = 2
+PIPELINE_SIZE = 3
 
 
 @kernel(int64(bytes_out, int64_out, bytes_out, record_array(FRAME_ROW), int64_out, int64_out, int64, int64))
@@ -43,11 +43,11 @@ def publish_waiting(
     state: Values,
     latencies_ns: Values,
     until_ns: int,
-    answer_size: int,
+    response_size: int,
 ) -> int:
     """Publish the block in the frame until `until_ns`, at least once, with rising client seqs. Returns how many times.
 
-    Each answer must be an ack that says STORED or, if `answer_size` is not 0, have that size; else the result is -1.
+    Each answer must be an ack that says STORED or, if `response_size` is not 0, have that size; else the result is -1.
     `latencies_ns` receives the latency of each batch, as far as it has space.
     """
     size = BLOCK_AT + arguments[BLOCK_SIZE]
@@ -61,8 +61,8 @@ def publish_waiting(
         if poll_readable(arguments[FD], arguments[TIMEOUT_MS]) != 1:
             return -1
         received = receive_some(arguments[FD], address_of(answer, 0), answer.size)
-        if answer_size != 0:
-            if received != answer_size:
+        if response_size != 0:
+            if received != response_size:
                 return -1
         elif read_one_answer(arguments, answer, received, rows, state) != STORED:
             return -1
@@ -82,18 +82,18 @@ def count_acked(progress: Values, answers: Bytes, version: int) -> int:
     up to its number.
     """
     at = 0
-    end = progress[AHEAD_RECEIVED]
+    end = progress[PIPELINE_RECEIVED]
     while end - at >= FRAME_HEADER_SIZE and end - at >= FRAME_HEADER_SIZE + load_u32(answers, at + LENGTH_AT):
         if as_int64(answers[at + KIND_AT]) != KIND_ACK:
             return 0
         if version == 1:
-            progress[AHEAD_ACKED] += 1
+            progress[PIPELINE_ACKED] += 1
         else:
-            progress[AHEAD_ACKED] = load_i64(answers, at + CLIENT_SEQ_AT) - progress[AHEAD_FIRST] + 1
+            progress[PIPELINE_ACKED] = load_i64(answers, at + CLIENT_SEQ_AT) - progress[PIPELINE_FIRST] + 1
         at += FRAME_HEADER_SIZE + load_u32(answers, at + LENGTH_AT)
     for index in range(end - at):
         answers[index] = answers[at + index]
-    progress[AHEAD_RECEIVED] = end - at
+    progress[PIPELINE_RECEIVED] = end - at
     return 1
 
 
@@ -107,13 +107,13 @@ def publish_pipelined(
     """
     size = frame.size
     progress[:] = 0
-    progress[AHEAD_FIRST] = arguments[CLIENT_SEQ]
+    progress[PIPELINE_FIRST] = arguments[CLIENT_SEQ]
     now = monotonic_ns()
     sent = 0
     # Bytes of the current frame that the socket has accepted.
     accepted = 0
-    while now < until_ns or sent == 0 or progress[AHEAD_ACKED] < sent or accepted > 0:
-        while accepted > 0 or (sent - progress[AHEAD_ACKED] < in_flight_max and (now < until_ns or sent == 0)):
+    while now < until_ns or sent == 0 or progress[PIPELINE_ACKED] < sent or accepted > 0:
+        while accepted > 0 or (sent - progress[PIPELINE_ACKED] < in_flight_max and (now < until_ns or sent == 0)):
             if accepted == 0 and version == 2:
                 seal_one_frame(frame, arguments)
             done = send_some(arguments[FD], address_of(frame, accepted), size - accepted)
@@ -126,12 +126,12 @@ def publish_pipelined(
                 arguments[CLIENT_SEQ] += 1
         if poll_readable(arguments[FD], arguments[TIMEOUT_MS]) != 1:
             return -1
-        kept = progress[AHEAD_RECEIVED]
+        kept = progress[PIPELINE_RECEIVED]
         received = receive_some(arguments[FD], address_of(answers, kept), answers.size - kept)
         if received <= 0:
             return -1
-        progress[AHEAD_RECEIVED] += received
+        progress[PIPELINE_RECEIVED] += received
         if count_acked(progress, answers, version) == 0:
             return -1
         now = monotonic_ns()
-    return as_int64(progress[AHEAD_ACKED])
+    return as_int64(progress[PIPELINE_ACKED])

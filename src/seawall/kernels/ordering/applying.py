@@ -15,13 +15,13 @@ batch, a SKIP. So the written positions are dense, whatever the entries are.
 An entry has the low half of its term; the full term is the newest one with this half that is not above the applier's.
 
 The kernels verify that a batch in a BLog is the entry's own: they compare token, size, topic and block checksum, and
-stop before an entry that differs (FOLLOW_BAD). They never write the BLog. Every written control batch can be read back:
-values that no control batch can have are FOLLOW_BAD too.
+stop before an entry that differs (APPLY_BAD). They never write the BLog. Every written control batch can be read back:
+values that no control batch can have are APPLY_BAD too.
 
 Rows (`WAL_ROW`) are filled for entries that take effect: admitted batches (command 0), SKIPs, and refusals that decide
 a client seq. The caller provides the space: `count` rows, and in the lane for every entry that is not stored apart.
 
-Batches stored *apart*, directly in a segment, are not copied (`apply_apart`): their stamped headers are collected, the
+Batches stored *apart*, directly in a segment, are not copied (`apply_direct`): their stamped headers are collected, the
 lane gets a reference to each, and the caller writes headers and blocks to the segment from their separate buffers.
 """
 
@@ -56,10 +56,10 @@ from seawall.kernels.runtime.memory import (
 )
 from seawall.kernels.runtime.tables import Values
 
-#: Why a run stopped. FOLLOW_APART: at a batch that the caller stores apart. FOLLOW_BAD: at an inconsistent entry.
-FOLLOW_DONE = 0
-FOLLOW_APART = 1
-FOLLOW_BAD = 2
+#: Why a run stopped. APPLY_DIRECT: at a batch that the caller stores apart. APPLY_BAD: at an inconsistent entry.
+APPLY_DONE = 0
+APPLY_DIRECT = 1
+APPLY_BAD = 2
 
 #: Indexes into `progress`. Out: entries applied, bytes written, rows filled. In and out: the newest time of any batch.
 PROGRESS_ENTRIES = 0
@@ -214,7 +214,7 @@ def apply_run(
     at = start
     filled = 0
     time_ns: int = progress[PROGRESS_TIME]
-    code = FOLLOW_DONE
+    code = APPLY_DONE
     taken = 0
     while taken < count:
         position = first + taken
@@ -222,10 +222,10 @@ def apply_run(
         side_at = (position & mask) * _SIDE
         flags = load_u32(goi, entry + 60)
         if load_i64(goi, entry) != position + 1 or flags & FLAG_CONTROL:
-            code = FOLLOW_BAD
+            code = APPLY_BAD
             break
         if apart[taken]:
-            code = FOLLOW_APART
+            code = APPLY_DIRECT
             break
         entry_term = full_term(term, load_u16(goi, entry + 18))
         takes_effect = 1
@@ -245,7 +245,7 @@ def apply_run(
                 base_seq, base_offset = load_i64(side, side_at + 8), load_i64(side, side_at + 16)
                 stamp_header(lane, at, position, base_seq, base_offset, stamped, entry_term)
         if size == 0:
-            code = FOLLOW_BAD
+            code = APPLY_BAD
             break
         if takes_effect:
             list_batch(lane, at, address + at - start, size, rows, filled)
@@ -279,7 +279,7 @@ def write_reference(
         *(bytes_out, int64, int64, int64, int64, int64, _rows, int64_out),
     )
 )
-def apply_apart(
+def apply_direct(
     goi: Bytes,
     side: Bytes,
     mask: int,
@@ -304,7 +304,7 @@ def apply_apart(
     segment that begins at `first_seq`, or, if that is 0, to memory only. Rows have no address.
     """
     time_ns: int = progress[PROGRESS_TIME]
-    code = FOLLOW_DONE
+    code = APPLY_DONE
     taken = 0
     while taken < count:
         position = first + taken
@@ -312,7 +312,7 @@ def apply_apart(
         side_at = (position & mask) * _SIDE
         source = batch_at(goi, entry, blogs, blog_size)
         if load_i64(goi, entry) != position + 1 or source < 0:
-            code = FOLLOW_BAD
+            code = APPLY_BAD
             break
         size = load_u32(goi, entry + 28)
         header = taken * HEADER_SIZE

@@ -48,8 +48,6 @@ from seawall.kernels.admission.client_window import (
 )
 from seawall.kernels.ordering.collecting import PBR_CLIENT, PBR_FLAGS, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.ordering.holding import (
-    AHEAD_MAX,
-    AHEAD_ROWS,
     HELD,
     HOLD_REF,
     HOLD_WORDS,
@@ -58,6 +56,8 @@ from seawall.kernels.ordering.holding import (
     PAGE_HEAD,
     PAGE_LAST_SEEN,
     PAGE_WORDS,
+    PREFETCH_MAX,
+    PREFETCH_ROWS,
     READY_BASE_SEQ,
     READY_TAIL,
     READY_TIMESTAMP,
@@ -322,7 +322,7 @@ def drain_refs(
     has_rows = 0
     while index < end:
         if index == chunk_end:
-            chunk_end = min(end, index + AHEAD_MAX)
+            chunk_end = min(end, index + PREFETCH_MAX)
             chunk_start = index
             last_client = -1
             has_rows = prefetch_rows(
@@ -337,7 +337,7 @@ def drain_refs(
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
         if has_rows != 0:
-            row = as_int64(state[AHEAD_ROWS + index - 1 - chunk_start])
+            row = as_int64(state[PREFETCH_ROWS + index - 1 - chunk_start])
             is_known = row >= 0 and as_int64(clients[row, CLIENT_ID]) == client_id
         else:
             is_known = client_id == last_client

@@ -104,12 +104,12 @@ SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
 BLOG_SIZE = 17
 BLOG_RESERVE = 18
-AHEAD_ROWS = 24
+PREFETCH_ROWS = 24
 #: Refs that a drain prefetches before it decides them: the slot of each and the row of its client, one word each from
-#: AHEAD_SLOTS and AHEAD_ROWS on (`runtime.prefetch`).
-AHEAD_MAX = 32
-AHEAD_SLOTS = AHEAD_ROWS + AHEAD_MAX
-STATE_WORDS = AHEAD_SLOTS + AHEAD_MAX
+#: PREFETCH_SLOTS and PREFETCH_ROWS on (`runtime.prefetch`).
+PREFETCH_MAX = 32
+PREFETCH_SLOTS = PREFETCH_ROWS + PREFETCH_MAX
+STATE_WORDS = PREFETCH_SLOTS + PREFETCH_MAX
 
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62

@@ -340,7 +340,7 @@ def take_completion(ring: Words, completed: int, content: Words, wait_ms: int) -
 
 
 @kernel(int64(_words))
-def ask_for_signal(ring: Words) -> int:
+def request_signal(ring: Words) -> int:
     """Request a signal at the next completion, for a submitter that waits elsewhere. Returns 1 if one is ready."""
     store_release(ring, CONTROL_WAITING, 1)
     fence()
@@ -348,10 +348,10 @@ def ask_for_signal(ring: Words) -> int:
 
 
 @kernel(int64(_words, int64))
-def wake_server_if_asked(ring: Words, doorbell: int) -> int:
-    """`wake_server`, then `ask_for_signal`, in one call."""
+def wake_server_and_request_signal(ring: Words, doorbell: int) -> int:
+    """`wake_server`, then `request_signal`, in one call."""
     wake_server(ring, doorbell)
-    return ask_for_signal(ring)
+    return request_signal(ring)
 
 
 @kernel(int64(_words, int64, int64, int64_in, _words))

@@ -19,20 +19,20 @@ from numba.core import types
 
 from seawall.kernels.admission.client_index import IndexTable, guess_row
 from seawall.kernels.admission.client_window import (
-    KEEPER_SPARED,
+    OWNER_REFERENCED,
     SLOT_COUNT,
     SLOT_HAND,
     WINDOW,
     WINDOW_RESULT,
     Rows,
     first_result,
+    index_of_result,
     keeper_of,
     next_memory,
     own_memory,
-    result_place,
 )
 from seawall.kernels.ordering.collecting import PBR_CLIENT, PBR_SEQ, STUCK, slot_of_ref
-from seawall.kernels.ordering.holding import AHEAD_ROWS, AHEAD_SLOTS, ClientWords
+from seawall.kernels.ordering.holding import PREFETCH_ROWS, PREFETCH_SLOTS, ClientWords
 from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, record_array, uint32_out
 from seawall.kernels.runtime.memory import INDEX_BITS, LINE_SIZE, as_int64, prefetch
 from seawall.kernels.runtime.rings import Words
@@ -52,7 +52,7 @@ _results = record_array(WINDOW_RESULT)
 def _next_unspared(memories: ClientWords, memory: int) -> int:
     """The first memory, from the given one on, that the hand would not spare; the given one after a full round."""
     for _ in range(as_int64(memories[memories.shape[0] - 1, SLOT_COUNT])):
-        if keeper_of(memories, memory) & KEEPER_SPARED == 0:
+        if keeper_of(memories, memory) & OWNER_REFERENCED == 0:
             break
         memory = next_memory(memories, memory)
     return memory
@@ -86,7 +86,7 @@ def prefetch_rows(
     last_client = -1
     for at in range(index, end):
         base = slot_of_ref(as_int64(queue[at & (queue.size - 1) & INDEX_BITS]) & ~STUCK, pbr_entries)
-        state[AHEAD_SLOTS + at - index] = base
+        state[PREFETCH_SLOTS + at - index] = base
         client_id = as_int64(slots[base + PBR_CLIENT])
         if client_id != last_client and client_id >= 0:
             home = home_slot(np.uint64(client_id), index_table.size)
@@ -97,15 +97,15 @@ def prefetch_rows(
         return 0
     count = end - index
     for at in range(count):
-        client_id = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_CLIENT])
+        client_id = as_int64(slots[as_int64(state[PREFETCH_SLOTS + at]) + PBR_CLIENT])
         row = guess_row(index_table, np.uint64(client_id)) if client_id >= 0 else ABSENT
         if row != ABSENT:
             prefetch(sides, row * LINE_SIZE)
             prefetch(clients, row * LINE_SIZE)
-        state[AHEAD_ROWS + at] = row
+        state[PREFETCH_ROWS + at] = row
     hand = as_int64(memories[memories.shape[0] - 1, SLOT_HAND])
     for at in range(count):
-        row = as_int64(state[AHEAD_ROWS + at])
+        row = as_int64(state[PREFETCH_ROWS + at])
         if row >= 0:
             memory = own_memory(sides, memories, row)
             if memory == ABSENT:
@@ -113,8 +113,8 @@ def prefetch_rows(
                 hand = next_memory(memories, memory)
                 result_index = memory * WINDOW + first_result(memory)
             else:
-                result_index = result_place(
-                    memories, memory, as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ])
+                result_index = index_of_result(
+                    memories, memory, as_int64(slots[as_int64(state[PREFETCH_SLOTS + at]) + PBR_SEQ])
                 )
             prefetch(memories, memory * LINE_SIZE)
             prefetch(results, result_index * RESULT_SIZE)

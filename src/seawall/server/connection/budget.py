@@ -196,7 +196,7 @@ class Account:
 
     def fair_size(self, size: int) -> int:
         """The bytes of `size` to read at once: fewer while other connections wait."""
-        return min(size, limits.CONTENDED_PORTION_SIZE) if self.is_contended else size
+        return min(size, limits.CONTENDED_RESPONSE_SIZE) if self.is_contended else size
 
     async def acquire(self, size: int) -> None:
         """Count bytes; waits until there is space."""

@@ -30,7 +30,7 @@ FEATURES: Final = int(
     | Features.LONG_POLL
     | Features.STORED_BLOCKS
     | Features.IDEMPOTENCY_KEYS
-    | Features.SUM_BEHIND
+    | Features.TRAILING_CHECKSUM
 )
 
 

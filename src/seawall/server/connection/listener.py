@@ -26,7 +26,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.io.network.accepting import Accepted, AcceptingPort, hang_up, watch_peer
+from seawall.io.network.accepting import Accepted, AcceptingPort, enable_keepalive, shut_down_peer
 from seawall.server.connection.budget import PeerMemory
 from seawall.server.connection.connection import Connection
 from seawall.server.connection.receive_buffers import ReceiveBuffers
@@ -158,7 +158,7 @@ class Listener:
         if tls is not None and len(self._opening) >= limits.HANDSHAKES_MAX:
             # An honest peer finishes quickly: drop the oldest handshake.
             self.count("handshake_limit")
-            hang_up(self._opening.pop(next(iter(self._opening))))
+            shut_down_peer(self._opening.pop(next(iter(self._opening))))
         opening = self.loop.create_task(self._establish(accepted, tls))
         self._opening[opening] = accepted
         opening.add_done_callback(lambda ended: self._opening.pop(ended, None))
@@ -166,7 +166,7 @@ class Listener:
     async def _establish(self, accepted: Accepted, tls: SSLContext | None) -> None:
         connection = self._make_connection()
         self._unestablished.add(connection)
-        watch_peer(accepted)
+        enable_keepalive(accepted)
         bounds = self._bounds
         # An idle peer may never answer the TLS shutdown: the loop waits no longer than a plain connection lingers.
         timeouts = {"ssl_handshake_timeout": bounds.handshake_s, "ssl_shutdown_timeout": bounds.linger_s} if tls else {}
@@ -186,7 +186,7 @@ class Listener:
         """Stop accepting; established connections continue. May be called twice."""
         self._is_stopped = True
         for accepted in self._opening.values():
-            hang_up(accepted)
+            shut_down_peer(accepted)
         while self._ports:
             port = self._ports.pop()
             self.loop.remove_reader(port.fileno())

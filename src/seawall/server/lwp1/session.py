@@ -211,7 +211,7 @@ class Lwp1Session:
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Accept frames as far as possible now; returns how many."""
         taken = 0
-        self._decompress_budget = limits.UNPACK_HERE_SIZE
+        self._decompress_budget = limits.DECOMPRESS_INLINE_SIZE
         while taken < len(rows):
             if self._last is not None:
                 # The connection closes: ignore the frames after the last one.

@@ -46,7 +46,7 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
             case ReadBy.SEQ:
                 raise refuse_start("seqs begin at 1")
             case ReadBy.POSITION:
-                found = None if segments is None else segments.seq_behind(Position(start))
+                found = None if segments is None else segments.first_seq_from(Position(start))
                 # The index may be ahead of the published end.
                 return topic.next_seq if found is None else min(found, topic.next_seq)
             case ReadBy.TIME:

@@ -33,7 +33,7 @@ class TransactionCommands:
         """Execute one command and return its reply."""
         match request:
             case StagingFind():
-                return topic_reply(await self._log.staging(is_apart=request.is_apart))
+                return topic_reply(await self._log.staging(own_partition=request.own_partition))
             case TransactionCommit():
                 wanted = request.wanted
                 key = (wanted.owner, wanted.epoch)

@@ -55,7 +55,7 @@ class CompressedBatches:
         known = producer.checked[: unchecked.size]
         verdicts[unchecked[: len(known)]] = known
         left = unchecked[len(known) :].tolist()
-        budget = limits.CHECK_HERE_SIZE
+        budget = limits.CHECK_INLINE_SIZE
         for number, index in enumerate(left):
             at, size = rows[["at", "size"]][index].tolist()
             budget -= _raw_length(buffer, at)

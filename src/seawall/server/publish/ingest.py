@@ -82,9 +82,9 @@ class Ingest:
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         self._compressed = CompressedBatches(log, loop)
-        log.on_answers = self.answer
+        log.on_acks = self.answer
         log.on_session = self._fence_older
-        log.living_clients = self._clients
+        log.live_clients = self._clients
         log.connected_clients = self._connected
 
     def begin(
@@ -99,7 +99,7 @@ class Ingest:
     ) -> ProducerSession:
         """Let a connection publish for a session, and fence older sessions of the client."""
         self._fence_older(client_id, session_epoch)
-        self._log.session_begun(client_id, session_epoch)
+        self._log.fence_older_sessions(client_id, session_epoch)
         self._owners += 1
         made = ProducerSession(session, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
         self._producers[made.owner] = made
@@ -240,7 +240,7 @@ class Ingest:
             return 0
         verdicts = self._verdicts[: rows.size]
         rules = self._log.rules
-        other_count = arriving.judge_batches(
+        other_count = arriving.validate_batches(
             *(buffer, rows, _signed(producer.client_id), producer.session_epoch & 0xFFFF_FFFF, producer.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
@@ -300,7 +300,7 @@ class Ingest:
             # A read-only log cannot order refusals either: they use up no client seq.
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
             verdicts &= arriving.CODE_MASK
-        arrived = log.ring.publish_judged(buffer, rows, verdicts, producer.owner, rules.orders, rules.levels)
+        arrived = log.ring.publish_validated(buffer, rows, verdicts, producer.owner, rules.orders, rules.levels)
         if arrived.rows:
             self._record(producer, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:

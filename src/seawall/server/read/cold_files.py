@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from seawall.engine.serving.served_log import ServedLog
-from seawall.io.disk.page_cache import bring_near, is_near
+from seawall.io.disk.page_cache import is_cached, load_into_cache
 
 #: File descriptor, offset, and size.
 FileSpan: TypeAlias = tuple[int, int, int]
@@ -24,13 +24,13 @@ FileSpan: TypeAlias = tuple[int, int, int]
 
 async def warm_up(log: ServedLog, ranges: Sequence[FileSpan], release: Callable[[], None]) -> None:
     """Bring ranges into the page cache. If the caller is cancelled, `release` is called when that is done."""
-    cold = [each for each in ranges if not is_near(*each)]
+    cold = [each for each in ranges if not is_cached(*each)]
     if not cold:
         return
 
     def read() -> None:
         for each in cold:
-            bring_near(*each)
+            load_into_cache(*each)
 
     reading = asyncio.ensure_future(log.run_read(read))
     try:

@@ -37,7 +37,7 @@ from seawall.topics.gaps import Gap as LostRange
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import Command, DataFlags, ErrorCode, GapReason, GapUnit, ReadFlags
-from seawall.wire.format.rebuilding import batch_without, plain_batch
+from seawall.wire.format.rebuilding import batch_with_live_records, plain_batch
 from seawall.wire.lwp2.frames import encode_data_start
 from seawall.wire.lwp2.reading import DataPrefix, Gap
 
@@ -227,7 +227,7 @@ def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | mem
     """A batch in the form that the reader accepts: as stored, decompressed, or without deleted records."""
     last = Seq(batch.base_seq + batch.record_count - 1)
     if batch.live != ((max(from_seq, batch.base_seq), last),):
-        return batch_without(batch.data, batch.live)
+        return batch_with_live_records(batch.data, batch.live)
     if batch.is_plain or flags & ReadFlags.STORED_CODEC:
         return batch.data
     return plain_batch(batch.data)

@@ -14,8 +14,8 @@ from functools import partial
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.api.read_results import ReceivedSkip
 from seawall.engine.read.position_reading import PositionPlan, Told
+from seawall.engine.read.read_results import ReceivedSkip
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
 from seawall.engine.store.topic_log import StoredBatch

@@ -38,7 +38,7 @@ from seawall.storage.segments.topic_directory import TopicDirectory
 from seawall.wire.format.fields import Buffer
 from seawall.wire.format.frames import checksum
 
-__all__ = ["adopt_file", "notes_of", "put_back", "settle"]
+__all__ = ["adopt_file", "noted_segments", "put_back", "settle"]
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 _COUNTS: Final = Struct("<IHH")
@@ -119,7 +119,7 @@ def settle(home: TopicDirectory, first_seq: Seq) -> None:
     home.files.unlink(home.path(adopting_name(first_seq)))
 
 
-def notes_of(home: TopicDirectory) -> list[Seq]:
+def noted_segments(home: TopicDirectory) -> list[Seq]:
     """First seqs of the segments that have a note: a crash may have interrupted their adoption."""
     found = (adopting_seq(name) for name in home.names())
     return sorted(first_seq for first_seq in found if first_seq is not None)

@@ -11,8 +11,8 @@
 | 40 | 8    | first_position | of its first batch                                                                   |
 | 48 | 4    | batch_count    |                                                                                      |
 | 52 | 2    | flags          | 1 = clean close, 2 = continued in the next file                                      |
-| 54 | 2    | aside_count    | how many of the batches are unpositioned control batches (asides)                    |
-| 56 | 8    | timestamp_ns   | of the commit                                                                        |
+| 54 | 2    | unpositioned_count    | how many of the batches are unpositioned control batches (asides)
+| | 56 | 8    | timestamp_ns   | of the commit                                                                        |
 
 A header is valid at address `at` of a file if magic, checksum and salt match, synced_through is not above `at`, batches
 of that length and number can exist, not more asides than batches, and a mark (flags 1, 2) has no batches. An epoch is
@@ -69,7 +69,7 @@ class EpochHeader:
     batch_count: int
     flags: int
     timestamp_ns: TimestampNs
-    aside_count: int = 0
+    unpositioned_count: int = 0
 
     @property
     def is_clean(self) -> bool:
@@ -89,7 +89,7 @@ class EpochHeader:
     @property
     def next_position(self) -> Position:
         """The position after its last batch."""
-        return Position(self.first_position + self.batch_count - self.aside_count)
+        return Position(self.first_position + self.batch_count - self.unpositioned_count)
 
     def encode(self) -> bytes:
         """The 64 bytes of the header."""
@@ -102,7 +102,7 @@ class EpochHeader:
             self.batch_count,
             self.flags,
             self.timestamp_ns,
-            self.aside_count,
+            self.unpositioned_count,
         )
 
 
@@ -115,7 +115,7 @@ def encode_epoch_header(
     batch_count: int,
     flags: int,
     timestamp_ns: TimestampNs,
-    aside_count: int = 0,
+    unpositioned_count: int = 0,
 ) -> bytes:
     """The 64 bytes of a header; the writer uses this to avoid an `EpochHeader` object for every commit."""
     body = pack(
@@ -128,7 +128,7 @@ def encode_epoch_header(
         first_position,
         batch_count,
         flags,
-        aside_count,
+        unpositioned_count,
         timestamp_ns,
     )
     return _START.pack(EPOCH_MAGIC, checksum(body)) + body
@@ -156,7 +156,7 @@ def _is_possible(header: EpochHeader) -> bool:
     if not 1 <= header.epoch < _NUMBER_LIMIT or header.next_position >= _NUMBER_LIMIT:
         return False
     if header.flags in (FLAG_CLEAN, FLAG_CONTINUED):
-        return not (header.length or header.batch_count or header.aside_count)
-    if header.flags or header.aside_count > header.batch_count:
+        return not (header.length or header.batch_count or header.unpositioned_count)
+    if header.flags or header.unpositioned_count > header.batch_count:
         return False
     return 1 <= header.batch_count <= header.length // BATCH_HEADER_SIZE

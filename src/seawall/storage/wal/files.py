@@ -21,7 +21,7 @@ from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import CorruptionError, DiskFullError, FatalError
 from seawall.io.disk.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files
-from seawall.io.process.descriptors import is_exhausted, no_descriptor
+from seawall.io.process.descriptors import descriptors_error, is_exhausted
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal.epochs import WalAddress
 
@@ -114,7 +114,7 @@ def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
     except OSError as error:
         if not is_exhausted(error):
             raise
-        raise no_descriptor(error, path) from error
+        raise descriptors_error(error, path) from error
 
 
 def preallocate_file(files: Files, directory: str, size: int) -> File:
@@ -132,7 +132,7 @@ def preallocate_file(files: Files, directory: str, size: int) -> File:
             raise
     except OSError as error:
         if is_exhausted(error):
-            raise no_descriptor(error, path) from error
+            raise descriptors_error(error, path) from error
         if error.errno not in NO_SPACE:
             raise
         raise DiskFullError(

@@ -157,9 +157,9 @@ class WalWriter:
         first_position: Position,
         batch_count: int,
         timestamp_ns: TimestampNs,
-        aside_count: int = 0,
+        unpositioned_count: int = 0,
     ) -> EpochWrite:
-        """Start an epoch of `length` bytes of batches, `aside_count` of which take no position; returns its write.
+        """Start an epoch of `length` bytes of batches, `unpositioned_count` of which take no position; returns its write.
 
         Until `finish_epoch` the writer refuses everything else; without it, forever. Same errors as `append_epoch`.
         """
@@ -170,7 +170,9 @@ class WalWriter:
             )
             raise InvariantError("INV-WAL-ORDER", detail)
         current = self._file_for(length, timestamp_ns)
-        return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns, aside_count)
+        return self._begin_epoch(
+            current, batches, length, first_position, batch_count, 0, timestamp_ns, unpositioned_count
+        )
 
     def begin_encoded(
         self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
@@ -353,13 +355,13 @@ class WalWriter:
         batch_count: int,
         flags: int,
         timestamp_ns: TimestampNs,
-        aside_count: int = 0,
+        unpositioned_count: int = 0,
     ) -> EpochWrite:
         at = self.at
         epoch = LaneEpoch(self._numbers[_EPOCH] + 1)
         header = encode_epoch_header(
             *(current.salt, epoch, length, self.synced_through, first_position, batch_count, flags, timestamp_ns),
-            aside_count,
+            unpositioned_count,
         )
         self._is_poisoned = True
         return EpochWrite(
@@ -370,7 +372,7 @@ class WalWriter:
             follows_synced=self.synced_through == at,
             at=at,
             epoch=epoch,
-            next_position=Position(first_position + batch_count - aside_count),
+            next_position=Position(first_position + batch_count - unpositioned_count),
             timestamp_ns=timestamp_ns,
             flags=flags,
         )

@@ -246,7 +246,7 @@ class Features(IntFlag):
     LONG_POLL = 0x40
     STORED_BLOCKS = 0x80
     IDEMPOTENCY_KEYS = 0x100
-    SUM_BEHIND = 0x200
+    TRAILING_CHECKSUM = 0x200
 
 
 class HelloFlags(IntFlag):
@@ -300,7 +300,7 @@ class BatchFlags(IntFlag):
 
     OPAQUE = 0x02  #: the block is one unit of bytes
     KEYED = 0x04  #: stored only: client_id and client_seq are the digest of an idempotency key
-    SUM_BEHIND = 0x08  #: on the wire only: the block checksum follows in a SUM frame
+    TRAILING_CHECKSUM = 0x08  #: on the wire only: the block checksum follows in a SUM frame
 
 
 class ReadBy(IntEnum):

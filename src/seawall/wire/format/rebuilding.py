@@ -39,7 +39,7 @@ def plain_batch(batch: Buffer) -> bytes:
     return _with_block(batch, block_of(header, memoryview(batch)[BATCH_HEADER_SIZE:]))
 
 
-def batch_without(batch: Buffer, live: Sequence[tuple[int, int]]) -> bytes:
+def batch_with_live_records(batch: Buffer, live: Sequence[tuple[int, int]]) -> bytes:
     """A verified stored batch with only its live records; `live` are the first and last seqs of ranges."""
     header = parse_batch_header(batch, source=BatchSource.STORED)
     block = np.frombuffer(block_of(header, memoryview(batch)[BATCH_HEADER_SIZE:]), np.uint8)

@@ -90,7 +90,7 @@ class Fetch:
     flags: ReadFlags = ReadFlags.NONE
     within: Within | None = None
 
-    def begins_like(self, other: Fetch) -> bool:
+    def has_same_start(self, other: Fetch) -> bool:
         """True if its response starts at the same point as the other's, and has the same form."""
         ours, theirs = ((each.topic_id, each.by, each.start, each.flags, each.within) for each in (self, other))
         return ours == theirs

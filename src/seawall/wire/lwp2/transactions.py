@@ -70,11 +70,11 @@ class StagingFind:
     """Ask for the topic to stage records in, or for a staging partition; the server creates it if necessary."""
 
     COMMAND: ClassVar[Command] = Command.STAGING_FIND
-    is_apart: bool = False
+    own_partition: bool = False
 
     def encode(self) -> bytes:
         """The payload."""
-        return _FIND.pack(_USE_PARTITION if self.is_apart else 0)
+        return _FIND.pack(_USE_PARTITION if self.own_partition else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from twins.ordering.broker_ring import claim_slot, free_completed, publish_fille
 _HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
 
 
-def judge_batch(
+def validate_batch(
     buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
 ) -> int:
     """The first violated rule, checked in the order of the kernel."""
@@ -51,7 +51,7 @@ def judge_batch(
     return arriving.REASON_INVALID | arriving.NUMBER_USED
 
 
-def judge_batches(
+def validate_batches(
     buffer: Bytes,
     rows: Rows,
     client_id: int,
@@ -61,9 +61,9 @@ def judge_batches(
     offsets: Words,
     verdicts: Words,
 ) -> int:
-    """`judge_batch` for each row."""
+    """`validate_batch` for each row."""
     for index, (at, size) in enumerate(rows[["at", "size"]].tolist()):
-        verdicts[index] = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
+        verdicts[index] = validate_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
     return int(np.count_nonzero(verdicts[: len(rows)]))
 
 
@@ -84,7 +84,7 @@ def want_space(state: Words, tails: Words, blog_size: int, size: int) -> None:
     state[broker_ring.BLOG_WANTED] = copied[broker_ring.BLOG_WANTED]
 
 
-def publish_judged(
+def publish_validated(
     source: Bytes,
     rows: Rows,
     verdicts: Words,

@@ -144,7 +144,7 @@ def first_result(slot: int) -> int:
     return 2 * slot % WINDOW
 
 
-def result_place(slots: Words, slot: int, seq: int) -> int:
+def index_of_result(slots: Words, slot: int, seq: int) -> int:
     """The rotated seq, among the 256 results of the memory."""
     return slot * WINDOW + (seq + (keeper_of(slots, slot) >> 40)) % WINDOW
 
@@ -154,7 +154,7 @@ def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
         return ABSENT
-    return result_place(slots, slot, client_seq)
+    return index_of_result(slots, slot, client_seq)
 
 
 def check_batch(
@@ -217,7 +217,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     decisions = int(slots[-1, SLOT_DECISIONS]) + 1
     slots[-1, SLOT_DECISIONS] = decisions
     sides[row, SIDE_DECIDED_AT] = decisions
-    return result_place(slots, slot, client_seq)
+    return index_of_result(slots, slot, client_seq)
 
 
 def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:

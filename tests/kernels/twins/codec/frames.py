@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seawall.kernels.codec.frames import (
-    FLAG_SUM_BEHIND,
+    FLAG_TRAILING_CHECKSUM,
     SPLIT_FULL,
     SPLIT_HEADER_CRC,
     SPLIT_KIND,
@@ -74,7 +74,7 @@ class _Header:
 
     @property
     def whole_size(self) -> int:
-        has_sum_frame = self.is_batch and self.flags & FLAG_SUM_BEHIND
+        has_sum_frame = self.is_batch and self.flags & FLAG_TRAILING_CHECKSUM
         return self.size + SUM_FRAME_SIZE if has_sum_frame else self.size
 
     @property
@@ -149,7 +149,7 @@ def _with_sum(frame: bytes, header: _Header, sum_frame: bytes) -> bytes:
     end = _HEADER.size + _PROLOGUE_SIZE
     if _crc(2, frame[end:]) != crc:
         raise _StopError(SPLIT_PAYLOAD_CRC, header.whole_size)
-    rest = frame[12:36] + struct.pack("<I", crc) + frame[40:_FLAGS_AT] + bytes([header.flags ^ FLAG_SUM_BEHIND])
+    rest = frame[12:36] + struct.pack("<I", crc) + frame[40:_FLAGS_AT] + bytes([header.flags ^ FLAG_TRAILING_CHECKSUM])
     return frame[:8] + struct.pack("<I", _crc(2, frame[:8], rest)) + rest
 
 

@@ -16,9 +16,9 @@ from seawall.kernels.codec.v1_stream import (
     SHOW_LIMIT,
     SHOW_MALFORMED,
     SHOW_NEXT,
-    SHOW_ROOM,
     SHOW_RUN,
     SHOW_SIZE,
+    SHOW_SIZE_MAX,
     SHOW_UNITS,
     Integers,
 )
@@ -91,7 +91,7 @@ def _shown(unit: bytes, offset: int, state: Integers, out: Bytes) -> bool:
     if not wanted:
         return True
     if state[SHOW_LIMIT] < 0:
-        state[SHOW_LIMIT] = offset + before + state[SHOW_ROOM]
+        state[SHOW_LIMIT] = offset + before + state[SHOW_SIZE_MAX]
     size = int(state[SHOW_SIZE])
     if offset + len(unit) > state[SHOW_LIMIT] or size + len(wanted) > len(out):
         if size:

@@ -87,7 +87,7 @@ def verify_epoch(
         command, position = struct.unpack_from("<H48xQ", buffer[at : at + _BATCH.size].tobytes(), 6)
         if position != next_position:
             return index
-        next_position += command != kernels.COMMAND_ASIDE
+        next_position += command != kernels.COMMAND_UNPOSITIONED
         list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count

@@ -9,7 +9,7 @@ from seawall.kernels.runtime.tables import Keys, Values
 from twins.admission.frontier import admit_batch, next_timestamp
 
 
-def admit_together(
+def admit_transaction(
     headers: Bytes,
     term: int,
     wall_ns: int,

@@ -22,7 +22,7 @@ from seawall.kernels.log.cycle_records import LARGE_SIZE
 from seawall.kernels.network import publish_io as kernel
 from seawall.kernels.runtime.memory import Array, Bytes
 from seawall.kernels.runtime.tables import Values
-from twins.admission.arriving import judge_batch
+from twins.admission.arriving import validate_batch
 from twins.codec.checksum import crc32, crc32c
 from twins.codec.frames import split_frames
 from twins.codec.v1_payloads import make_batches
@@ -47,7 +47,7 @@ def _is_handled(connection: Any, buffer: Bytes, frame: Any, orders: Bytes) -> bo
     if size >= LARGE_SIZE or frame["kind"] != KIND_BATCH or _client_seq(buffer, at) != connection["highest"] + 1:
         return False
     session = int(connection["client_id"]), int(connection["session_epoch"]) & 0xFFFF_FFFF
-    verdict = judge_batch(buffer, at, size, *session, 0, orders, np.zeros(0, np.int64))
+    verdict = validate_batch(buffer, at, size, *session, 0, orders, np.zeros(0, np.int64))
     return verdict == TAKEN and bool(orders[_u32(buffer, at + TOPIC_AT)])
 
 

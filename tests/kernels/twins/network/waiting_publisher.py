@@ -11,13 +11,13 @@ from seawall.kernels.runtime.tables import Values
 
 def count_acked(progress: Values, answers: Bytes, version: int) -> int:
     """Count the complete frames; move an incomplete one to the front."""
-    data = answers[: int(progress[kernel.AHEAD_RECEIVED])].tobytes()
+    data = answers[: int(progress[kernel.PIPELINE_RECEIVED])].tobytes()
     while len(data) >= 44 and len(data) >= (size := 44 + int.from_bytes(data[32:36], "little")):
         if data[5] != 8:
             return 0
-        number = int.from_bytes(data[12:20], "little") - int(progress[kernel.AHEAD_FIRST]) + 1
-        progress[kernel.AHEAD_ACKED] = int(progress[kernel.AHEAD_ACKED]) + 1 if version == 1 else number
+        number = int.from_bytes(data[12:20], "little") - int(progress[kernel.PIPELINE_FIRST]) + 1
+        progress[kernel.PIPELINE_ACKED] = int(progress[kernel.PIPELINE_ACKED]) + 1 if version == 1 else number
         data = data[size:]
     answers[: len(data)] = np.frombuffer(data, np.uint8)
-    progress[kernel.AHEAD_RECEIVED] = len(data)
+    progress[kernel.PIPELINE_RECEIVED] = len(data)
     return 1

@@ -64,17 +64,17 @@ def apply_run(
     progress: Values,
 ) -> int:
     """Write the entries from position `first` on into `lane[start:]`, up to the first that is stored apart."""
-    at, filled, taken, code = start, 0, 0, kernels.FOLLOW_DONE
+    at, filled, taken, code = start, 0, 0, kernels.APPLY_DONE
     time_ns = int(progress[kernels.PROGRESS_TIME])
     for position in range(first, first + count):
         slot = position & mask
         token, *_, low_term, _, size, _, _, _, _, _, flags = _ENTRY.unpack(goi[slot * 64 :][:64].tobytes())
         _, status, _, base_seq, base_offset, stamped = _SIDE.unpack(side[slot * 32 :][:32].tobytes())
         if token != position + 1 or flags & kernels.FLAG_CONTROL:
-            code = kernels.FOLLOW_BAD
+            code = kernels.APPLY_BAD
             break
         if apart[taken]:
-            code = kernels.FOLLOW_APART
+            code = kernels.APPLY_DIRECT
             break
         entry_term = full_term(term, low_term)
         if flags & (kernels.FLAG_SKIP | kernels.FLAG_NOP) or status:
@@ -88,7 +88,7 @@ def apply_run(
                 )
                 time_ns = max(time_ns, stamped)
         if not batch:
-            code = kernels.FOLLOW_BAD
+            code = kernels.APPLY_BAD
             break
         lane[at : at + len(batch)] = np.frombuffer(batch, np.uint8)
         if flags & kernels.FLAG_SKIP or not flags & kernels.FLAG_NOP:
@@ -111,7 +111,7 @@ def write_reference(
     lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
 
 
-def apply_apart(
+def apply_direct(
     goi: Bytes,
     side: Bytes,
     mask: int,
@@ -131,7 +131,7 @@ def apply_apart(
     progress: Values,
 ) -> int:
     """Stamp the headers of batches, list their BLog indexes, and write a reference to each."""
-    taken, code = 0, kernels.FOLLOW_DONE
+    taken, code = 0, kernels.APPLY_DONE
     time_ns = int(progress[kernels.PROGRESS_TIME])
     for position in range(first, first + count):
         slot = position & mask
@@ -139,7 +139,7 @@ def apply_apart(
         *_, base_seq, base_offset, stamped = _SIDE.unpack(side[slot * 32 :][:32].tobytes())
         source = batch_at(goi, slot * 64, blogs, blog_size)
         if token != position + 1 or source < 0:
-            code = kernels.FOLLOW_BAD
+            code = kernels.APPLY_BAD
             break
         numbers = (position, base_seq, base_offset)
         header = _stamped(blogs[source : source + 96].tobytes(), numbers, stamped, full_term(term, low_term))

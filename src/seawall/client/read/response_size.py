@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from seawall.limits import ANSWER_SIZE_MIN, FETCH_SIZE_MAX
+from seawall.limits import FETCH_SIZE_MAX, RESPONSE_SIZE_MIN
 
 #: Consecutive complete responses of at least half the size before readers ask for more.
 _COMPLETE_RESPONSES: Final = 8
 
 
-class AnswerSize:
+class ResponseSize:
     """The most bytes of batches to ask for in one frame."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class AnswerSize:
         Several responses of the same size that are lost with one connection count once. The loss of a very small
         response says nothing about the size.
         """
-        if size > ANSWER_SIZE_MIN:
-            self._size = min(self._size, max(ANSWER_SIZE_MIN, size // 2))
+        if size > RESPONSE_SIZE_MIN:
+            self._size = min(self._size, max(RESPONSE_SIZE_MIN, size // 2))
         self._complete = 0
 
     def arrived(self, size: int) -> None:

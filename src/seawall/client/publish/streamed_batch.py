@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from seawall.api.publishable import HeldValues
+from seawall.api.publishable import UnencodedBlock
 from seawall.kernels.codec.values import CURSOR_SIZE, FILLED, FRAME_ID, HEAD, IS_LAST, SENT, send_values
 from seawall.kernels.runtime.memory import Bytes
 from seawall.limits import KIB
@@ -29,7 +29,7 @@ class StreamedBatch:
 
     __slots__ = ("_cursor", "_header", "_part", "_values")
 
-    def __init__(self, header: bytes, frame_id: int, held: HeldValues, part: Bytes) -> None:
+    def __init__(self, header: bytes, frame_id: int, held: UnencodedBlock, part: Bytes) -> None:
         self._header = header
         self._values = held.values
         self._cursor = np.zeros(CURSOR_SIZE, np.int64)

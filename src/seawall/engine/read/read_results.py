@@ -16,8 +16,8 @@ from seawall.api.received import (
     ReceivedRecord,
     ReceivedSkip,
     TopicGap,
+    readable_block,
     seq_after,
-    shown_block,
     to_arrow,
 )
 from seawall.engine.read.reading import ReadItem, StoredSkip
@@ -65,7 +65,7 @@ def received(topic: str, stored: StoredBatch) -> ReceivedBatch:
     """Convert a stored batch for readers: its block is decompressed, an opaque block becomes a single record."""
     block = stored.block
     if not stored.is_plain:
-        block = shown_block(stored.header, block)
+        block = readable_block(stored.header, block)
     return ReceivedBatch(
         topic,
         stored.base_seq,

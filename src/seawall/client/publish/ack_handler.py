@@ -21,7 +21,7 @@ from seawall.wire.lwp2.session import parse_error
 _MS: Final = 1_000_000
 
 
-class Verdicts:
+class AckHandler:
     """Applies the responses of the server to one session."""
 
     def __init__(self, outgoing: Outgoing, clock: Clock) -> None:
