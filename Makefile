@@ -75,7 +75,7 @@ test-python: setup ## Run the inner rooms' tests with kernels as plain Python; b
 		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.runtime.warm & } && \
 		NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --cov=seawall --cov-report= \
 		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
-		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_ring.py tests/io/test_uring.py \
+		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_disk_ring.py tests/io/test_uring.py \
 		tests/engine/test_commit_cycle.py tests/engine/test_resident_commit.py tests/engine/test_transactions.py \
 		tests/test_api_parity.py && \
 		wait $$! && $(BIN)/coverage combine --quiet --append $$made/coverage

@@ -79,10 +79,10 @@ class PublishingWorker(Worker):
     def next_values(self) -> list[bytes]:
         """What to publish next: mostly a few small records, at times many or a large one."""
         kind = self.random.random()
-        count, filling = (1, 0) if kind < 0.5 else (self.random.randrange(2, 20), 50)
+        count, unsealed = (1, 0) if kind < 0.5 else (self.random.randrange(2, 20), 50)
         if kind > 0.97:
-            count, filling = 1, self.random.randrange(100_000, 400_000)
-        values = [value_of(self.name, 0, self._number + index, filling) for index in range(count)]
+            count, unsealed = 1, self.random.randrange(100_000, 400_000)
+        values = [value_of(self.name, 0, self._number + index, unsealed) for index in range(count)]
         self._number += count
         return values
 
@@ -120,9 +120,9 @@ class HeavyPublisher(SyncPublisher):
     are joined on their way."""
 
     def next_values(self) -> list[bytes]:
-        filling = self.random.randrange(600_000, 3_000_000) if self.random.random() < 0.3 else 0
-        count = self.random.choice((1, 20)) if filling else 1
-        values = [value_of(self.name, 0, self._number + index, filling // count) for index in range(count)]
+        unsealed = self.random.randrange(600_000, 3_000_000) if self.random.random() < 0.3 else 0
+        count = self.random.choice((1, 20)) if unsealed else 1
+        values = [value_of(self.name, 0, self._number + index, unsealed // count) for index in range(count)]
         self._number += count
         return values
 

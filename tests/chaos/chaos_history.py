@@ -5,7 +5,7 @@
     read        what a reader got, in the order it got it
     final       what is in the log when everything is over
 
-Values are `name connection number`, and a space and filling behind them. `judge` gives complaints, none if every
+Values are `name connection number`, and a space and unsealed behind them. `judge` gives complaints, none if every
 promise is kept.
 """
 
@@ -19,12 +19,12 @@ Mark = bytes
 
 
 def mark_of(value: bytes) -> Mark:
-    """A value without its filling."""
+    """A value without its unsealed."""
     return b" ".join(bytes(value).split(b" ", 3)[:3])
 
 
-def value_of(name: str, connection: int, number: int, filling: int = 0) -> bytes:
-    return b"%s %d %d %s" % (name.encode(), connection, number, b"x" * filling)
+def value_of(name: str, connection: int, number: int, unsealed: int = 0) -> bytes:
+    return b"%s %d %d %s" % (name.encode(), connection, number, b"x" * unsealed)
 
 
 @dataclass

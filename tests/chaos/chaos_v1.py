@@ -101,9 +101,9 @@ class V1Publisher(V1Worker):
         try:
             while again or not self.is_ending.is_set():
                 while len(waiting) < PIPELINE and (again or not self.is_ending.is_set()):
-                    number, filling = again.popleft() if again else self._new()
-                    self._unacked.append((number, filling))
-                    value = value_of(self.name, attempt, number, filling)
+                    number, unsealed = again.popleft() if again else self._new()
+                    self._unacked.append((number, unsealed))
+                    value = value_of(self.name, attempt, number, unsealed)
                     waiting.append(mark_of(value))
                     self.written.offered.append(waiting[-1])
                     batch_id += 1

@@ -126,7 +126,7 @@ def test_a_failure_beside_the_commits_is_reported_to_publishers(
         publisher = log.publisher("events")
         publisher.publish(b"before").result(20)
         monkeypatch.setattr(FlushJob, "execute", execute)
-        server.run(lambda log: asyncio.to_thread(log._opened().flush_thread.place))
+        server.run(lambda log: asyncio.to_thread(log._opened().flush_thread.flush))
         with pytest.raises(ReadOnlyError, match="read-only"):
             publisher.publish(b"after").result(20)
         assert _stored(log) == {b"before"}

@@ -208,8 +208,8 @@ def batches_not_flushed(patch: pytest.MonkeyPatch) -> None:
     """Breaks INV-PLACED-DURABLE: a checkpoint forgets the unflushed batches, and copies none."""
 
     def flush_log(log: TopicLog, *_: object) -> None:
-        for unsealed in log.filling:
-            unsealed.waiting.drop(len(unsealed.waiting))
+        for unsealed in log.unsealed:
+            unsealed.unflushed.drop(len(unsealed.unflushed))
 
     patch.setattr(maintenance, "flush_log", flush_log)
 

@@ -154,7 +154,7 @@ def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
     def adopt_file(*arguments: Any) -> object:
         with ThreadPoolExecutor(1) as somebody:
             held.append(
-                not somebody.submit(log.queue._store.checkpoint_schedule.placing.acquire, blocking=False).result()
+                not somebody.submit(log.queue._store.checkpoint_schedule.flush_lock.acquire, blocking=False).result()
             )
         return real(*arguments)
 

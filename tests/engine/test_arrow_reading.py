@@ -52,7 +52,7 @@ def same(log: EmbeddedLog, columns: tuple[str, ...] = ALL, from_seq: int = 1) ->
 
 def pins(log: EmbeddedLog) -> int:
     (topic_log,) = log._store.parts.logs
-    shared = [filling.segment.shared for filling in topic_log.filling]
+    shared = [unsealed.segment.shared for unsealed in topic_log.unsealed]
     shared += [segment.shared for segment in topic_log.sealed]
     return sum(each._holders - 1 for each in shared)
 

@@ -139,7 +139,7 @@ def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
     records, gaps = contents(store, "ram")
     assert sorted(records) == list(range(19, 31))
     assert gaps == [Gap(Seq(1), Seq(18), GapReason.CAP)]
-    held = store.parts.logs[TopicId(1)].home.files.free_bytes("")
+    held = store.parts.logs[TopicId(1)].directory.files.free_bytes("")
     assert (1 << 63) - held < 300_000
     assert store.delete_records("ram", before_seq=29) == 10
     assert sorted(contents(store, "ram")[0]) == [29, 30]

@@ -366,7 +366,7 @@ def test_a_reservation_that_was_forgotten_is_not_used(local: Local) -> None:
     first, second = local.append(0, b"y"), local.append(0, b"z", b"z")
     assert not local.commit(first).is_cycle
     local.commit(second)
-    assert [len(log.filling) for log in local.store.parts.logs] == [2, 1]
+    assert [len(log.unsealed) for log in local.store.parts.logs] == [2, 1]
 
 
 def test_more_topics_than_a_cycle_takes(local: Local) -> None:
@@ -428,9 +428,11 @@ def run(way: str, seed: int) -> tuple[list[bytes], list[tuple[int, ...]], str]:
                 assert store.catalog.named("a").head_seq >= 0
         for topic in store.catalog:
             topic.check_invariants()
-        fillings = [filling for log in store.parts.logs for filling in log.filling]
-        entries = [tuple(entry) for filling in fillings for entry in filling.segment.index.entries.tolist()]
-        waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
+        unsealed_segments = [unsealed for log in store.parts.logs for unsealed in log.unsealed]
+        entries = [tuple(entry) for unsealed in unsealed_segments for entry in unsealed.segment.index.entries.tolist()]
+        waiting = str(
+            [(each.unflushed.entries.tolist(), each.unflushed.addresses.tolist()) for each in unsealed_segments]
+        )
         items = read_wal(local.disk, "/data/wal", store.parts.directory.directory_id, WalAddress(0))
         found = [bytes(item.data) for item in items if isinstance(item, WalBatch)]
         window = store.sessions.window.state(CLIENT)

@@ -126,7 +126,7 @@ def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) ->
         log.create_topics(names)
         for name in names:
             log.publish(name, [b"x"])
-        assert log._store.checkpoint_schedule.look_at > 0
+        assert log._store.checkpoint_schedule.next_check_at > 0
         assert not list((tmp_path / "data" / "meta").iterdir())
 
 

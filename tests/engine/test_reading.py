@@ -126,7 +126,7 @@ def gaps_of(items: list[ReadItem]) -> list[Gap]:
 def pinned(store: Store) -> int:
     """Pins on all files of the topic."""
     log = log_of(store)
-    shared = [filling.segment.shared for filling in log.filling]
+    shared = [unsealed.segment.shared for unsealed in log.unsealed]
     shared += [segment._shared for segment in log.sealed if segment._shared is not None]
     return sum(each._holders - 1 for each in shared)
 
@@ -140,7 +140,7 @@ def test_every_record_wherever_it_lies(size_max: int, checkpoints: bool) -> None
     _, store = filled(20, checkpoints=checkpoints)
     if checkpoints:
         assert log_of(store).sealed
-        assert any(filling.waiting for filling in log_of(store).filling)
+        assert any(unsealed.unflushed for unsealed in log_of(store).unsealed)
     for from_seq in (1, 3, 42, 100):
         items = read_all(store, from_seq, size_max)
         assert seqs_of(items) == list(range(from_seq, 101))
@@ -231,8 +231,8 @@ def test_files_of_many_segments_do_not_stay_open() -> None:
         assert seqs_of(read_all(store)) == list(range(1, 301))
         assert len(store.parts.logs.open_files) <= 2
     sealed = sum(len(segment.index) for segment in log_of(store).sealed)
-    filling = log_of(store).filling[0].segment.index.memory_size
-    assert store.queries.index_size("events") == sealed * 48 + filling
+    unsealed = log_of(store).unsealed[0].segment.index.memory_size
+    assert store.queries.index_size("events") == sealed * 48 + unsealed
     store.create_topic("empty", TopicConfig())
     assert store.queries.index_size("empty") == 0
     store.close()
@@ -258,11 +258,11 @@ def test_what_is_sealed_meanwhile_is_read() -> None:
 def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
     _, store = filled(20)
     log = log_of(store)
-    handles = [filling.segment.shared.file for filling in log.filling]
+    handles = [unsealed.segment.shared.file for unsealed in log.unsealed]
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     handles += [segment.shared.file for segment in log.sealed]
     if how == "drop the segments":
-        drop_segments(log.home, log.sealed)
+        drop_segments(log.directory, log.sealed)
     elif how == "delete the topic":
         store.delete_topic("events")
     else:

@@ -127,12 +127,12 @@ def new_log() -> Written:
 
 
 def snapshot_of(replayed: Replayed, wal_from_at: int) -> Snapshot:
-    filling = [
+    unsealed = [
         (topic_id, first_seq, segment.index.entries)
         for topic_id, segments in replayed.segments.items()
         for first_seq, segment in segments.items()
     ]
-    sections = catalog_sections(replayed.catalog) | store_sections(filling, replayed.sessions)
+    sections = catalog_sections(replayed.catalog) | store_sections(unsealed, replayed.sessions)
     return Snapshot(replayed.catalog.next_position, wal_from_at, 1, sections)
 
 
@@ -154,8 +154,8 @@ def test_every_batch_gets_its_place_and_its_address() -> None:
     replayed = log.replay()
     for topic_id, batches in expected.items():
         [segment] = replayed.segments[TopicId(topic_id)].values()
-        assert segment.waiting.entries.tolist() == list(range(len(batches)))
-        assert segment.waiting.addresses.tolist() == [at for at, _ in batches]
+        assert segment.unflushed.entries.tolist() == list(range(len(batches)))
+        assert segment.unflushed.addresses.tolist() == [at for at, _ in batches]
         entries = segment.index.entries
         headers = [header for header in log.headers if header.topic_id == topic_id]
         assert entries["at"].tolist() == list(
@@ -250,7 +250,7 @@ def test_a_reference_carries_keys_and_sessions_too() -> None:
     assert [key for key, _ in topic.keys] == [key_of(*digest_of("large"))]
     assert replayed.sessions.window.state(ClientId(7)).next_expected == 3
     segment = replayed.segments[TopicId(1)][Seq(1)]
-    assert (len(segment.index), len(segment.waiting)) == (2, 0)
+    assert (len(segment.index), len(segment.unflushed)) == (2, 0)
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------

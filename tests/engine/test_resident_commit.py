@@ -313,10 +313,10 @@ def test_it_comes_back_for_who_wants_to_lead(resident: Resident) -> None:
 
 def test_it_comes_back_when_the_log_is_due(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
-    resident.store.checkpoint_schedule.look_at = resident.numbers("at") + 1
+    resident.store.checkpoint_schedule.next_check_at = resident.numbers("at") + 1
     resident.resident.commit(resident.receive())
     assert resident.acked(CLIENTS[0]) == [1]
-    assert resident.store.checkpoint_schedule.look_at > resident.numbers("at")
+    assert resident.store.checkpoint_schedule.next_check_at > resident.numbers("at")
 
 
 def test_who_wants_to_lead_does_so_soon(resident: Resident) -> None:

@@ -140,7 +140,7 @@ def test_a_segment_that_is_gone_is_a_gap(disk: SimDisk, store: Store, in_memory:
     assert segment.shared.try_evict()
     disk.unlink(segment.path)
     if not in_memory:
-        disk.unlink(f"{log_of(store).home.directory}/{index_name(segment.name.first_seq)}")
+        disk.unlink(f"{log_of(store).directory.directory}/{index_name(segment.name.first_seq)}")
         INDEXES.clear()
     check_lost(store, 9, 16)
     positions = log_of(store)
@@ -173,7 +173,7 @@ def test_positions_and_offsets_are_found_beside_a_segment_that_is_gone(disk: Sim
     segment = sealed(store)
     segment.close()
     disk.unlink(segment.path)
-    disk.unlink(f"{log.home.directory}/{index_name(segment.name.first_seq)}")
+    disk.unlink(f"{log.directory.directory}/{index_name(segment.name.first_seq)}")
     for entry in entries[[0, 3, 8, 11, 17]]:
         assert log.first_seq_from(int(entry["position"])) == entry["base_seq"]
         assert log.at_offset(int(entry["base_offset"])) == (entry["base_seq"], entry["base_seq"] + 2)

@@ -37,7 +37,7 @@ def test_without_groups_the_machine_is_the_limit(system: System) -> None:
     use = system.use()
     assert use.limit > 256 << 20
     assert use.source == "the memory of the machine"
-    assert use.taken() == OWN
+    assert use.used() == OWN
 
 
 def test_what_is_set_counts_and_is_about_this_process_alone(system: System) -> None:
@@ -45,7 +45,7 @@ def test_what_is_set_counts_and_is_about_this_process_alone(system: System) -> N
     system.write("groups/pod/memory.max", "1000000\n")
     system.write("groups/pod/memory.stat", "anon 990000000\n")
     use = system.use(64 << 20)
-    assert (use.limit, use.source, use.taken()) == (64 << 20, "the configuration", OWN)
+    assert (use.limit, use.source, use.used()) == (64 << 20, "the configuration", OWN)
 
 
 def test_a_group_of_version_2_is_a_limit_for_everything_in_it(system: System) -> None:
@@ -57,13 +57,13 @@ def test_a_group_of_version_2_is_a_limit_for_everything_in_it(system: System) ->
     use = system.use()
     assert use.limit == 50_000_000
     assert use.source.endswith("groups/pod")
-    assert use.taken() == 3_500_007
+    assert use.used() == 3_500_007
 
 
 def test_a_group_whose_other_processes_take_less_counts_at_least_this_one(system: System) -> None:
     system.write("proc/self/cgroup", "0::/\n")
     system.write("groups/memory.max", "50000000\n")
-    assert system.use().taken() == OWN
+    assert system.use().used() == OWN
 
 
 def test_a_group_of_version_1_is_a_limit_too(system: System) -> None:
@@ -72,7 +72,7 @@ def test_a_group_of_version_1_is_a_limit_too(system: System) -> None:
     system.write("groups/memory/memory.limit_in_bytes", NO_LIMIT_1)
     system.write("groups/memory/docker/1/memory.stat", "rss 1\ntotal_rss 8000000\ntotal_shmem 1000\ntotal_cache 9\n")
     use = system.use()
-    assert (use.limit, use.taken()) == (70_000_000, 8_001_000)
+    assert (use.limit, use.used()) == (70_000_000, 8_001_000)
 
 
 def test_a_container_that_sees_its_own_group_as_the_root_finds_it(system: System) -> None:
@@ -86,18 +86,18 @@ def test_no_limit_and_no_files_mean_no_limit(system: System) -> None:
     system.write("groups/memory/memory.limit_in_bytes", NO_LIMIT_1)
     assert system.use().source == "the memory of the machine"
     (system.path / "proc/self/status").unlink()
-    assert system.use().taken() == 0
+    assert system.use().used() == 0
 
 
 def test_this_process_takes_what_it_touches_and_no_less() -> None:
     use = MemoryUse()
-    before = use.taken()
+    before = use.used()
     assert before > 0
     held = np.ones(96 << 20, np.uint8)
-    with_it = use.taken()
+    with_it = use.used()
     assert with_it >= before + (80 << 20)
     del held
-    assert use.taken() <= with_it - (80 << 20)
+    assert use.used() <= with_it - (80 << 20)
 
 
 def test_giving_back_is_harmless() -> None:

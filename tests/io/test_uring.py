@@ -103,7 +103,7 @@ def test_the_server_returns_what_the_kernel_refuses() -> None:
     ring = DiskRing(4)
     queue.layout[kernel.URING_FD] = -1
     arrays = queue.sq, queue.cq, queue.sqes, queue.cqes, queue.layout, queue.pending
-    outcome = kernel.serve_uring(ring.words, ring.wakeup.wait_fd, ring.completed.signal_fd, *arrays)
+    outcome = kernel.serve_uring(ring.words, ring.doorbell.wait_fd, ring.completed.signal_fd, *arrays)
     assert outcome == -errno.EBADF
     del arrays
     queue.close()

@@ -55,7 +55,7 @@ def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monke
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
         # Nothing is committed any more.
-        monkeypatch.setattr(server.log, "kick", lambda: None)
+        monkeypatch.setattr(server.log, "request_commit", lambda: None)
         client.send(client.ingest(record(b"a"), topic), client.ingest(b"opaque", topic))
         while not server.log.ring.claimed:
             await asyncio.sleep(0.001)
@@ -104,7 +104,7 @@ def test_a_topic_that_goes_before_a_batch_is_ordered_refuses_it(
     async def work(server: Served) -> None:
         client, other = [await PythonClient.connect(server.address) for _ in range(2)]
         topic = await client.create("events")
-        monkeypatch.setattr(server.log, "kick", lambda: None)
+        monkeypatch.setattr(server.log, "request_commit", lambda: None)
         client.send(client.ingest(record(b"a"), topic))
         while not server.log.ring.claimed:
             await asyncio.sleep(0.001)

@@ -35,7 +35,7 @@ class Memory:
     def __init__(self, percent=10):
         self.percent = percent
 
-    def taken(self):
+    def used(self):
         return self.limit * self.percent // 100
 
 
@@ -251,7 +251,7 @@ def test_giving_back_makes_a_checkpoint(on_loop, tmp_path):
         await made.node.log.publish("events", os.urandom(1000))
         snapshots = tmp_path / "data" / "meta"
         before = set(snapshots.iterdir())
-        made.node.log.relieve()
+        made.node.log.release_memory()
         while set(snapshots.iterdir()) == before:
             await asyncio.sleep(0.001)
 

@@ -81,7 +81,7 @@ def seal(server: RealServer) -> None:
     """Have the server place and seal what it can, as it does in a quiet moment."""
 
     async def relieve(log: ServedLog) -> None:
-        log.relieve()
+        log.release_memory()
 
     server.run(relieve)
 

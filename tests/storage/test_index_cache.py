@@ -71,7 +71,7 @@ def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.M
     made = []
     for first_seq in (1, 101):
         segment = SegmentWriter.create(home, Seq(first_seq), TimestampNs(1))
-        at = segment.place(96)
+        at = segment.allocate(96)
         segment.index.append(
             base_seq=Seq(first_seq), at=at, timestamp_ns=TimestampNs(1), base_offset=0, position=9, count=100, length=96
         )

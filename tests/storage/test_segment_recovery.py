@@ -70,7 +70,7 @@ def new_active(home: TopicDirectory, batches: list[bytes], first_seq: int) -> Se
     segment = SegmentWriter.create(home, first_seq, START_NS)
     segment.index.extend(entries_of(batches))
     for batch in batches:
-        segment.write_at(segment.place(len(batch)), [batch])
+        segment.write_at(segment.allocate(len(batch)), [batch])
     segment.sync()
     return segment
 
@@ -148,7 +148,7 @@ def test_a_sound_topic_goes_on_where_it_was(authority: bool) -> None:
     assert found.active is not None
     assert (found.damages, found.conflicts, found.unknown, found.pending) == ((), (), (), ())
     batch = make_batch(13)
-    at = found.active.place(len(batch))
+    at = found.active.allocate(len(batch))
     assert at == DATA_START + len(b"".join(second))
     found.active.index.extend(entries_of([*second, batch])[-1:])
     found.active.write_at(at, [batch])
@@ -659,7 +659,7 @@ def is_sealed_for_good(home: TopicDirectory, batches: list[bytes]) -> bool:
     """Whether a segment that was filled, never synced and then sealed is there after the power failed."""
     segment = SegmentWriter.create(home, 1, START_NS)
     segment.index.extend(entries_of(batches))
-    segment.write_at(segment.place(len(b"".join(batches))), [b"".join(batches)])
+    segment.write_at(segment.allocate(len(b"".join(batches))), [b"".join(batches)])
     segment.seal()
     home.files.crash("none")
     found = recover_topic(home)

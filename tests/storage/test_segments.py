@@ -79,7 +79,7 @@ def home_on(files: Any, directory: str = "/t") -> TopicDirectory:
 
 def add(segment: SegmentWriter, batch: bytes) -> int:
     """Place, index and write one batch."""
-    at = segment.place(len(batch))
+    at = segment.allocate(len(batch))
     note(segment, batch, at)
     segment.write_at(at, [batch[:96], batch[96:]])
     return at
@@ -207,7 +207,7 @@ def test_places_follow_each_other_and_are_reserved() -> None:
     file = disk.open(PATH)
     end = DATA_START
     for length in (96, 1000, 60_000, 96, 300_000, 16_777_216, 200):
-        assert segment.place(length) == end
+        assert segment.allocate(length) == end
         end += length
         assert segment.end == end
         assert segment.size == end - DATA_START
@@ -227,7 +227,7 @@ def test_room_can_be_asked_for_before_it_is_placed() -> None:
     assert segment.end == DATA_START
     with pytest.raises(DiskFullError):
         segment.reserve(600_000)
-    assert segment.place(300_000) == DATA_START
+    assert segment.allocate(300_000) == DATA_START
     assert disk.open(PATH).size() == reserved
 
 
@@ -235,17 +235,17 @@ def test_room_can_be_asked_for_before_it_is_placed() -> None:
 def test_no_place_is_smaller_than_a_batch(length: int) -> None:
     segment = SegmentWriter.create(home_on(new_disk()), 10, START_NS)
     with pytest.raises(InvalidInputError, match="a batch has 96"):
-        segment.place(length)
+        segment.allocate(length)
 
 
 def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
     disk = new_disk(capacity=100_000)
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
-    first = segment.place(90_000)
+    first = segment.allocate(90_000)
     assert first == DATA_START
     before = segment.end
     with pytest.raises(DiskFullError):
-        segment.place(10_000)
+        segment.allocate(10_000)
     assert segment.end == before
     segment.write_at(first, [b"x" * 90_000])
     segment.sync()
@@ -254,7 +254,7 @@ def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
 def test_only_places_can_be_filled() -> None:
     disk = new_disk()
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
-    at = segment.place(100)
+    at = segment.allocate(100)
     for start, length in ((at - 1, 10), (at, 101), (at + 100, 1)):
         with pytest.raises(InvalidInputError, match="never assigned"):
             segment.write_at(start, [b"x" * length])
@@ -268,7 +268,7 @@ def test_batches_are_copied_from_another_file_in_as_many_steps_as_it_takes() -> 
     stored = b"".join(BATCHES)
     write_all(log, [b"epoch" + stored], 0)
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
-    at = segment.place(len(stored))
+    at = segment.allocate(len(stored))
     disk.fail("copy_range", error="short")
     disk.fail("copy_range", nth=2, error="short")
     segment.copy_from(log, 5, at, len(stored))
@@ -286,7 +286,7 @@ def test_an_active_segment_reads_what_was_filled() -> None:
     assert bytes(segment.read(1, 3)) == b"".join(BATCHES[1:3])
     assert bytes(segment.read(2, 2)) == b""
     late = make_batch(18)
-    at = segment.place(len(late))
+    at = segment.allocate(len(late))
     note(segment, late, at)
     with pytest.raises(SegmentDamageError, match="seqs 18 to 18"):
         segment.read(3, 5)
@@ -330,7 +330,7 @@ def test_batches_leave_a_segment_read_only() -> None:
 
 def test_a_segment_is_sealed_only_whole() -> None:
     segment = new_active(home_on(new_disk()), BATCHES)
-    segment.place(100)
+    segment.allocate(100)
     with pytest.raises(InvariantError, match="INV-SEALED-WHOLE"):
         segment.seal()
 

@@ -120,7 +120,7 @@ class EventLoop:
             publish_thread=shared.publish_thread,
         )
         # All event loops share the memory: the first one releases and reports it, each holds its own connections.
-        release_memory, report = (_nothing, _nothing) if number else (log.relieve, shared.report)
+        release_memory, report = (_nothing, _nothing) if number else (log.release_memory, shared.report)
         self.pressure = Pressure(self.ingest, shared.memory, release_memory, report)
         #: Batches without an answer when the loop was drained.
         self.unanswered = 0

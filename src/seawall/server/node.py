@@ -213,7 +213,7 @@ def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> 
 def _memory_of(config: Config) -> MemoryUse:
     """The memory of this process; its limit must leave space for more than an idle server."""
     memory = MemoryUse(config.server.memory_limit)
-    taken = memory.taken()
+    taken = memory.used()
     if config.server.memory_limit and Levels(memory.limit).observe(taken):
         raise InvalidInputError(
             f"server.memory_limit is {memory.limit // limits.MIB} MiB, and an idle server uses "

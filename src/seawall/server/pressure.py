@@ -63,7 +63,7 @@ class Memory(Protocol):
         """Bytes that may be used."""
         ...
 
-    def taken(self) -> int:
+    def used(self) -> int:
         """Bytes that are used now."""
         ...
 
@@ -132,7 +132,7 @@ class Pressure:
 
     def check(self, now: float) -> None:
         """Run one check at a time of the loop, in seconds."""
-        before, taken = self.level, self._memory.taken()
+        before, taken = self.level, self._memory.used()
         level = self._levels.observe(taken)
         if level is not before:
             self._changed(before, level, taken, now)

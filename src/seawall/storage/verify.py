@@ -72,7 +72,7 @@ class ExpectedBatches:
     """The batches that belong in an unsealed segment; those in `waiting` may still be unflushed, in the log alone."""
 
     entries: Entries
-    waiting: frozenset[int]
+    unflushed: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class Verification:
     ) -> Iterator[Finding]:
         path = home.path(active_name(first_seq))
         if not exists:
-            if expected is not None and len(expected.waiting) < len(expected.entries):
+            if expected is not None and len(expected.unflushed) < len(expected.entries):
                 what = "the segment is missing, and not all of its batches are in the log"
                 yield Finding(path, 0, 0, what, _RESTORE, first_seq, BatchIndex(expected.entries).last_seq)
             return
@@ -314,7 +314,7 @@ class Verification:
                 what = "the preface is damaged; no record is lost by it"
                 yield Finding(path, 0, DATA_START, what, _RESTORE, first_seq, Seq(first_seq - 1))
             flushed = np.ones(len(expected.entries), np.bool_)
-            flushed[list(expected.waiting)] = False
+            flushed[list(expected.unflushed)] = False
             for damage in find_damage(file, expected.entries[flushed], home.topic_id):
                 yield _segment_finding(damage)
         finally:

@@ -69,7 +69,7 @@ class RunningPod:
         for board, wakeup in zip(self.boards, self.wakeups, strict=True):
             board.forget_latencies()
             board.publishes = True
-            wakeup.ring()
+            wakeup.wake()
         try:
             yield
         finally:

@@ -315,7 +315,7 @@ class _DirectoryState:
                 file = self._open_files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
                 active = SegmentWriter(home, home.preface(first_seq), file, index, read_only=True)
-                log.filling.append(ActiveSegment(active, segment.unflushed.copy()))
+                log.unsealed.append(ActiveSegment(active, segment.unflushed.copy()))
         except BaseException:
             log.close()
             raise

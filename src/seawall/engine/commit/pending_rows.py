@@ -62,8 +62,8 @@ class PendingRows:
         if not pending.size:
             return
         for topic, rows in self._catalog.apply_run(pending):
-            active = self._logs.of(topic).filling[-1]
+            active = self._logs.of(topic).unsealed[-1]
             segment, before = active.segment, len(active.segment.index)
-            segment.place(int(rows["size"].sum()))
+            segment.allocate(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
             active.unflushed.extend(before, rows["at"])

@@ -72,7 +72,7 @@ class Reserver:
         starts_segment = before is None or log.needs_roll(bounds, now_ns)
         if starts_segment:
             log.begin(topic.next_seq, now_ns)
-        active = log.filling[-1]
+        active = log.unsealed[-1]
         try:
             active.segment.reserve(need.size)
             self._writer.reserve(logged, now_ns)

@@ -46,7 +46,7 @@ class FlushThread:
             self._urgent.set()
         self._worker.wake()
 
-    def relieve(self) -> None:
+    def flush_now(self) -> None:
         """Request a flush and a checkpoint at once, to free the memory that unflushed batches and unsealed segments
         take."""
         self._is_checkpoint_wanted = True

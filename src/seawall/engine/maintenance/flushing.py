@@ -121,13 +121,13 @@ class SealJob:
 
     def settle(self) -> None:
         """Replace the unsealed segment by the sealed one, for readers too."""
-        check(self.log.filling[0] is self.target, "INV-SEALED-WHOLE", self.target.segment.path)
+        check(self.log.unsealed[0] is self.target, "INV-SEALED-WHOLE", self.target.segment.path)
         self.log.replace_oldest(self.target.segment.finished())
 
 
 def plan_log_flushes(log: TopicLog, locate: LocateFile, below: WalAddress) -> list[FlushJob]:
     """One job for each unsealed segment of a topic: its unflushed batches below a log address."""
-    return [_plan_flush(target, locate, below) for target in log.filling]
+    return [_plan_flush(target, locate, below) for target in log.unsealed]
 
 
 def flush_log(log: TopicLog, locate: LocateFile, below: WalAddress) -> None:
@@ -139,7 +139,7 @@ def flush_log(log: TopicLog, locate: LocateFile, below: WalAddress) -> None:
 
 def plan_log_seals(log: TopicLog) -> list[SealJob]:
     """The segments of a topic that are no longer active and have all their batches, oldest first."""
-    ready = takewhile(lambda target: len(target.segment.index) and not len(target.unflushed), log.filling[:-1])
+    ready = takewhile(lambda target: len(target.segment.index) and not len(target.unflushed), log.unsealed[:-1])
     return [SealJob(log, target) for target in ready] if log.is_kept else []
 
 

@@ -123,7 +123,7 @@ class StoredSizes:
                 yield index
 
     def _unsealed(self) -> Iterator[BatchIndex]:
-        return (each.segment.index for each in self._log.filling if len(each.segment.index))
+        return (each.segment.index for each in self._log.unsealed if len(each.segment.index))
 
     def _between(self, first: Seq, last: Seq) -> int:
         """Plain bytes of one run."""

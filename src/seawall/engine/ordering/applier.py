@@ -138,7 +138,7 @@ class Applier:
 
     # --- entries -------------------------------------------------------------------------------------------------
 
-    def follow(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Applied:
+    def apply(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Applied:
         """Apply committed entries: as many as one commit holds, at most `count`.
 
         `entries` and `sides` are the whole rings, `blogs` is all BLogs, concatenated. Raises `DiskFullError` if there
@@ -363,7 +363,7 @@ class Applier:
         sizes = scan.entries["size"][taken : taken + count].astype(np.int64)
         reservation = reservations[TopicId(int(scan.entries["topic_id"][taken]))]
         segment = reservation.segment.segment
-        at = segment.place(int(sizes.sum()))
+        at = segment.allocate(int(sizes.sum()))
         headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
         (lane, start), _ = writer.space_for_run(count * kernels.REFERENCE_SIZE)
         code = kernels.apply_direct(
@@ -468,7 +468,7 @@ def _allocate(rows: WalRows, reservations: dict[TopicId, Reservation]) -> None:
         active = reservations[TopicId(int(run["topic_id"][0]))].segment
         index = active.segment.index
         before = len(index)
-        active.segment.place(int(run["size"].sum(dtype=np.int64)))
+        active.segment.allocate(int(run["size"].sum(dtype=np.int64)))
         index.extend(entries_of(run, index.end))
         active.unflushed.extend(before, run["at"])
 

@@ -259,13 +259,13 @@ class LocalOrderer:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
             if not record_outcome(append, numbered):
                 return
-            at = segment.place(numbered.size)
+            at = segment.allocate(numbered.size)
             active.unflushed.add(len(segment.index), address)
         else:
             numbered, header = self._writer.number_direct(draft, append.block, now, window)
             if not record_outcome(append, numbered):
                 return
-            at = segment.place(numbered.size)
+            at = segment.allocate(numbered.size)
             if reservation.is_kept:
                 commit.add_segment_write(
                     segment.shared, at, [header, append.block], is_uncached=reservation.is_uncached

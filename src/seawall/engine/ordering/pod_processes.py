@@ -26,7 +26,7 @@ from seawall.sequencer.pod_sequencer import Moment, PodSequencer
 class RoleWakeup(Protocol):
     """Wakes another role."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the role: it has work."""
         ...
 
@@ -59,7 +59,7 @@ class SequencerRole:
         done += sequencer.advance_durable(self._members, self._min_replicas) - before
         if done:
             for broker in self._brokers:
-                broker.ring()
+                broker.wake()
         return done
 
 
@@ -87,5 +87,5 @@ class BrokerRole:
         published = self._connections.receive()
         if published or self._connections.is_blocked:
             # Also if the ring is full: a step of the sequencer hands back held batches that block it.
-            self._sequencer.ring()
+            self._sequencer.wake()
         return published + self._connections.answer()

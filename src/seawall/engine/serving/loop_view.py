@@ -61,7 +61,7 @@ class LoopView(ServedLog):
 
     def _kick_first(self) -> None:
         self._is_kicked = False
-        self._first.kick()
+        self._first.request_commit()
 
     def release_held(self) -> None:
         """Make the first loop release held-back batches, since the ring has no space."""

@@ -147,7 +147,7 @@ class ServedLog(ServedSessions):
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
-    def kick(self) -> None:
+    def request_commit(self) -> None:
         """Commit soon, after a batch was published to the ring; gathers batches of the next loop iterations."""
         if not self._gather_iterations:
             self._gather_iterations = 1
@@ -287,9 +287,9 @@ class ServedLog(ServedSessions):
         """Run CPU-bound work, most of which releases the GIL, on a thread."""
         return await self._loop.run_in_executor(self._checkers, work)
 
-    def relieve(self) -> None:
+    def release_memory(self) -> None:
         """Start to release memory under memory pressure: drop caches, and flush unflushed batches to segments."""
-        self._opened().flush_thread.relieve()
+        self._opened().flush_thread.flush_now()
         READ_BUFFERS.drop()
         INDEXES.clear()
         self._readers.submit(trim_memory)

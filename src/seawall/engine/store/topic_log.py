@@ -128,7 +128,7 @@ class TopicLog:
         self._locate = locate
         self.sealed = sealed
         #: The unsealed segments, oldest first; the last one is active.
-        self.filling = unsealed
+        self.unsealed = unsealed
         #: True if the next batch must begin a segment, however small the active one is.
         self.wants_roll = False
 
@@ -141,9 +141,9 @@ class TopicLog:
 
     def needs_roll(self, bounds: SegmentLimits, now_ns: TimestampNs) -> bool:
         """True if the next batch should begin a new segment."""
-        if not self.filling:
+        if not self.unsealed:
             return False
-        segment = self.filling[-1].segment
+        segment = self.unsealed[-1].segment
         index = segment.index
         if not len(index):
             return False
@@ -156,37 +156,37 @@ class TopicLog:
         """Begin a new active segment."""
         self.wants_roll = False
         reserve = limits.SEGMENT_RESERVE_SIZE_MIN
-        if self.filling and self.is_kept:
+        if self.unsealed and self.is_kept:
             # A topic that fills a segment between two checkpoints will probably need the same space again.
-            reserve = min(max(reserve, self.filling[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
-        unread = self.filling[-1].unread if self.filling else 0
+            reserve = min(max(reserve, self.unsealed[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
+        unread = self.unsealed[-1].unread if self.unsealed else 0
         segment = SegmentWriter.create(self._home, first_seq, created_ns, reserve=reserve)
-        self.filling.append(ActiveSegment(segment, unread_before=unread))
+        self.unsealed.append(ActiveSegment(segment, unread_before=unread))
 
     def undo_begin(self) -> None:
         """Undo `begin`: the segment has no batches, and nothing in the log names it."""
-        segment = self.filling.pop().segment
+        segment = self.unsealed.pop().segment
         segment.close()
         remove_if_there(self._home.files, segment.path)
 
     @property
     def active(self) -> ActiveSegment | None:
         """The active segment, or None."""
-        return self.filling[-1] if self.filling else None
+        return self.unsealed[-1] if self.unsealed else None
 
     def release(self, segment: SealedSegment | SegmentWriter) -> None:
         """Close a segment and forget it: its file goes to another topic. It must not be the active segment."""
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
         else:
-            check(segment is not self.filling[-1].segment, "INV-PLACES-FOLLOW", segment.path)
-            self.filling = [each for each in self.filling if each.segment is not segment]
+            check(segment is not self.unsealed[-1].segment, "INV-PLACES-FOLLOW", segment.path)
+            self.unsealed = [each for each in self.unsealed if each.segment is not segment]
         segment.close()
 
     def adopt(self, segment: SegmentWriter) -> None:
         """Take over a segment that belonged to another topic, as the new active segment."""
-        unread = self.filling[-1].unread if self.filling else 0
-        self.filling.append(ActiveSegment(segment, unread_before=unread))
+        unread = self.unsealed[-1].unread if self.unsealed else 0
+        self.unsealed.append(ActiveSegment(segment, unread_before=unread))
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
@@ -194,23 +194,23 @@ class TopicLog:
         """The unsealed segments that outlive the process: topic, first seq, index entries."""
         if not self.is_kept:
             return []
-        segments = [unsealed.segment for unsealed in self.filling]
+        segments = [unsealed.segment for unsealed in self.unsealed]
         return [(self._home.topic_id, segment.first_seq, segment.index.entries) for segment in segments]
 
     def replace_oldest(self, segment: SealedSegment) -> None:
         """Replace the oldest unsealed segment by its sealed form."""
         self.sealed.append(segment)
-        del self.filling[0]
+        del self.unsealed[0]
 
     def seal_rolled(self) -> None:
         """Seal every segment except the active one; all their batches must be flushed."""
-        while len(self.filling) > 1:
-            oldest = self.filling[0].segment
+        while len(self.unsealed) > 1:
+            oldest = self.unsealed[0].segment
             if len(oldest.index):
                 self.replace_oldest(oldest.seal())
             else:
                 oldest.close()
-                del self.filling[0]
+                del self.unsealed[0]
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class TopicLog:
     @property
     def index_size(self) -> int:
         """Bytes of memory that the indexes take now; an index that is not cached takes none."""
-        unsealed = sum(each.segment.index.memory_size for each in self.filling)
+        unsealed = sum(each.segment.index.memory_size for each in self.unsealed)
         return unsealed + sum(segment.index_size for segment in self.sealed)
 
     def _indexes(self, near: int) -> Iterator[BatchIndex]:
@@ -332,12 +332,12 @@ class TopicLog:
         # By number: slicing the list costs more than a seek.
         for number in range(near, len(self.sealed)):
             yield self.sealed[number].index
-        for unsealed in self.filling:
+        for unsealed in self.unsealed:
             yield unsealed.segment.index
 
     def close(self) -> None:
         """Close all files, without a sync."""
-        for unsealed in self.filling:
+        for unsealed in self.unsealed:
             unsealed.segment.close()
         for segment in self.sealed:
             segment.close()
@@ -352,7 +352,7 @@ class TopicLog:
                 last_seq = segment.name.last_seq
                 add = partial(self._add_sealed, planned, segment)
             else:
-                unsealed = next((each for each in self.filling if _reaches(each.segment.index, seq)), None)
+                unsealed = next((each for each in self.unsealed if _reaches(each.segment.index, seq)), None)
                 if unsealed is None:
                     return
                 index = unsealed.segment.index

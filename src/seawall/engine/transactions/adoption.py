@@ -86,7 +86,7 @@ def find(
 def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSegment | SegmentWriter]:
     """The segments that hold exactly the batches of a range, all flushed; empty if there are no such segments."""
     sealed = [each for each in log.sealed if first_seq <= each.name.last_seq and each.name.first_seq <= last_seq]
-    unsealed = [each for each in log.filling if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
+    unsealed = [each for each in log.unsealed if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
     inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, unsealed))
     found: list[SealedSegment | SegmentWriter] = [*sealed, *(each.segment for each in inside)]
     indexes = [each.index for each in found]
@@ -110,7 +110,7 @@ class Adoption:
     def prepare(self, adopted: Sequence[Adopted], now_ns: TimestampNs) -> None:
         """Roll staging topics so that no adopted segment is active; `roll_back` undoes it."""
         for each in adopted:
-            if each.log.filling and each.log.filling[-1].segment is each.segment:
+            if each.log.unsealed and each.log.unsealed[-1].segment is each.segment:
                 assert isinstance(each.segment, SegmentWriter), "it is active"
                 each.log.begin(each.topic.next_seq, now_ns)
                 self._rolled.append((each.topic, each.segment.first_seq))
@@ -139,10 +139,10 @@ class Adoption:
     def rolls(self) -> Iterator[SegmentRoll]:
         """The roll controls to log, for every new segment that follows another one in its topic."""
         for topic, before in self._rolled:
-            unsealed = self._log_of(topic).filling
+            unsealed = self._log_of(topic).unsealed
             yield SegmentRoll(topic.topic_id, unsealed[-1].segment.first_seq, before)
         for log, first_seq in self._adopted_segments:
-            older = [each.segment.first_seq for each in log.filling if each.segment.first_seq < first_seq]
+            older = [each.segment.first_seq for each in log.unsealed if each.segment.first_seq < first_seq]
             if older:
                 yield SegmentRoll(log.directory.topic_id, first_seq, older[-1])
 

@@ -293,7 +293,7 @@ class Transactions:
     def _write_headers(self, plan: TransactionPlan, write: TopicWrite, entries: Entries) -> None:
         """Write the new headers of a topic's batches over the copied ones, sync the segment, and index the batches."""
         segment = write.made_reservation.segment.segment
-        segment.place(write.need.size)
+        segment.allocate(write.need.size)
         for number in write.numbers:
             segment.write_at(
                 int(plan.file_positions[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data]

@@ -45,7 +45,7 @@ class MemoryUse:
             self.source = "the memory of the machine"
             self._read_groups(Path(proc, "self", "cgroup"), Path(groups))
 
-    def taken(self) -> int:
+    def used(self) -> int:
         """Bytes in use now."""
         own = _numbers(self._status, _OWN) * _KIB
         return own if self._group_stat is None else max(own, _numbers(self._group_stat, self._group_keys))

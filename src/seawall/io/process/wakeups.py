@@ -52,7 +52,7 @@ class WakeUpEvent:
         self._poll: Final = select.poll()
         self._poll.register(self._event.wait_fd, select.POLLIN)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the role; call this after the work is visible to it."""
         if compare_exchange_u64(self._words, _ARMED, 1, 0) == 1:
             self._event.signal()

@@ -304,7 +304,7 @@ class Ingest:
         if arrived.rows:
             self._record(producer, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:
-            log.kick()
+            log.request_commit()
         if arrived.stop is Stop.FULL:
             log.release_held()
         return arrived.rows

@@ -137,7 +137,7 @@ class SegmentWriter:
         """Bytes of all batches that have a position."""
         return self._end - DATA_START
 
-    def place(self, length: int) -> int:
+    def allocate(self, length: int) -> int:
         """Assign the next `length` bytes to a batch; returns their file position.
 
         `DiskFullError` if the disk has no space for them: then nothing was assigned.

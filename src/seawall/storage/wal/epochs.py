@@ -11,13 +11,14 @@
 | 40 | 8    | first_position | of its first batch                                                                   |
 | 48 | 4    | batch_count    |                                                                                      |
 | 52 | 2    | flags          | 1 = clean close, 2 = continued in the next file                                      |
-| 54 | 2    | unpositioned_count    | how many of the batches are unpositioned control batches (asides)
-| | 56 | 8    | timestamp_ns   | of the commit                                                                        |
+| 54 | 2    | unpositioned   | how many of the batches are unpositioned control batches                             |
+| 56 | 8    | timestamp_ns   | of the commit                                                                        |
 
 A header is valid at address `at` of a file if magic, checksum and salt match, synced_through is not above `at`, batches
-of that length and number can exist, not more asides than batches, and a mark (flags 1, 2) has no batches. An epoch is
-valid if moreover its number follows the one before, its first position is not below the next one due, and every batch
-in it is valid, their positions dense except for asides, each of which has the position of the batch after it.
+of that length and number can exist, not more unpositioned batches than batches, and a mark (flags 1, 2) has no batches.
+An epoch is valid if moreover its number follows the one before, its first position is not below the next one due, and
+every batch in it is valid, their positions dense except for asides, each of which has the position of the batch after
+it.
 
 Damage and a torn tail look alike; synced_through tells them apart: see `wal/reader.py`. This module must not know
 files.

@@ -159,7 +159,7 @@ class WalWriter:
         timestamp_ns: TimestampNs,
         unpositioned_count: int = 0,
     ) -> EpochWrite:
-        """Start an epoch of `length` bytes of batches, `unpositioned_count` of which take no position; returns its write.
+        """Start an epoch of `length` bytes of batches, `unpositioned_count` of which take no position.
 
         Until `finish_epoch` the writer refuses everything else; without it, forever. Same errors as `append_epoch`.
         """

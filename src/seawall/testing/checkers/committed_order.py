@@ -49,7 +49,7 @@ class CommittedOrder:
     def apply_once(self, applier: Applier) -> Applied:
         """Let the applier apply entries once, from its next position on."""
         start = applier.next_position
-        return applier.follow(self.entries, self.sides, start, self.committed - start, self.blogs)
+        return applier.apply(self.entries, self.sides, start, self.committed - start, self.blogs)
 
     def apply_all(self, applier: Applier) -> None:
         """Let the applier apply all committed entries."""

@@ -74,7 +74,7 @@ class PodOwner:
         self.note_term()
         committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
         count = max(0, committed - first)
-        return self.applier.follow(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
+        return self.applier.apply(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
 
     def note_term(self) -> None:
         """Log the current term, if it is new."""

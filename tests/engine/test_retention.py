@@ -8,7 +8,17 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from removal_model import NS_PER_MS, TOPIC, Both, append_batches, batch_of, live_seqs, opened, record_of, small_segments
+from retention_model import (
+    NS_PER_MS,
+    TOPIC,
+    Both,
+    append_batches,
+    batch_of,
+    live_seqs,
+    opened,
+    record_of,
+    small_segments,
+)
 
 from seawall import limits
 from seawall.core.types import Seq
@@ -463,7 +473,7 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both.store.delete_records(TOPIC, before_seq=12)
     both.store.delete_records(TOPIC, before_seq=22, match=A)
     both.store.maintenance.checkpoint()
-    home = both.store.parts.logs[both.topic.topic_id].home
+    home = both.store.parts.logs[both.topic.topic_id].directory
     for first, last in both.sealed():
         dead = {*range(first, last + 1)} - {*live_seqs(both.topic)}
         path = home.path(deletes_name(Seq(first)))
@@ -653,11 +663,11 @@ def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
     both.store.maintenance.checkpoint()
     both.reopen(crash=False)
     log = both.store.parts.logs[both.topic.topic_id]
-    filling, log.filling = log.filling, []
+    unsealed, log.unsealed = log.unsealed, []
     both.clock.advance(100 * NS_PER_MS)
     both.store.maintenance.retain()
     assert both.topic.live_records == 3
-    log.filling = filling
+    log.unsealed = unsealed
 
 
 def test_fragments_are_evicted_by_their_bytes() -> None:

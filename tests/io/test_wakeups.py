@@ -18,25 +18,25 @@ def wakeup() -> Iterator[WakeUpEvent]:
 
 
 def test_who_is_awake_is_not_signalled(wakeup: WakeUpEvent) -> None:
-    wakeup.ring()
+    wakeup.wake()
     assert not wakeup.sleep(0)
 
 
 def test_who_lies_is_woken_by_the_first_ring(wakeup: WakeUpEvent) -> None:
     wakeup.arm()
-    wakeup.ring()
-    wakeup.ring()
+    wakeup.wake()
+    wakeup.wake()
     assert wakeup.sleep(0)
     wakeup.disarm()
     assert not wakeup.sleep(0)
-    wakeup.ring()
+    wakeup.wake()
     assert not wakeup.sleep(0)
 
 
 def test_getting_up_without_a_ring_leaves_nothing_behind(wakeup: WakeUpEvent) -> None:
     wakeup.arm()
     wakeup.disarm()
-    wakeup.ring()
+    wakeup.wake()
     assert not wakeup.sleep(0)
 
 

@@ -265,12 +265,12 @@ def test_entries_must_follow_each_other_and_be_whole() -> None:
     rings = (pod.order.entries, pod.order.sides)
     first = pod.order.first
     with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
-        pod.applier.follow(*rings, Position(first - 1), 1, pod.order.blogs)
+        pod.applier.apply(*rings, Position(first - 1), 1, pod.order.blogs)
     with pytest.raises(InvalidInputError, match="entries of rings"):
-        pod.applier.follow(*rings, first, 257, pod.order.blogs)
+        pod.applier.apply(*rings, first, 257, pod.order.blogs)
     pod.order.apply_once(pod.applier)
     with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
-        pod.applier.follow(*rings, Position(first + 3), 1, pod.order.blogs)
+        pod.applier.apply(*rings, Position(first + 3), 1, pod.order.blogs)
     pod.batch(1, b"c")
     pod.order.blogs[:] = 0
     with pytest.raises(FatalError, match="INV-FOLLOW-DENSE"):

@@ -61,7 +61,7 @@ def store(disk: SimDisk) -> Store:
 
 
 def waiting(store: Store) -> int:
-    return sum(len(filling.waiting) for log in store.parts.logs for filling in log.filling)
+    return sum(len(unsealed.unflushed) for log in store.parts.logs for unsealed in log.unsealed)
 
 
 def place_all(store: Store) -> list[FlushJob]:
@@ -198,7 +198,7 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
         seal.settle()
         assert [stored(store, name) for name in ("a", "b")] == before
     assert store.maintenance.plan_seals() == []
-    assert [(len(log.sealed), len(log.filling)) for log in store.parts.logs] == [(1, 1), (1, 1)]
+    assert [(len(log.sealed), len(log.unsealed)) for log in store.parts.logs] == [(1, 1), (1, 1)]
     # A crash here finds them sealed, though no snapshot knows.
     disk.crash()
     again = opened(disk)

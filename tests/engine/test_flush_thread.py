@@ -36,14 +36,14 @@ class Tended:
         self.at = 1_000
         self.checkpoint_schedule = CheckpointSchedule(WalAddress(self.at), 800)
         if not alone:
-            self.checkpoint_schedule.on_the_side(
+            self.checkpoint_schedule.flush_in_background(
                 lambda urgent: self.done.append(("now" if urgent else "soon", self.at))
             )
 
     def grow(self, to: int) -> None:
         while self.at < to:
             self.at += 10
-            if self.at >= self.checkpoint_schedule.look_at:
+            if self.at >= self.checkpoint_schedule.next_check_at:
                 self.checkpoint_schedule.run_due(self.at, self.checkpoint)
 
     def checkpoint(self) -> None:
@@ -80,7 +80,7 @@ def test_a_checkpoint_leaves_those_alone_who_place() -> None:
     entered, left = threading.Event(), threading.Event()
 
     def place() -> None:
-        with tended.checkpoint_schedule.placing:
+        with tended.checkpoint_schedule.flush_lock:
             entered.set()
             assert left.wait(30)
 
@@ -196,10 +196,10 @@ def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: 
     wanted = publish(log, 800)
     snapshots = tmp_path / "data" / "meta"
     assert until(lambda: any(snapshots.glob("*")))
-    assert until(lambda: log._store.checkpoint_schedule.look_at > 0)
+    assert until(lambda: log._store.checkpoint_schedule.next_check_at > 0)
     # All but the segment that is written on is sealed, and nothing waits.
     (topic,) = log._store.parts.logs
-    assert (len(topic.sealed), [len(filling.waiting) for filling in topic.filling]) == (2, [0])
+    assert (len(topic.sealed), [len(unsealed.unflushed) for unsealed in topic.unsealed]) == (2, [0])
     assert values(log) == wanted
 
 
@@ -209,7 +209,7 @@ def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatc
     log.close()
     with open_log(tmp_path / "data") as again:
         topic = again._store.parts.logs.of(again._store.topic_named("events"))
-        assert [len(filling.waiting) for filling in topic.filling] == [0]
+        assert [len(unsealed.unflushed) for unsealed in topic.unsealed] == [0]
         assert values(again) == wanted
 
 

@@ -472,7 +472,7 @@ def test_a_closed_ring(way: str, file: BinaryIO) -> None:
 
 def test_a_forgotten_ring_stops_its_thread(backend: str, file: BinaryIO) -> None:
     ring = served_by(backend).ring
-    events = [ring.wakeup, ring.completed]
+    events = [ring.doorbell, ring.completed]
     ring.write(file, [b"forgotten"], 0, tag=1)
     thread = next(each for each in threading.enumerate() if each.name == f"seawall-disk-{backend}")
     del ring
@@ -642,7 +642,7 @@ def test_a_kernel_submits_and_measures(backend: str, file: BinaryIO) -> None:
     page = np.full(100, 7, np.uint8)
     vector = np.array([page.ctypes.data, page.size], np.int64)
     operations, latencies = chain_words(file, vector), np.zeros(20, np.int64)
-    descriptors = ring.wakeup.signal_fd, ring.completed.wait_fd
+    descriptors = ring.doorbell.signal_fd, ring.completed.wait_fd
     assert disk_ring.measure_chain(ring.words, *descriptors, operations, latencies) == 0
     assert (latencies > 0).all()
     assert content(file) == page.tobytes()

@@ -9,7 +9,7 @@ import itertools
 import random
 
 import pytest
-from removal_model import NS_PER_MS, TOPIC, Both, Model, live_seqs, opened, read_live, small_segments
+from retention_model import NS_PER_MS, TOPIC, Both, Model, live_seqs, opened, read_live, small_segments
 
 from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.testing import SimCrash
