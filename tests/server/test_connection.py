@@ -33,9 +33,8 @@ class Recorded:
         self.is_lost = asyncio.Event()
         self.is_ended = False
         self.news = asyncio.Event()
-        for name, value in world.times.items():
-            setattr(connection, name, value)
-        connection.rearm()
+        if world.times:
+            connection.set_timeouts(**world.times)
 
     def feed(self, buffer, rows):
         taken = 0

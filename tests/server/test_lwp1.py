@@ -286,7 +286,7 @@ def test_a_silent_connection_lives_and_is_probed_by_the_system(served: Serve, tm
         client = await PythonClient.connect(server.address)
         await client.create("events")
         (connection,) = server.listener.connections
-        assert connection.idle_s is None
+        assert connection._timeouts.idle_s is None
         accepted = connection._transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == TCP_KEEPALIVE_IDLE_S

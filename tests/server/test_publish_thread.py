@@ -407,7 +407,7 @@ def test_a_slow_batch_goes_back_to_who_watches_slow_peers(on_loop, tmp_path, com
             peer.send(frame[:30])
             await until(lambda: not attached(made))
             (connection,) = made.listener.connections
-            await until(lambda: connection._frame_began is not None)
+            await until(lambda: connection._timeouts.has_incomplete_frame)
             assert connection._incoming._rest.tobytes() == frame[:30]
             peer.send(frame[30:])
             assert [row["status"] for row in await peer.acks(1)] == [OK]

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -51,6 +51,30 @@ _ORDERED: Final = int(AckLevel.ORDERED)
 _DURABLE: Final = int(AckLevel.DURABLE)
 
 
+class CommitDriver(Protocol):
+    """Commits for an event loop, which must not block."""
+
+    def wake(self) -> None:
+        """Have the loop commit soon; any thread may call this."""
+        ...
+
+    def assist(self) -> None:
+        """Finish commits that are written, in case the loop is busy."""
+        ...
+
+
+class Arrivals(Protocol):
+    """Batches that arrive from connections, in rings."""
+
+    def has_arrivals(self) -> bool:
+        """True if some wait for a commit."""
+        ...
+
+    def commit_numbered(self) -> None:
+        """Called by the leader when a group, and with it what has arrived, has its numbers."""
+        ...
+
+
 class CommitQueue:
     """The commit queue of one store."""
 
@@ -66,8 +90,8 @@ class CommitQueue:
         self._has_leader = False
         #: Called after a commit or a change, by the thread that made it: new records may be readable.
         self.listeners: list[Callable[[], None]] = []
-        #: Finishes a commit that a disk ring has in flight, if its event loop is busy; set by the driver of that ring.
-        self.assist: Callable[[], None] | None = None
+        #: Commits on an event loop by a disk ring; None without one.
+        self.driver: CommitDriver | None = None
         #: Held while the store's memory is read or changed.
         self.state: MemoryLock = state or Lock()
         #: Flags for a kernel that leads: whether a thread wants leadership, and whether one waits for new records.
@@ -75,14 +99,10 @@ class CommitQueue:
         self._signals = self.signals.data
         #: Interrupts the kernel that leads; None while none does.
         self._interrupt: Callable[[], None] | None = None
-        #: True if batches have arrived in the rings of the network: those are not queued here.
-        self.has_arrivals: Callable[[], bool] | None = None
-        #: Has them committed.
-        self.arrivals_driver: Callable[[], None] | None = None
+        #: Batches that arrive from connections, in rings and not in this queue; None without a server.
+        self.arrivals: Arrivals | None = None
         #: The group that commits them: it has no appends of its own.
-        self._arrivals = Group(())
-        #: Called by the leader when a group has its numbers.
-        self.on_begun: Callable[[], None] | None = None
+        self._arrivals_group = Group(())
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
@@ -243,7 +263,7 @@ class CommitQueue:
 
     def commit_arrivals(self) -> None:
         """Commit what has arrived; the caller is the leader. Errors go to the publishers that they concern."""
-        self._commit_as_leader(self._arrivals)
+        self._commit_as_leader(self._arrivals_group)
 
     def expect_change(self) -> None:
         """Call the listeners after the next commit, even one of a kernel: a caller is about to wait for it."""
@@ -270,13 +290,13 @@ class CommitQueue:
     def acquire_for_arrivals(self) -> Group | None:
         """Acquire leadership to commit arrivals; None if there are none, another leads, or the queue comes first."""
         with self._mutex:
-            if self.has_arrivals is None or not self.has_arrivals():
+            if self.arrivals is None or not self.arrivals.has_arrivals():
                 return None
             if self._has_leader or self._queue:
                 self._request_leadership()
                 return None
             self._has_leader = True
-        return self._arrivals
+        return self._arrivals_group
 
     def release_leadership(self, *, keeps_for_arrivals: bool = False) -> bool:
         """Release leadership, and wake the first in the queue, or the driver of arrivals, to acquire it.
@@ -290,10 +310,10 @@ class CommitQueue:
                 first = self._queue[0]
                 first.wake_one()
                 driver = first.driver
-            elif self.has_arrivals is not None and self.has_arrivals():
+            elif self.arrivals is not None and self.arrivals.has_arrivals():
                 if keeps_for_arrivals:
                     return False
-                driver = self.arrivals_driver
+                driver = None if self.driver is None else self.driver.wake
             self._has_leader = False
         if driver is not None:
             driver()
@@ -354,8 +374,8 @@ class CommitQueue:
             self.release_leadership()
 
     def _assist_leader(self) -> None:
-        if self.assist is not None:
-            self.assist()
+        if self.driver is not None:
+            self.driver.assist()
 
     # --- what a leader does --------------------------------------------------------------------------------------
 
@@ -387,8 +407,8 @@ class CommitQueue:
 
     def _begun(self, group: Group, commit: Commit) -> None:
         group.commit = commit
-        if self.on_begun is not None:
-            self.on_begun()
+        if self.arrivals is not None:
+            self.arrivals.commit_numbered()
         for pending_batch, appends in group.parts:
             if pending_batch.ack == _ORDERED:
                 self._settle(pending_batch, appends, error_of(appends))

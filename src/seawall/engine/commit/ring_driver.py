@@ -75,8 +75,7 @@ class RingDriver:
         #: An estimate of the records in flight at once.
         self._load = 0
         self.loop.add_reader(ring.completed.wait_fd, self._signalled)
-        queue.assist = self.assist
-        queue.arrivals_driver = self.wake
+        queue.driver = self
 
     def join(self, topic: str, value: bytes) -> Delivery | None:
         """Add one record of plain bytes to a gathered batch of its topic; None if none accepts it.
@@ -156,7 +155,7 @@ class RingDriver:
             self.assist()
             self._is_tidy.wait()
         self._tidying.shutdown()
-        self._queue.assist = self._queue.arrivals_driver = None
+        self._queue.driver = None
         self.loop.remove_reader(self._ring.completed.wait_fd)
         self._ring.close()
 

@@ -122,8 +122,7 @@ class ServedLog(ServedSessions):
         self._rings = orderer.arrivals.rings
         self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
         queue = log.queue
-        queue.has_arrivals = self._has_arrivals
-        queue.on_begun = self._commit_started
+        queue.arrivals = self
         queue.listeners.append(self._answer_everywhere)
         store.guard.on_failed = self._report_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
@@ -318,10 +317,11 @@ class ServedLog(ServedSessions):
 
     # --- commits and acks ------------------------------------------------------------------------------------------
 
-    def _has_arrivals(self) -> bool:
+    def has_arrivals(self) -> bool:
+        """True if batches of the rings wait for a commit."""
         return not self._store.guard.is_failed and (self._is_step_due or self._orderer.is_behind)
 
-    def _commit_started(self) -> None:
+    def commit_numbered(self) -> None:
         """Called by the commit leader when a group is numbered, which has stepped the sequencer."""
         self._is_step_due = False
         self._answer_everywhere()

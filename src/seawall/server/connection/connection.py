@@ -37,6 +37,7 @@ from seawall.server.connection.outbox import Outbox
 from seawall.server.connection.receive_buffers import IncomingBytes, ReceiveBuffers
 from seawall.server.connection.session import Bytes, ConnectionLimits, Session
 from seawall.server.connection.slow_callbacks import SlowCallbacks
+from seawall.server.connection.timeouts import Timeouts
 from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Attachment, PublishThread, Returned, V1Topic
 from seawall.wire.format.codes import VERSION_2, ErrorCode
@@ -110,16 +111,10 @@ class Connection(asyncio.BufferedProtocol):
         #: True after the peer has sent EOF: nothing can arrive any more that would cause a TCP reset.
         self._has_peer_eof = False
         self._lingered = 0
-        now = self._loop.time()
-        self._received_at = self._pinged_at = self._paused_at = now
-        self._frame_began: float | None = None
-        self._progress = (0, now)
+        self._timeouts = Timeouts(bounds, self._loop.time())
         self._timer: asyncio.TimerHandle | None = None
         self._needs_token = False
         self._admission_timer: asyncio.TimerHandle | None = None
-        #: Set by the session: seconds without a frame until `silent` is called, and until disconnect. None is never.
-        self.keepalive_s: float | None = None
-        self.idle_s: float | None = bounds.v1_idle_s
 
     # --- for the session -------------------------------------------------------------------------------------------
 
@@ -191,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._discards_input = True
         self._incoming.drop()
-        self._frame_began = None
+        self._timeouts.frame_dropped()
         self._is_blocked = self._is_short_of_memory = False
         self._adjust_reading()
 
@@ -250,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _returned(self, returned: Returned) -> None:
         """Continue as if the loop had received the bytes that the publish thread returned."""
-        self._received_at = self._loop.time()
+        self._timeouts.active_at(self._loop.time())
         self._attachment = None
         deferred, self._after_return = self._after_return, []
         self.write(returned.unsent)
@@ -323,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             _, count, start, *_ = state.tolist()
             if count:
                 rows = found[:count]
-                self._received_at, self._frame_began = now, None
+                self._timeouts.frames_received(now)
                 session = self._session or self._session_of(int(rows[0]["version"]))
                 taken = session.feed(buffer, rows) if self._accepts_input() else count
                 if taken < count and self._accepts_input():
@@ -341,8 +336,8 @@ class Connection(asyncio.BufferedProtocol):
             version = int(buffer[start + 4]) if end > start + 4 else 0
             self._fail(split_failure(code, version), version)
             return
-        if start < end and self._frame_began is None:
-            self._frame_began = now
+        if start < end:
+            self._timeouts.frame_incomplete(now)
         incoming.keep_incomplete(buffer, start, end)
         self._is_short_of_memory = not incoming.reserve()
         if incoming.awaited and self._queued() and not self._has_space_for(incoming.awaited):
@@ -409,13 +404,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = wanted
         now = self._loop.time()
         if wanted:
-            # Do not charge the peer for the time in which the server did not read.
-            if self._frame_began is not None:
-                self._frame_began += now - self._paused_at
-            self._received_at = now
+            self._timeouts.resumed(now)
             self._transport.resume_reading()
         else:
-            self._paused_at = now
+            self._timeouts.paused(now)
             self._transport.pause_reading()
 
     # --- sending ---------------------------------------------------------------------------------------------------
@@ -461,43 +453,41 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def _arm_timer(self) -> None:
-        """Schedule the next check, at a quarter of the shortest timeout."""
-        own = [wait for wait in (self.keepalive_s, self.idle_s) if wait is not None]
-        waits = [self._bounds.frame_time_s, self._bounds.stall_s, *own]
-        self._timer = self._loop.call_later(min(waits) / 4, self._check_timeouts)
-
-    def rearm(self) -> None:
-        """Apply a change of `keepalive_s` or `idle_s`."""
+    def set_timeouts(self, *, keepalive_s: float | None, idle_s: float | None) -> None:
+        """Ping the peer after `keepalive_s` without a frame, and disconnect it after `idle_s`; None is never."""
+        self._timeouts.keepalive_s, self._timeouts.idle_s = keepalive_s, idle_s
         if self._timer is not None:
             self._timer.cancel()
             self._arm_timer()
 
+    def _arm_timer(self) -> None:
+        self._timer = self._loop.call_later(self._timeouts.check_interval_s, self._check_timeouts)
+
     def _check_timeouts(self) -> None:
-        now = self._loop.time()
+        now, timeouts, is_contended = self._loop.time(), self._timeouts, self._is_blocking_others
         self._arm_timer()
         attachment = self._attachment
         if attachment is not None:
-            self._received_at = max(self._received_at, attachment.received_at)
+            timeouts.active_at(attachment.received_at)
             if attachment.is_slow(now):
                 attachment.recall()
-        if self._is_stalled(now):
+        if timeouts.is_stalled(now, self._outbox.sent_size, self.unsent_size, is_contended=is_contended):
             self._owner.count("stalled")
             self.abort()
         elif self._discards_input or not (self._is_reading or attachment is not None):
             return
-        elif self._frame_began is not None:
-            allowed = self._bounds.frame_time(self._incoming.needed, is_contended=self._is_blocking_others)
-            if now - self._frame_began > allowed:
+        elif timeouts.has_incomplete_frame:
+            allowed = timeouts.exceeded_frame_time(now, self._incoming.needed, is_contended=is_contended)
+            if allowed is not None:
                 text = f"a frame took longer than {allowed:.0f} s to arrive"
                 version = int(self._incoming.state[frames.STATE_VERSION])
                 error = ProtocolError(text, code=ErrorCode.TOO_SLOW, closes=True, answered=version == VERSION_2)
                 self._fail(error, version)
-        elif self.idle_s is not None and now - self._received_at > self.idle_s:
+        elif timeouts.is_idle(now):
             self._owner.count("idle")
             self.finish()
-        elif self._session is not None and self._is_ping_due(now):
-            self._pinged_at = now
+        elif self._session is not None and timeouts.is_ping_due(now):
+            timeouts.pinged(now)
             self._session.silent()
 
     def _require_admitted(self) -> None:
@@ -514,19 +504,6 @@ class Connection(asyncio.BufferedProtocol):
         """True if others wait for memory and this connection holds some."""
         working = self.memory.working
         return working.is_contended and working.used > limits.RECEIVE_SIZE
-
-    def _is_ping_due(self, now: float) -> bool:
-        """True if a ping to the peer is due."""
-        return self.keepalive_s is not None and now - max(self._received_at, self._pinged_at) > self.keepalive_s
-
-    def _is_stalled(self, now: float) -> bool:
-        """True if answers have been sent too slowly for too long: at all, or at a minimum rate under contention."""
-        sent, (before, since), is_blocking_others = self._outbox.sent_size, self._progress, self._is_blocking_others
-        least = (now - since) * self._bounds.frame_bytes_per_second if is_blocking_others else 1
-        if not self.unsent_size or sent - before >= least:
-            self._progress = sent, now
-            return False
-        return now - since > (self._bounds.contended_stall_s if is_blocking_others else self._bounds.stall_s)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Release everything (asyncio callback)."""

@@ -93,8 +93,7 @@ class Lwp2Session:
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
         self._requests = RequestMemory(connection.memory.waiting, connection.resume)
         self._pings = 0
-        connection.idle_s = server.settings.idle_ms / 1000
-        connection.rearm()
+        connection.set_timeouts(keepalive_s=None, idle_s=server.settings.idle_ms / 1000)
 
     # --- frames ----------------------------------------------------------------------------------------------------
 
@@ -349,8 +348,7 @@ class Lwp2Session:
             self._producer.memory = self._connection.memory.working
         keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
         idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
-        self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000
-        self._connection.rearm()
+        self._connection.set_timeouts(keepalive_s=keepalive_ms / 1000, idle_s=idle_ms / 1000)
         self._is_greeting, self._is_welcome = False, True
         welcome = Welcome(
             choose_version(hello),
