@@ -94,7 +94,7 @@ def test_a_follower_waits_behind_deleted_records(log: EmbeddedLog, data: Path, m
         raise SystemExit(selection.next_seq)
 
     log.delete("events", before_seq=3)
-    monkeypatch.setattr(subscribe, "_await_more", await_more)
+    monkeypatch.setattr(subscribe, "_wait_for_more", await_more)
     assert run(data, "--follow").exit_code == 3
 
 

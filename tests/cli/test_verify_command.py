@@ -71,7 +71,7 @@ def test_a_sound_directory_in_json(data: Path) -> None:
         ("*.active", DATA_START + 100, "(seqs 3 to 3): damaged; the bytes before and after it are readable; restore"),
         ("*.index", DATA_START + 10, "(seqs 1 to 2): checksum of the file does not match; nothing is lost"),
         ("*.meta", DATA_START + 40, ": checksum of the snapshot does not match; nothing is lost"),
-        ("*.wal", DATA_START + 20, ": no valid epoch header; what was in it"),
+        ("*.wal", DATA_START + 20, ": no valid epoch header; what was only in it"),
         ("*.wal", 20, f"bytes 0 to {DATA_START}: checksum of the preface does not match; the directory cannot be"),
     ],
 )

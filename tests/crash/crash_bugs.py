@@ -205,7 +205,7 @@ def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def batches_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-PLACED-DURABLE: a checkpoint forgets the unflushed batches, and copies none."""
+    """Breaks INV-FLUSH-DURABLE: a checkpoint forgets the unflushed batches, and copies none."""
 
     def flush_log(log: TopicLog, *_: object) -> None:
         for unsealed in log.unsealed:
@@ -215,7 +215,7 @@ def batches_not_flushed(patch: pytest.MonkeyPatch) -> None:
 
 
 def roll_not_replayed(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-PLACES-FOLLOW: replay takes the batches of a new segment for batches of the old one."""
+    """Breaks INV-POSITIONS-REPLAY: replay takes the batches of a new segment for batches of the old one."""
     patch.setattr(replay, "SegmentRoll", type("Never", (), {}))
 
 

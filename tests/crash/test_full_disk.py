@@ -57,7 +57,7 @@ def fill(store: Store, name: str, size: int) -> list[bytes]:
 @pytest.mark.parametrize("size", [500, 20_000, 80_000])
 @pytest.mark.parametrize("capacity", [2 * MIB, 2 * MIB + 300_000])
 def test_a_full_disk_is_no_failure(size: int, capacity: int) -> None:
-    """INV-LOG-ROOM."""
+    """INV-LOG-SPACE."""
     disk = SimDisk(seed=size, capacity=capacity)
     store = opened(disk)
     store.create_topic("kept", TopicConfig(segment_max_records=20))

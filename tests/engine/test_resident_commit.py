@@ -288,7 +288,7 @@ def test_a_write_that_fails_answers_nobody(resident: Resident) -> None:
 def test_who_listens_is_notified_by_an_event(resident: Resident) -> None:
     heard = []
     resident.queue.listeners.append(lambda: heard.append(resident.values(PLAIN)[-1]))
-    news = resident.resident.news
+    news = resident.resident.readable
     for number in range(3):
         resident.queue.expect_change()
         resident.send(CLIENTS[0], PLAIN, b"%d" % number)

@@ -76,7 +76,7 @@ class World:
 def with_node(on_loop, tmp_path, work):
     async def run():
         memory, told = Memory(), []
-        node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, memory=memory, tell=told.append)
+        node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, memory=memory, warn=told.append)
         # The looks are the test's own.
         node.brokers[0].pressure._timer.cancel()
         try:

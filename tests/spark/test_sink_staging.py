@@ -264,7 +264,7 @@ def test_a_commit_that_is_refused_changes_nothing(
 
 def test_nobody_is_there(options: WriteOptions) -> None:
     nowhere = ServerOptions("seawall://127.0.0.1:1", timeout_s=0.2)
-    with pytest.raises(RetryableError, match=r"no answer of seawall://127\.0\.0\.1:1"):
+    with pytest.raises(RetryableError, match=r"no answer from seawall://127\.0\.0\.1:1"):
         stage(WriteOptions(nowhere, "out"), rows("a"))
     # What cannot be deleted goes by its age: an abort is no place for another error.
     abort_parts(nowhere, stage(options, rows("a")))

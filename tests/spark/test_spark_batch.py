@@ -178,7 +178,7 @@ def test_nobody_answers(spark: SparkSession) -> None:
     reader = spark.read.format("seawall").options(url="seawall://127.0.0.1:1", subscribe="a", timeout="1s")
     with pytest.raises(PySparkException) as caught:
         reader.load().count()
-    assert "no answer of seawall://127.0.0.1:1" in said(caught)
+    assert "no answer from seawall://127.0.0.1:1" in said(caught)
 
 
 def test_a_wrong_token(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:

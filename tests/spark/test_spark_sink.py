@@ -161,7 +161,7 @@ def test_a_wrong_token_and_nobody(spark: SparkSession, tmp_path_factory: pytest.
     closed = RealServer(tmp_path_factory.mktemp("closed") / "data", Access({"right": Right.ALL}))
     with closed, pytest.raises(PySparkException, match="the token of HELLO is not known here"):
         write(frame, closed, topic="out", token="wrong")
-    with pytest.raises(PySparkException, match="no answer of"):
+    with pytest.raises(PySparkException, match="no answer from"):
         write(frame, closed, topic="out", timeout="1s")
 
 

@@ -133,7 +133,7 @@ def test_a_topic_that_was_made_anew(
     publish(log, topic, 8)
     query.run()
     log.delete_topic(topic)
-    with pytest.raises(PySparkException, match="is not there any more, and the query has read it up to seq 9"):
+    with pytest.raises(PySparkException, match="does not exist any more, and the query has read it up to seq 9"):
         query.run()
     assert query.run(failOnDataLoss="false") == []
     log.create_topic(topic)

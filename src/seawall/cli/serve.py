@@ -191,7 +191,7 @@ async def _run(config: Config, paths: _Paths, settings: NodeSettings, access: Ac
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for each in _SIGNALS:
         loop.add_signal_handler(each, signals.put_nowait, each)
-    node = await start_node(paths.data, settings, config=config, access=access, tell=_warn)
+    node = await start_node(paths.data, settings, config=config, access=access, warn=_warn)
     _write_run_file(paths.run_file, node.address, config.storage.group)
     _warn_of_exposure(config, paths.data)
     # The objects that exist now are permanent: exclude them from later garbage collections.

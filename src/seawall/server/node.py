@@ -117,10 +117,10 @@ async def start_node(
     store: StoreSettings | None = None,
     access: Access | None = None,
     memory: Memory | None = None,
-    tell: Callable[[str], None] = _ignore,
+    warn: Callable[[str], None] = _ignore,
 ) -> Node:
-    """Open a data directory, or create it, and serve it. `tell` receives messages for the operator."""
-    own = _within_descriptors(settings or NodeSettings(), tell)
+    """Open a data directory, or create it, and serve it. `warn` receives messages for the operator."""
+    own = _within_descriptors(settings or NodeSettings(), warn)
     log = ServedLog(data, store, config, loops=own.brokers)
     await log.open()
     event_loops: list[EventLoop] = []
@@ -134,7 +134,7 @@ async def start_node(
             lambda: _counts(event_loops),
             lambda: _load(event_loops, peers),
         )
-        shared = NodeShared(own, access or Access(), memory, peers, tell, *queries, publish_thread)
+        shared = NodeShared(own, access or Access(), memory, peers, warn, *queries, publish_thread)
         event_loops.append(EventLoop(log, 0, shared))
         for number in range(1, own.brokers):
             event_loops += [await start_event_loop(log, number, shared)]
@@ -195,14 +195,14 @@ def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
     return PeerMemory(settings.peer_memory or part, settings.connection_memory)
 
 
-def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> NodeSettings:
+def _within_descriptors(settings: NodeSettings, warn: Callable[[str], None]) -> NodeSettings:
     """Settings with as many connections as there are descriptors, after raising the limit of this process."""
     budget = DescriptorBudget.of(raise_descriptor_limit(), settings.connections_max)
     if budget.connections == settings.connections_max:
         return settings
     if settings.connections_max != limits.CONNECTIONS_MAX:
         # Warn only about a configured number; `seawall doctor` shows what is left of the default.
-        tell(
+        warn(
             f"Seawall takes {budget.connections} connections at most, not {settings.connections_max}: this process may "
             f"have {budget.limit} file descriptors ({budget}). Raise the hard limit for more (ulimit -Hn; a service: "
             "LimitNOFILE)."

@@ -200,5 +200,5 @@ class Commit:
             last.buffers.extend(buffers)
             last.size += size
         else:
-            check(shared in self.pins, "INV-LOG-ROOM", shared.path)
+            check(shared in self.pins, "INV-LOG-SPACE", shared.path)
             self.segment_writes.append(SegmentWrite(shared, at, size, [*buffers], is_uncached))

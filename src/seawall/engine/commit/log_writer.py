@@ -6,7 +6,7 @@ is known before a byte is written. A batch is not durable, and must not be ackno
     stage_batch, stage_control, stage_reference …     in position order
     begin_flush → execute → finish_flush              one epoch; nothing can be staged in between
 
-INV-LOG-ROOM: once a batch has its numbers, only a failing disk keeps it out of the log: space and descriptors are
+INV-LOG-SPACE: once a batch has its numbers, only a failing disk keeps it out of the log: space and descriptors are
 reserved before. Everything that `reserve` has granted can be staged and written.
 
 Batches are staged and written in position order. An unpositioned control batch takes no position: it carries the
@@ -98,7 +98,7 @@ class LogWriter:
     # --- staging -------------------------------------------------------------------------------------------------
 
     def reserve(self, length: int, now_ns: TimestampNs, *, small: bool = False) -> None:
-        """Reserve space in the lane and the log for `length` more bytes of batches (INV-LOG-ROOM).
+        """Reserve space in the lane and the log for `length` more bytes of batches (INV-LOG-SPACE).
 
         With `small`, a new log file is as small as possible. Raises `DiskFullError` if the disk has no space and
         `LimitError` if no lane holds that much; both change nothing.
@@ -274,4 +274,4 @@ class StagedBytes:
 
 
 def _no_lane_space(size: int) -> FatalError:
-    return FatalError(f"the lane has no space for {size} bytes that were reserved (INV-LOG-ROOM)")
+    return FatalError(f"the lane has no space for {size} bytes that were reserved (INV-LOG-SPACE)")

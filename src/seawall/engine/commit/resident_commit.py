@@ -60,8 +60,8 @@ class ResidentCommit:
         #: The receive buffer of the kernel.
         self.received: Final = orderer.cycle.received
         #: Signalled when new records are readable and a reader waits for them: call `notify` then.
-        self.news: Final = Event(block=False)
-        publishers["news"] = self.news.signal_fd
+        self.readable: Final = Event(block=False)
+        publishers["readable"] = self.readable.signal_fd
         publishers["lock_at"] = queue.state.words.ctypes.data
         publishers["signals_at"] = queue.signals.ctypes.data
         #: Rows of `received` that the kernel has not answered.
@@ -96,7 +96,7 @@ class ResidentCommit:
 
     def notify(self) -> None:
         """Call the listeners of the queue: new records may be readable."""
-        self.news.clear()
+        self.readable.clear()
         self._queue.notify()
 
     def _run_kernel(self) -> int:

@@ -11,7 +11,7 @@ that way count as well: only sealed segments can be dropped when all their recor
 A long log makes the next opening slower and takes disk space, and flushing next to appends slows them down. So a burst
 is written at the speed of the log, up to the full size, and flushed when it is over.
 
-Take `placing`, the flush lock, to flush batches, close segments or drop log files. Lock order: `placing` before the
+Take `flush_lock`, to flush batches, close segments or drop log files. Lock order: `flush_lock` before the
 lock of the store's memory.
 """
 

@@ -9,7 +9,7 @@ Segments that are complete and no longer active are sealed in the same three ste
 A run of the log is read at once, its batches are joined without the epoch headers between them, and the result is
 written at once. Where the bytes in the log are the same as in the segment, the operating system copies them.
 
-INV-PLACED-DURABLE: the log keeps a small batch until its copy in a segment is durable.
+INV-FLUSH-DURABLE: the log keeps a small batch until its copy in a segment is durable.
 
 Segments of a topic are sealed in the order in which they began. Nothing may close, seal or delete segments, or drop log
 files, between the planning of a job and its `settle`. A crash leaves copies that no index refers to; the batches are
@@ -104,7 +104,7 @@ class FlushJob:
         self.target.segment.sync()
 
     def settle(self) -> None:
-        """Mark the batches as flushed (INV-PLACED-DURABLE)."""
+        """Mark the batches as flushed (INV-FLUSH-DURABLE)."""
         self.target.unflushed.drop(self.entries.size)
 
 

@@ -35,7 +35,7 @@ from seawall.topics.state import TopicState
 _UNBOUNDED: Final = 1 << 62
 
 
-class Told(NamedTuple):
+class PartialPosition(NamedTuple):
     """How far a position that several topics share was delivered: all of the topics with lower ids, and the batches of
     this topic below the seq."""
 
@@ -56,22 +56,23 @@ class _TopicPart(NamedTuple):
 class PositionPlan:
     """One read of all topics. Execute it once, or release it."""
 
-    __slots__ = ("_plans", "_skips", "end_position", "is_last", "told")
+    __slots__ = ("_plans", "_skips", "end_position", "is_last", "partial_position")
 
     def __init__(
         self,
         plans: list[tuple[str, ReadPlan]],
         skips: list[ReceivedSkip],
         end_position: Position,
-        told: Told | None = None,
+        partial_position: PartialPosition | None = None,
         *,
         is_last: bool,
     ) -> None:
         self._plans = plans
         self._skips = skips
-        #: Where the next read continues; `told` says how much of that position was delivered, None if nothing.
+        #: Where the next read continues; `partial_position` says how much of that position was delivered, None if
+        #: nothing.
         self.end_position = end_position
-        self.told = told
+        self.partial_position = partial_position
         #: True if nothing is stored after `end_position` yet.
         self.is_last = is_last
 
@@ -130,25 +131,29 @@ def plan_positions(
     *,
     size_max: int,
     records_max: int | None = None,
-    told: Told | None = None,
+    partial_position: PartialPosition | None = None,
     cuts_positions: bool = False,
 ) -> PositionPlan:
     """Plan what a reader at a position gets next. The caller holds the lock of the store.
 
     The plan ends before the batch that exceeds `size_max` bytes, and after the one that reaches `records_max` records,
-    but not before the first batch. It ends with a whole position, unless it `cuts_positions`. `told` says how much of
-    the first position was delivered before.
+    but not before the first batch. It ends with a whole position, unless it `cuts_positions`. `partial_position` says
+    how much of the first position was delivered before.
     """
     topics = sorted(topics, key=attrgetter("topic_id"))
     found = [part for topic in topics if (part := _topic_part(topic, log_of, from_position, size_max)) is not None]
-    parts = found if told is None else [left for part in found if (left := _undelivered(part, from_position, told))]
+    parts = (
+        found
+        if partial_position is None
+        else [left for part in found if (left := _undelivered(part, from_position, partial_position))]
+    )
     end, end_told = _end(parts, size_max, records_max, cuts_positions=cuts_positions)
     skips = [
         _received_skip(topic, log_of(topic.topic_id), skip)
         for topic in topics
         if len(topic.skips)
         for skip in topic.skips.between(from_position, Position(_UNBOUNDED) if end is None else end)
-        if told is None or skip.position > from_position
+        if partial_position is None or skip.position > from_position
     ]
     plans: list[tuple[str, ReadPlan]] = []
     try:
@@ -183,10 +188,16 @@ def _received_skip(topic: TopicState, log: TopicLog | None, skip: Skip) -> Recei
     return ReceivedSkip(topic.name, *numbers, topic.next_seq if next_seq is None else min(next_seq, topic.next_seq))
 
 
-def _undelivered(part: _TopicPart, position: Position, told: Told) -> _TopicPart | None:
+def _undelivered(part: _TopicPart, position: Position, partial_position: PartialPosition) -> _TopicPart | None:
     """Remove from a part what was delivered of its first position; None if nothing is left."""
     topic_id, entries = part.topic.topic_id, part.entries
-    below = told.seq if topic_id == told.topic_id else 0 if topic_id > told.topic_id else _UNBOUNDED
+    below = (
+        partial_position.seq
+        if topic_id == partial_position.topic_id
+        else 0
+        if topic_id > partial_position.topic_id
+        else _UNBOUNDED
+    )
     is_delivered = (entries["position"] == position) & (entries["base_seq"] < below)
     left = entries[~is_delivered]
     if not len(left):
@@ -198,7 +209,7 @@ def _undelivered(part: _TopicPart, position: Position, told: Told) -> _TopicPart
 
 def _end(
     parts: list[_TopicPart], size_max: int, records_max: int | None, *, cuts_positions: bool
-) -> tuple[Position | None, Told | None]:
+) -> tuple[Position | None, PartialPosition | None]:
     """Returns the position after the last batch to read, None if that is the last of all; or a position that is read
     in part, and how far.
 
@@ -222,16 +233,16 @@ def _end(
         return Position(last + 1), None
     topic_ids = np.repeat([part.topic.topic_id for part in parts], [len(part.entries) for part in parts])
     seqs = np.concatenate([part.entries["base_seq"] + part.entries["count"] for part in parts])
-    return last, Told(TopicId(int(topic_ids[order[taken - 1]])), Seq(int(seqs[order[taken - 1]])))
+    return last, PartialPosition(TopicId(int(topic_ids[order[taken - 1]])), Seq(int(seqs[order[taken - 1]])))
 
 
-def _plan_part(part: _TopicPart, end: Position | None, told: Told | None) -> ReadPlan | None:
-    """Plan the read of a topic below position `end`, and of `end` itself as far as `told`; None if it has nothing."""
+def _plan_part(part: _TopicPart, end: Position | None, partial_position: PartialPosition | None) -> ReadPlan | None:
+    """Plan the read of a topic below position `end`, and of `end` itself up to `partial_position`; None if empty."""
     entries = part.entries
     count = len(entries) if end is None else int(entries["position"].searchsorted(np.uint64(end)))
-    if told is not None and end is not None and part.topic.topic_id <= told.topic_id:
+    if partial_position is not None and end is not None and part.topic.topic_id <= partial_position.topic_id:
         count_through_end = int(entries["position"].searchsorted(np.uint64(end + 1)))
-        below = told.seq if part.topic.topic_id == told.topic_id else _UNBOUNDED
+        below = partial_position.seq if part.topic.topic_id == partial_position.topic_id else _UNBOUNDED
         count = min(count_through_end, max(count, int(entries["base_seq"].searchsorted(np.uint64(below)))))
     if not count:
         return None

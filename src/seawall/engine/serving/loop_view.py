@@ -3,7 +3,7 @@
     log = LoopView(first, index)      # on the additional loop, which ends after the first loop has closed the log
 
 Connections of this loop publish to its ring; the first loop orders and commits those batches with everything else, when
-`kick` wakes it. This loop takes the acks from its ring when the first loop signals that there may be some. Queries and
+`request_commit` wakes it. This loop takes the acks from its ring when the first loop signals that there may be some. Queries and
 changes work as on the first loop, since the locks of the store are for threads.
 
 The creation, change or deletion of a topic is reported to a peer only after the topic rules of all loops are updated:
@@ -35,7 +35,7 @@ class LoopView(ServedLog):
         """Create it on its own loop, after the first loop has opened the log and before it serves connections."""
         super().__init__(first._path, first._settings, first._config)
         self._first = first
-        self._is_kicked = False
+        self._is_commit_requested = False
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._orderer = first._log, first._driver, first._store, first._orderer
         self._readers, self._checkers = first._readers, first._checkers
@@ -53,14 +53,14 @@ class LoopView(ServedLog):
     async def close(self) -> None:
         """Do nothing: the first loop closes the log."""
 
-    def kick(self) -> None:
+    def request_commit(self) -> None:
         """Make the first loop commit soon, after a batch was published to the ring."""
-        if not self._is_kicked:
-            self._is_kicked = True
-            self._first._loop.call_soon_threadsafe(self._kick_first)
+        if not self._is_commit_requested:
+            self._is_commit_requested = True
+            self._first._loop.call_soon_threadsafe(self._request_first)
 
-    def _kick_first(self) -> None:
-        self._is_kicked = False
+    def _request_first(self) -> None:
+        self._is_commit_requested = False
         self._first.request_commit()
 
     def release_held(self) -> None:

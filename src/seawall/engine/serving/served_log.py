@@ -1,7 +1,7 @@
 """The log as a server uses it: what its connections need, on their event loop.
 
     ring, rules      the ring that connections publish to, and the topic rules that arriving batches are checked against
-    kick             a batch was published to the ring: commit it soon
+    request_commit   a batch was published to the ring: commit it soon
     release_held     the ring has no space: make the sequencer release batches that it holds back
     on_acks       called on the loop when published batches may have become ordered or durable
     on_failed        called on the loop, once, when a write has failed: the log is read-only from then on
@@ -133,7 +133,7 @@ class ServedLog(ServedSessions):
         if self._timer is not None:
             self._timer.cancel()
             if self._resident is not None:
-                self._loop.remove_reader(self._resident.news.wait_fd)
+                self._loop.remove_reader(self._resident.readable.wait_fd)
                 self._resident = None
             await self.end_expiry()
             self._readers.shutdown(wait=False)
@@ -173,7 +173,7 @@ class ServedLog(ServedSessions):
         """Create the commit kernel of the publish thread."""
         queue = self._opened().queue
         self._resident = resident = ResidentCommit(queue, self._store, self._orderer, publishers, interrupt)
-        self._loop.add_reader(resident.news.wait_fd, resident.notify)
+        self._loop.add_reader(resident.readable.wait_fd, resident.notify)
         return resident
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:

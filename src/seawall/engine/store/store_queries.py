@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordering.orderer import Orderer
-from seawall.engine.read.position_reading import PositionPlan, Told, plan_positions
+from seawall.engine.read.position_reading import PartialPosition, PositionPlan, plan_positions
 from seawall.engine.read.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.read.v1_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.store.parts import StoreParts
@@ -48,7 +48,7 @@ class StoreQueries:
         *,
         size_max: int,
         records_max: int | None = None,
-        told: Told | None = None,
+        partial_position: PartialPosition | None = None,
         cuts_positions: bool = False,
     ) -> PositionPlan:
         """Plan the next read of all topics at `from_position`."""
@@ -58,7 +58,7 @@ class StoreQueries:
             from_position,
             size_max=size_max,
             records_max=records_max,
-            told=told,
+            partial_position=partial_position,
             cuts_positions=cuts_positions,
         )
 

@@ -10,7 +10,7 @@ checkpoint seals the older ones.
 This module plans reads: which entries of which segments (`planning.py`). Executing a plan does not need this object
 (`reading.py`).
 
-INV-PLACES-FOLLOW: replaying the log gives every batch the segment position that it had before. Positions are the
+INV-POSITIONS-REPLAY: replaying the log gives every batch the segment position that it had before. Positions are the
 running ends of segments, and a segment begins only where the log says so (a roll, or the first batch).
 
 One owner at a time, for planning too. This module must not know how a batch becomes durable, nor what readers report.
@@ -179,7 +179,7 @@ class TopicLog:
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
         else:
-            check(segment is not self.unsealed[-1].segment, "INV-PLACES-FOLLOW", segment.path)
+            check(segment is not self.unsealed[-1].segment, "INV-POSITIONS-REPLAY", segment.path)
             self.unsealed = [each for each in self.unsealed if each.segment is not segment]
         segment.close()
 

@@ -12,7 +12,7 @@ is copied (`copying`).
     settle        after the log records the adoption
 
 No other code may flush, seal or delete a segment while it is adopted: the committing thread holds
-`checkpoint_schedule.placing`, as every change other than an append does.
+`checkpoint_schedule.flush_lock`, as every change other than an append does.
 
 This module must not know how a transaction is logged.
 """

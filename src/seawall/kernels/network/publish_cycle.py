@@ -62,7 +62,7 @@ PUBLISHER_ARRAYS = (
 )
 #: Constants: the descriptors to wait on, the event for threads that wait for stored batches, and the addresses of the
 #: lock and of the signals.
-CONSTANTS = ("epoll", "waker", "news", "lock_at", "signals_at")
+CONSTANTS = ("epoll", "waker", "readable", "lock_at", "signals_at")
 #: Arguments: the descriptor of the log, whether a durable write is one call there, and the log address from which on
 #: a flush or checkpoint is due.
 ARGUMENTS = ("fd", "direct_sync", "due_at")
@@ -201,7 +201,7 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
         cycle["received"] = 0
         if load_acquire(signals, LISTENING) != 0:
             store_release(signals, LISTENING, 0)
-            signal_event(publisher["news"])
+            signal_event(publisher["readable"])
         if progress[RETURNS] != 0 or progress[WOKEN] != 0 or load_acquire(signals, WANTED) != 0:
             return CYCLES_DONE
         if log[0]["at"] >= publisher["due_at"]:

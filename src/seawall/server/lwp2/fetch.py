@@ -14,7 +14,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.read.position_reading import Told
+from seawall.engine.read.position_reading import PartialPosition
 from seawall.engine.read.v1_offsets import consumer_owner
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
@@ -94,13 +94,13 @@ class Fetching:
             async with self._read_slots:
                 size_max = await self._sendable_size(request.max_bytes)
                 with self._connection.memory.working.lease() as lease:
-                    news = self._log.changes
+                    changes = self._log.changes
                     found = await self._next(lease, request, start, size_max)
                     self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                     left = deadline - loop.time()
                     if self._answer(request, request_id, found, is_late=left <= 0):
                         return
-            await self._log.wait_for_change(left, news)
+            await self._log.wait_for_change(left, changes)
 
     def _answer(self, request: Fetch, request_id: int, found: FetchResponse | Gap, *, is_late: bool) -> bool:
         """Send the result if it is enough or must not wait for more; True if it was sent."""
@@ -131,7 +131,7 @@ class Fetching:
     async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> FetchResponse | Gap:
         bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
-            partial_position = None if request.within is None else Told(*request.within)
+            partial_position = None if request.within is None else PartialPosition(*request.within)
             return await next_position_response(
                 *(self._log, lease, Position(start), partial_position),
                 size_max=bounds[0],

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
-from seawall.engine.read.position_reading import Told
+from seawall.engine.read.position_reading import PartialPosition
 from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import ProtocolError
 from seawall.server.connection.access import Admission
@@ -59,7 +59,7 @@ class Subscription:
         self.next_seq = Seq(0)
         self.next_position = Position(0)
         #: How much of that position was delivered, if only part of it.
-        self.partial_position: Told | None = None
+        self.partial_position: PartialPosition | None = None
         self.is_over = False
         #: True if data was sent since the last CAUGHT_UP.
         self.is_behind = True
@@ -144,14 +144,14 @@ class Subscriptions:
             await self._begin(subscription, request_id)
             lingers = subscription.request.linger_us > 0
             while size_max := await self._may_send(subscription):
-                news = self._log.changes
+                changes = self._log.changes
                 pushed = await self._push_response(subscription, request_id, size_max, lingers=lingers)
                 lingers = subscription.request.linger_us > 0
                 if pushed is _Pushed.SHORT:
                     await self._linger(subscription)
                     lingers = False
                 elif pushed is _Pushed.ALL:
-                    await self._log.wait_for_change(_RECHECK_S, news)
+                    await self._log.wait_for_change(_RECHECK_S, changes)
         finally:
             self._live.pop(request_id, None)
             self._connection.memory.standing.hold(-limits.REQUEST_SIZE)

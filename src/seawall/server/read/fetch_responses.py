@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from seawall import limits
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
 from seawall.engine.read.planning import Run
-from seawall.engine.read.position_reading import Told
+from seawall.engine.read.position_reading import PartialPosition
 from seawall.engine.read.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
@@ -76,7 +76,7 @@ class FetchResponse:
     #: True if nothing follows it now.
     is_last: bool = False
     #: How much of the position of its last batch was delivered, if not all of it.
-    partial_position: Told | None = None
+    partial_position: PartialPosition | None = None
     #: Gaps to report before it, in order; including skipped client seqs.
     skips: list[Gap] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.read.position_reading import PositionPlan, Told
+from seawall.engine.read.position_reading import PartialPosition, PositionPlan
 from seawall.engine.read.read_results import ReceivedSkip
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
@@ -44,7 +44,7 @@ async def next_position_response(
     log: ServedLog,
     lease: Lease,
     from_position: Position,
-    partial_position: Told | None = None,
+    partial_position: PartialPosition | None = None,
     *,
     size_max: int,
     records_max: int,
@@ -72,14 +72,14 @@ async def next_position_response(
         if isinstance(stop, ReceivedSkip):
             return await log.ask(partial(_skip_frame, stop))
         if response.chunk_count:
-            if plan.told is not None:
-                response.next_position, response.partial_position = plan.end_position, plan.told
+            if plan.partial_position is not None:
+                response.next_position, response.partial_position = plan.end_position, plan.partial_position
             return response
         if plan.is_last:
             response.next_position = max(from_position, end)
             return response
         # Everything there was deleted.
-        from_position, partial_position = plan.end_position, plan.told
+        from_position, partial_position = plan.end_position, plan.partial_position
 
 
 def _fill(
@@ -96,7 +96,7 @@ def _fill(
             response.is_last = False
             response.next_position = item.position
             if item.position == last:
-                response.partial_position = Told(item.header.topic_id, item.base_seq)
+                response.partial_position = PartialPosition(item.header.topic_id, item.base_seq)
             return item
         response.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
         last = item.position
@@ -105,10 +105,10 @@ def _fill(
 
 
 def _plan(
-    position: Position, partial_position: Told | None, size_max: int, records_max: int | None, store: Store
+    position: Position, partial_position: PartialPosition | None, size_max: int, records_max: int | None, store: Store
 ) -> tuple[PositionPlan, Position]:
     plan = store.queries.plan_positions(
-        position, size_max=size_max, records_max=records_max, told=partial_position, cuts_positions=True
+        position, size_max=size_max, records_max=records_max, partial_position=partial_position, cuts_positions=True
     )
     return plan, _end(store)
 
