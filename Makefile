@@ -69,7 +69,7 @@ test-checked: setup kernels-checked ## Run the kernel tests with bounds checks
 
 # What compiles the primitives is measured too: beside the tests, since it takes one core for more than a minute.
 .PHONY: test-python
-test-python: setup ## Run the inner rooms' tests with kernels as plain Python; branch coverage must reach 95 %
+test-python: setup ## Run the tests of the inner layers with kernels as plain Python; branch coverage must reach 95 %
 	@rm -f .coverage .coverage.*
 	@made=$$(mktemp -d) && trap 'kill $$! 2>/dev/null || true; rm -rf "$$made"' EXIT && \
 		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.runtime.warm & } && \

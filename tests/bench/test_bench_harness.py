@@ -166,7 +166,7 @@ def test_a_context_needs_time(seconds: float) -> None:
 
 
 def test_a_context_needs_enough_rounds() -> None:
-    with pytest.raises(InvalidInputError, match="rounds is 4; .* at least 5"):
+    with pytest.raises(InvalidInputError, match=r"rounds is 4; .* at least 5"):
         context(rounds=bounds.BENCH_ROUNDS_MIN - 1)
 
 

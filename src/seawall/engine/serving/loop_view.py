@@ -3,8 +3,8 @@
     log = LoopView(first, index)      # on the additional loop, which ends after the first loop has closed the log
 
 Connections of this loop publish to its ring; the first loop orders and commits those batches with everything else, when
-`request_commit` wakes it. This loop takes the acks from its ring when the first loop signals that there may be some. Queries and
-changes work as on the first loop, since the locks of the store are for threads.
+`request_commit` wakes it. This loop takes the acks from its ring when the first loop signals that there may be some.
+Queries and changes work as on the first loop, since the locks of the store are for threads.
 
 The creation, change or deletion of a topic is reported to a peer only after the topic rules of all loops are updated:
 the peer may receive the reply through one loop and publish through another.
