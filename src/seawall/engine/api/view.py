@@ -4,10 +4,10 @@ A view keeps one *directory state* in memory: what an opening would see. It cons
 write-ahead log after it (`replay` changes no file), and the segments that those name. A concurrent writer may move or
 drop files that the state refers to; `refresh` loads a new state if the log has grown.
 
-A view sees everything that is written to files, in whole commits. That includes all that the writer has acknowledged,
-and possibly a little more: a commit is visible between its write and its sync. The log ends at the first incomplete
-commit, whether it is being written or was torn by a crash. The view does not report the gap that the next opening will
-report for a torn commit.
+A view sees everything that is written to files, in whole commits: all acknowledged records of classes `fsync` and
+`disk`, and possibly a little more, since a commit is visible between its write and its sync. The log ends at the first
+incomplete commit, whether it is being written or was torn by a crash. The view does not report the gap that the next
+opening will report for a torn commit.
 
 Why this is correct while a writer runs
 - Bytes under a file name do not change: commits are appended at the end, segment positions are written before anything
