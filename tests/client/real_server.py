@@ -35,7 +35,7 @@ class ToldMemory:
     def __init__(self) -> None:
         self.percent = 10
 
-    def taken(self) -> int:
+    def used(self) -> int:
         return self.limit * self.percent // 100
 
 

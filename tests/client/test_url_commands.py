@@ -66,7 +66,7 @@ def test_owners(server: ScriptedServer) -> None:
 
 def test_following_waits_for_what_comes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     run(server, "pub", "events", "--create", text="one\n")
-    monkeypatch.setattr(subscribe, "_SERVER_SECONDS", 0.01)
+    monkeypatch.setattr(subscribe, "_SERVER_WAIT_SECONDS", 0.01)
     rests = iter([False, True])
 
     def publish(_seconds: float) -> None:
