@@ -73,7 +73,7 @@ def test_following_waits_for_what_comes(server: ScriptedServer, monkeypatch: pyt
         if next(rests, False):
             assert run(server, "pub", "events", text="two\n").exit_code == 0
 
-    monkeypatch.setattr(subscribe, "_rest", publish)
+    monkeypatch.setattr(subscribe, "_pause", publish)
     followed = run(server, "sub", "events", "--follow", "--limit", "2", "--owner", "billing", "--commit")
     assert followed.output == "one\ntwo\n"
     assert set(server.topic("events").cursors.values()) == {3}

@@ -160,7 +160,7 @@ def test_sums_of_every_batch() -> None:
     snapshots = checks.snapshots_of(TopicContent(snapshot_records(first, 7) + snapshot_records(last, 9), []))
     assert snapshots == [first, last]
     assert checks.check_snapshots(snapshots, ends, found, SENT) == []
-    assert "Spark has done 2" in checks.check_snapshots(snapshots[1:], ends, found, SENT)[0]
+    assert "Spark has completed 2" in checks.check_snapshots(snapshots[1:], ends, found, SENT)[0]
     country = next(iter(first))
     wrong = first | {country: Sums(first[country].orders, first[country].ordered + 1)}
     [said] = checks.check_snapshots([wrong, last], ends, found, SENT)

@@ -316,7 +316,7 @@ def test_a_full_ring(file: BinaryIO) -> None:
 def test_a_tag_under_way_is_refused(file: BinaryIO) -> None:
     ring = DiskRing(4)
     ring.sync(file, tag=7)
-    with pytest.raises(InvalidInputError, match="tag 7 is under way"):
+    with pytest.raises(InvalidInputError, match="tag 7 is already in flight"):
         ring.write(file, [b"x"], 0, tag=7)
     serve_inline(ring)
     with pytest.raises(InvalidInputError, match="tag 7"):

@@ -240,7 +240,7 @@ def test_a_topic_that_is_deleted_under_the_reader(near_server: RealServer, near_
     near_log.publish("short", ["a"])
     wanted = range_of(near_log.describe("short"), 1, 2)
     near_log.delete_topic("short")
-    with pytest.raises(DataLossError, match="topic 'short' was deleted while seqs 1 to 1 were to be read"):
+    with pytest.raises(DataLossError, match="topic 'short' was deleted while seqs 1 to 1 were being read"):
         list(read_range(wanted, options_of(near_server.url, "short")))
 
 

@@ -145,7 +145,7 @@ def test_a_key_happens_once_and_what_was_staged_again_is_deleted(
     assert staged_count(near_server) == 0
     with caplog.at_level(logging.WARNING, "seawall.spark"):
         commit_parts(options.server, ("q", 3), [*stage(options, rows("b")), *stage(options, rows("a", "c"))])
-    assert "committed before with {'out': 2} records, and this repetition has {'out': 3}" in caplog.text
+    assert "committed before with {'out': 2} records, but this repetition has {'out': 3}" in caplog.text
     with pytest.raises(FencedError, match=r"another run has advanced .* use a new checkpointLocation"):
         commit_parts(options.server, ("q", 2), stage(options, rows("late")))
     assert values(near_log) == [b"a", b"b"]

@@ -179,7 +179,7 @@ def test_a_segment_that_is_there_is_not_made_again() -> None:
 
 def test_a_full_disk_is_found_before_the_segment_exists() -> None:
     disk = new_disk(capacity=limits.SEGMENT_RESERVE_SIZE_MIN - 1)
-    with pytest.raises(DiskFullError, match="no room"):
+    with pytest.raises(DiskFullError, match="no space"):
         SegmentWriter.create(home_on(disk), 10, START_NS)
     assert names(disk) == []
 

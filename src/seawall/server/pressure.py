@@ -49,7 +49,7 @@ class Level(IntEnum):
 
 
 _MESSAGES: Final = {
-    Level.CALM: "all is calm",
+    Level.CALM: "there is enough",
     Level.FLUSH: "some is released early",
     Level.HOLD: "writes are held",
 }
