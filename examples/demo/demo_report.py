@@ -56,17 +56,15 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     batches, connections = len(history.acks), history.writers * len(TOPICS) * CONNECTIONS
     return [], [
         f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} "
-        "connections: each is in its topic exactly once, at the seq that its ack said, with its key and headers; "
-        "nothing else is",
-        f"{history.repeated:,} batches sent again under their numbers: none got a second "
-        f"place; {history.recognised:,} were answered as repetitions, {len(history.unrecognised)} had to be sent more "
-        "than once themselves",
-        f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of their order: in orders and payments "
-        f"(order 5) each writer's events stand in its own; in clicks (order 2) as they came, {moved:,} batches before "
-        "an earlier one",
+        "connections: each is stored exactly once, at the seq of its ack, with its key and headers, and nothing else is",
+        f"{history.repeated:,} batches sent again under their numbers: none was stored twice; "
+        f"{history.recognised:,} were answered as duplicates, {len(history.unrecognised)} were the first to arrive",
+        f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of order: orders and payments (order 5) "
+        f"keep the order of each writer; clicks (order 2) keep the order of arrival, {moved:,} batches before an "
+        "earlier one",
         f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
-        f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that nobody had are told as gaps, "
-        "all others follow each other",
+        f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that no record has are reported as "
+        "gaps",
         f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.rolled_back} "
         f"of its queries within a micro-batch, and {history.rolled_back} made to do again one that was done; "
         f"{history.restarts} queries failed besides and went on: no row is lost or there twice",
