@@ -56,7 +56,7 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     batches, connections = len(history.acks), history.writers * len(TOPICS) * CONNECTIONS
     return [], [
         f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} "
-        "connections: each is stored exactly once, at the seq of its ack, with its key and headers, and nothing else is",
+        "connections: each is stored exactly once, at the seq of its ack, with key and headers; nothing else is",
         f"{history.repeated:,} batches sent again under their numbers: none was stored twice; "
         f"{history.recognised:,} were answered as duplicates, {len(history.unrecognised)} were the first to arrive",
         f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of order: orders and payments (order 5) "
