@@ -62,7 +62,7 @@ def test_what_goes_while_somebody_takes_is_kept_then(monkeypatch: pytest.MonkeyP
             return dict.get(self, size, default)
 
     held = [spare.take(MIB)]
-    monkeypatch.setattr(spare, "_pieces", Pieces())
+    monkeypatch.setattr(spare, "_free", Pieces())
     taken = spare.take(MIB)
     assert (len(taken), spare.size) == (MIB, MIB)
 

@@ -97,7 +97,7 @@ def allocations(function: Callable[..., Any], signature: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", ["blocks.check_block", "frames.split_frames", "columns.locate_envelopes"])
 def test_parsers_of_foreign_bytes_allocate_nothing(name: str) -> None:
-    each = OURS[f"seawall.kernels.{name}"]
+    each = OURS[f"seawall.kernels.codec.{name}"]
     assert allocations(each.source, each.signature) == set()
 
 
