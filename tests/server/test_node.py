@@ -87,7 +87,7 @@ def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
         assert json.loads(made.run_file.read_text())["pid"] == made.process.pid
         asyncio.run(work(made))
         code, said = made.ended()
-        assert (code, "in order" in said) == (0, True)
+        assert (code, "has stopped." in said) == (0, True)
         assert not made.run_file.exists()
     with open_log(tmp_path / "data") as log:
         # The next seq is the next: nothing had to be recovered.
@@ -121,7 +121,7 @@ def test_what_does_not_end_is_cut_off(tmp_path, again):
             made.tell(signal.SIGINT)
         code, said = await asyncio.to_thread(made.ended)
         assert code == 1, said
-        assert ("at once" in said) == again
+        assert ("immediately" in said) == again
         assert "recovers" in said
         peer.close()
 
@@ -196,7 +196,7 @@ def test_nothing_is_left_of_one_that_was_cut_off_either(tmp_path):
             peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 24, 0), request_id=number)
         await peer.writer.drain()
         made.tell(signal.SIGINT)
-        while "got SIGINT" not in (await asyncio.to_thread(made.process.stdout.readline)):
+        while "received SIGINT" not in (await asyncio.to_thread(made.process.stdout.readline)):
             pass
         made.tell(signal.SIGINT)
         assert (await asyncio.to_thread(made.ended))[0] == 1

@@ -234,7 +234,7 @@ def test_room_can_be_asked_for_before_it_is_placed() -> None:
 @pytest.mark.parametrize("length", [-1, 0, 95])
 def test_no_place_is_smaller_than_a_batch(length: int) -> None:
     segment = SegmentWriter.create(home_on(new_disk()), 10, START_NS)
-    with pytest.raises(InvalidInputError, match="a batch has 96"):
+    with pytest.raises(InvalidInputError, match="at least 96"):
         segment.allocate(length)
 
 
