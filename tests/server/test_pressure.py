@@ -333,4 +333,4 @@ def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path, 
         code, said = made.ended()
         assert code == 0, said
         assert "writes are held" in said
-        assert re.search(r"counted: .*memory_holds \d", said)
+        assert re.search(r"counters: .*memory_holds \d", said)

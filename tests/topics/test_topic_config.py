@@ -97,7 +97,7 @@ def test_numbers_beyond_a_published_range_are_moved_into_it(key: str, given: int
     ("document", "message"),
     [
         ({"cap_record": 1}, r"no setting 'cap_record': did you mean cap_records\?"),
-        ({"zzzzzz": 1}, "there are type, ttl_ms"),
+        ({"zzzzzz": 1}, "the settings are type, ttl_ms"),
         ({"kind": "log"}, "no setting 'kind'"),
         ({"ttl_ms": -1}, "ttl_ms of a topic is -1: it must be a whole number from 0 to 18446744073709551615"),
         ({"ttl_ms": 2**64}, "ttl_ms"),
