@@ -38,7 +38,7 @@ toc_object_entries_show_parents = "hide"
 # Signatures name types of other projects, whose sites a build does not ask, and types that no user makes.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!seawall\.).*"),
-    ("py:.*", r"seawall\.(client\.delivery|core\.types|wire\.codes|wire\.node_load|wire\.topic_config)\..*"),
+    ("py:.*", r"seawall\.(client\.publish\.delivery|core\.types|wire\.format\.codes|wire\.lwp1\.node_load|api\.topic_config)\..*"),
 ]
 
 html_theme = "furo"
