@@ -38,7 +38,8 @@ toc_object_entries_show_parents = "hide"
 # Signatures name types of other projects, whose sites a build does not ask, and types that no user makes.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!seawall\.).*"),
-    ("py:.*", r"seawall\.(client\.publish\.delivery|core\.types|wire\.format\.codes|wire\.lwp1\.node_load|api\.topic_config)\..*"),
+    ("py:.*", r"seawall\.(api\.topic_config|client\.publish\.delivery|core\.types)\..*"),
+    ("py:.*", r"seawall\.wire\.(format\.codes|lwp1\.node_load)\..*"),
 ]
 
 html_theme = "furo"
