@@ -214,7 +214,9 @@ def test_an_empty_directory_with_a_lock_is_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "LOCK").touch()
     with open_log(tmp_path / "data", SETTINGS) as log:
+        assert log.topics() == []
         log.create_topic("events")
+        assert log.topics() == ["events"]
 
 
 # --- the end of the log ------------------------------------------------------------------------------------------

@@ -381,7 +381,10 @@ def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
     made.remove()
     other = Fabric.create(memory, path, sizes, identity)
     made.remove()
+    assert Fabric.look(memory, path).header == other.header
     other.remove()
+    with pytest.raises(NotFoundError):
+        Fabric.look(memory, path)
     made.close()
     other.close()
 

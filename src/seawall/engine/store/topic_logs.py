@@ -143,7 +143,7 @@ class TopicLogs:
             self._files.sync_directory(home.directory)
         segments = still_needed(topic, known)
         unflushed = {first_seq for first_seq, segment in segments.items() if len(segment.unflushed)}
-        recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unflushed)
+        recovery = recover_topic(home, dict(segment_entries(segments)), unflushed=unflushed)
         unsealed = []
         for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
             expected = segments.get(segment.first_seq)

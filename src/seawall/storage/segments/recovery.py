@@ -66,14 +66,14 @@ def recover_topic(
     expected: Mapping[Seq, Entries] | None = None,
     *,
     seal_damaged: bool = False,
-    unfilled: Collection[Seq] = (),
+    unflushed: Collection[Seq] = (),
 ) -> TopicRecovery:
     """Recover one topic's directory; the caller holds the lock of the data directory.
 
-    `unfilled` are segments, by first seq, that the caller will fill from the log. They stay unsealed even if they look
+    `unflushed` are segments, by first seq, that the caller will fill from the log. They stay unsealed even if they look
     complete, because pages that a failed sync left in the page cache look complete, too.
     """
-    recovery = _Recovery(home, expected, seal_damaged, unfilled)
+    recovery = _Recovery(home, expected, seal_damaged, unflushed)
     return recovery.run()
 
 
@@ -84,7 +84,7 @@ class _Recovery:
     home: TopicDirectory
     expected: Mapping[Seq, Entries] | None
     seal_damaged: bool
-    unfilled: Collection[Seq]
+    unflushed: Collection[Seq]
     sealed: dict[Seq, SealedSegment] = field(default_factory=dict)
     active: SegmentWriter | None = None
     pending: list[SegmentWriter] = field(default_factory=list)
@@ -248,7 +248,7 @@ class _Recovery:
         segment = SegmentWriter(self.home, preface, file, index)
         if is_last:
             self.active = segment
-        elif self.pending or first_seq in self.unfilled or (damages and not self.seal_damaged):
+        elif self.pending or first_seq in self.unflushed or (damages and not self.seal_damaged):
             self.pending.append(segment)
         else:
             try:
