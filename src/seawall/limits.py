@@ -430,7 +430,7 @@ READ_RATE_MIN = 64 * KIB
 #: states end a little below their limit, so that they do not flip with every check.
 MEMORY_FLUSH_PERCENT = 80
 MEMORY_HOLD_PERCENT = 95
-MEMORY_CALM_BELOW_PERCENT = 5
+MEMORY_MARGIN_PERCENT = 5
 
 #: Interval between memory checks, and the retry delay that publishers get while writes are held.
 MEMORY_CHECK_S = 0.2
@@ -438,7 +438,7 @@ PRESSURE_RETRY_MS = 1_000
 
 #: How long writes are held before publishers are admitted again one at a time, one receive per check: what they have
 #: sent takes memory here until it is stored, so holding all of them for ever might free nothing.
-PRESSURE_PASS_S = 10.0
+PRESSURE_HOLD_S = 10.0
 
 #: Threads that read large fetch responses: an otherwise idle disk serves a few at once.
 READER_THREADS = 4

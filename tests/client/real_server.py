@@ -84,7 +84,7 @@ class RealServer:
         self._end = asyncio.Event()
         self._node = await start_node(
             self._path,
-            NodeSettings(port=self.port, tls=self._tls, brokers=self._brokers),
+            NodeSettings(port=self.port, tls=self._tls, event_loops=self._brokers),
             store=SMALL,
             access=self._access,
             memory=self._memory,
@@ -96,7 +96,7 @@ class RealServer:
 
     def cut_all(self) -> None:
         """End every connection, and keep listening."""
-        for event_loop in self._node.brokers:
+        for event_loop in self._node.event_loops:
             event_loop.loop.call_soon_threadsafe(_cut, event_loop)
 
     def run(self, work: Callable[[ServedLog], Coroutine[None, None, Result]]) -> Result:
@@ -106,7 +106,7 @@ class RealServer:
     @property
     def connection_counts(self) -> list[int]:
         """How many connections each of its loops has."""
-        return [len(event_loop.listener.connections) for event_loop in self._node.brokers]
+        return [len(event_loop.listener.connections) for event_loop in self._node.event_loops]
 
     @property
     def counts(self) -> dict[str, int]:

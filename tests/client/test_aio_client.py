@@ -238,7 +238,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
             await publisher.flush(20)
             assert publisher.in_flight == 0
             assert publisher._sender.next_number == 3
-        with pytest.raises(InvalidInputError, match="closed"):
+        with pytest.raises(WrongStateError, match="closed"):
             publisher.publish(b"late")
         await publisher.close()
 

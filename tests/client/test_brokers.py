@@ -36,7 +36,7 @@ LOOPS = 3
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RealServer]:
-    with RealServer(tmp_path / "data", brokers=LOOPS) as real:
+    with RealServer(tmp_path / "data", event_loops=LOOPS) as real:
         yield real
 
 
@@ -62,14 +62,16 @@ def loop_threads() -> list[str]:
 @pytest.mark.usefixtures("each_event_loop")
 def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> None:
     async def work() -> None:
-        node = await start_node(tmp_path / "data", NodeSettings(port=0, brokers=LOOPS, connections_max=7), store=SMALL)
+        node = await start_node(
+            tmp_path / "data", NodeSettings(port=0, event_loops=LOOPS, connections_max=7), store=SMALL
+        )
         assert loop_threads() == ["seawall-loop-1", "seawall-loop-2"]
 
         def connect() -> list[Connection]:
             return [Connection.open(node.address, Hello(), timeout_s=20, clock=OsClock()) for _ in range(7)]
 
         connections = await asyncio.to_thread(connect)
-        assert sorted(len(event_loop.listener.connections) for event_loop in node.brokers) == [2, 2, 3]
+        assert sorted(len(event_loop.listener.connections) for event_loop in node.event_loops) == [2, 2, 3]
         assert node.connection_count == 7
         with pytest.raises(SeawallError, match="its limit of 7 connections"):
             await asyncio.to_thread(connect)
@@ -206,7 +208,7 @@ def test_the_status_lists_the_brokers(server: RealServer, logs: list[RemoteLog])
 def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     async def work() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            settings = NodeSettings(port=taken.getsockname()[1], brokers=LOOPS)
+            settings = NodeSettings(port=taken.getsockname()[1], event_loops=LOOPS)
             with pytest.raises(OSError, match="in use"):
                 await start_node(tmp_path / "data", settings, store=SMALL)
         assert loop_threads() == []

@@ -17,7 +17,7 @@ from seawall.client.connection.requests import Requests
 from seawall.client.publish.sender import Sender
 from seawall.client.read import push_subscription as pushed
 from seawall.client.remote_log import RemoteLog
-from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
+from seawall.errors import NotFoundError, WrongStateError
 from seawall.io.network.waitable_streams import await_streams
 from seawall.testing.machine.clock import SimClock
 from seawall.wire.format.batches import BatchHeader
@@ -215,7 +215,7 @@ def test_an_asynchronous_publisher_that_is_closed(server: ScriptedServer) -> Non
             await sender.close()
             with pytest.raises(WrongStateError, match="closed"):
                 sender.offer("events", server.topic("events").reply.topic_id, [])
-            with pytest.raises(InvalidInputError, match="closed"):
+            with pytest.raises(WrongStateError, match="closed"):
                 await publisher.put(b"late")
 
     asyncio.run(work())

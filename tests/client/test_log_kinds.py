@@ -22,7 +22,7 @@ import seawall
 from seawall.api.received import ReceivedBatch
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.api.topic_info import TopicInfo
-from seawall.errors import ConfigError, ConflictError, InvalidInputError, NotFoundError, SeawallError
+from seawall.errors import ConfigError, ConflictError, InvalidInputError, NotFoundError, SeawallError, WrongStateError
 from seawall.wire.format.gaps import Gap
 
 SMALL = {"storage_wal_file_size": 4 * 1024 * 1024}
@@ -352,7 +352,7 @@ def test_publishers_put_flush_and_close(opened: Opened) -> None:
             await publisher.put(b"x", client_seq=1)
         await publisher.close(timeout_s=PATIENCE_S)
         await publisher.close()
-        with pytest.raises(InvalidInputError, match="closed"):
+        with pytest.raises(WrongStateError, match="closed"):
             await publisher.put(b"late")
         assert values(await log.followed("events")) == [b"%d" % number for number in range(20)] + [b"more", b"and more"]
 

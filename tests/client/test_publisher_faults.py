@@ -656,7 +656,7 @@ def test_a_client_that_comes_back_goes_on_with_its_numbers(server: ScriptedServe
 def test_a_number_of_its_own_needs_a_client_id(log: RemoteLog) -> None:
     with log.publisher("events") as publisher, pytest.raises(InvalidInputError, match="client_id"):
         publisher.publish(b"value", client_seq=1)
-    with pytest.raises(InvalidInputError, match="closed"):
+    with pytest.raises(WrongStateError, match="closed"):
         publisher.publish(b"value")
 
 

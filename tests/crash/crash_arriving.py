@@ -20,7 +20,7 @@ from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.engine.commit.commit_cycle import Received
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.store.settings import Machine
 from seawall.engine.store.store import Store
@@ -103,7 +103,7 @@ class ArrivingWorld(World):
         for client in CLIENTS:
             if client not in self.sessions:
                 with self.changing() as store:
-                    epoch, first = store.session_keeper.open(WantedSession(client, ClientSeq(1)))
+                    epoch, first = store.session_keeper.open(SessionSpec(client, ClientSeq(1)))
                 self.sessions[client] = epoch, first
         with self.changing():
             self.level = Level.STAGED

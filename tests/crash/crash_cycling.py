@@ -14,7 +14,7 @@ from crash_world import LEVELS, World, append_of
 
 from seawall.core.types import ClientId, ClientSeq
 from seawall.engine.commit.appends import Append, Commit
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
 from seawall.errors import DiskFullError
@@ -74,7 +74,7 @@ class CyclingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self.epoch:
             with self.changing() as store:
-                self.epoch, self.next_seq = store.session_keeper.open(WantedSession(self.client, ClientSeq(1)))
+                self.epoch, self.next_seq = store.session_keeper.open(SessionSpec(self.client, ClientSeq(1)))
         with self.changing() as store:
             self.level = Level.STAGED
             batches = [self._batch(topic, values) for topic, values in groups]

@@ -16,7 +16,7 @@ from crash_world import LEVELS, World
 
 from seawall.core.types import ClientId, ClientSeq, Position
 from seawall.engine.ordering.applier import Applier
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.store.store import Store
 from seawall.limits import KIB
 from seawall.testing.checkers.committed_order import CommittedOrder
@@ -90,7 +90,7 @@ class FollowingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self._epoch:
             with self.changing() as store:
-                self._epoch, first = store.session_keeper.open(WantedSession(CLIENT, ClientSeq(1)))
+                self._epoch, first = store.session_keeper.open(SessionSpec(CLIENT, ClientSeq(1)))
                 self._seq = first - 1
         for topic, values in groups:
             self._order_some(topic)

@@ -15,7 +15,7 @@ from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.commit.appends import Append
 from seawall.engine.ordering.applier import Applier
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.read.reading import StoredSkip
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -154,7 +154,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig())
     pod.store.create_topic("gone", TopicConfig())
-    epoch, _ = pod.store.session_keeper.open(WantedSession(7, 1))
+    epoch, _ = pod.store.session_keeper.open(SessionSpec(7, 1))
     pod.store.delete_topic("gone")
     pod.start()
     first = pod.order.committed

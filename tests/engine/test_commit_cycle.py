@@ -18,7 +18,7 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Timestamp
 from seawall.engine.commit import commit_cycle
 from seawall.engine.commit.appends import Commit
 from seawall.engine.commit.commit_cycle import CommitCycle
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.ordering.sequenced_orderer import open_sequenced_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.engine.store.store import Store
@@ -61,7 +61,7 @@ class Log:
         # Kept here: who asks the catalog lets take effect what waits for that.
         self.topics = {topic.name: topic.topic_id for topic in self.store.catalog}
         self.epochs = {
-            client: self.store.session_keeper.open(WantedSession(client, ClientSeq(1)))[0] for client in CLIENTS
+            client: self.store.session_keeper.open(SessionSpec(client, ClientSeq(1)))[0] for client in CLIENTS
         }
 
     def open(self) -> Store:

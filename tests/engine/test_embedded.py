@@ -347,7 +347,7 @@ def test_a_closed_log_refuses(log: EmbeddedLog) -> None:
     log.close()
     log.close()
     for use in (log.topics, log.sync, lambda: log.publish("events", b"x"), lambda: log.read("events")):
-        with pytest.raises(InvalidInputError, match="closed"):
+        with pytest.raises(WrongStateError, match="closed"):
             use()
 
 

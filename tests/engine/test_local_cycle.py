@@ -21,7 +21,7 @@ from seawall.engine.commit import commit_cycle
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.ordering.local_orderer import LocalOrderer
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -256,7 +256,7 @@ class Local:
             self.store.create_topic(name, TopicConfig(durability=Durability.DISK, segment_max_records=40)).topic_id
             for name in ("a", "b")
         ]
-        self.epoch, _ = self.store.session_keeper.open(WantedSession(CLIENT, ClientSeq(1)))
+        self.epoch, _ = self.store.session_keeper.open(SessionSpec(CLIENT, ClientSeq(1)))
 
     def append(self, topic: int, *values: bytes, seq: int = 0, epoch: int | None = None) -> Append:
         block = encode_block([Record(1, value) for value in values])

@@ -80,7 +80,7 @@ def findings(data: Path) -> list[Finding]:
 def costly_findings(data: Path) -> list[Finding]:
     """What verification names and costs something."""
     found = findings(data)
-    return [each for each in found if "nothing is lost" not in each.way_out and "no record is lost" not in each.what]
+    return [each for each in found if "nothing is lost" not in each.remedy and "no record is lost" not in each.what]
 
 
 def check_lost(kind: Kind, how: str, before: Answer, after: Answer) -> None:
@@ -168,7 +168,7 @@ def test_verification_notices(kind: Kind, how: str, killed: Path) -> None:
     costly = costly_findings(killed)
     assert tree(killed) == before
     assert bool(costly) == (kind.outcome is not Outcome.DERIVED)
-    assert all("restore" in each.way_out for each in costly)
+    assert all("restore" in each.remedy for each in costly)
     if kind.outcome is Outcome.GAP:
         assert kind.lost is not None
         named = {

@@ -260,7 +260,7 @@ def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch:
     waiting.close()
     raising.close()
     assert len(values(log)) == 4
-    with pytest.raises(InvalidInputError, match="closed"):
+    with pytest.raises(WrongStateError, match="closed"):
         waiting.publish(b"x")
     with pytest.raises(InvalidInputError, match="max_in_flight"):
         log.publisher("events", max_in_flight=0)

@@ -27,7 +27,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.publisher import Publisher
 from seawall.engine.commit.appends import Append
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.read.read_results import Message, ReceivedBatch
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -451,7 +451,7 @@ def test_a_failing_disk_ends_writing_and_leaves_reading(tmp_path: Path, call: Li
     for use in (
         lambda: append(store, "events", b"more"),
         lambda: store.create_topic("other", TopicConfig()),
-        lambda: store.session_keeper.open(WantedSession(ClientId(1), ClientSeq(1))),
+        lambda: store.session_keeper.open(SessionSpec(ClientId(1), ClientSeq(1))),
     ):
         with pytest.raises(FatalError, match="an earlier change failed"):
             use()
@@ -533,7 +533,7 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
     store.create_topic("events", TopicConfig(order=Order.CLIENT))
     topic_id = store.catalog.named("events").topic_id
     epochs = {
-        client: store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1)))[0] for client in range(1, 30)
+        client: store.session_keeper.open(SessionSpec(ClientId(client), ClientSeq(1)))[0] for client in range(1, 30)
     }
 
     def publish(client: int, seq: int) -> AckStatus:
@@ -545,7 +545,7 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
             assert publish(client, seq) is AckStatus.OK
         # Rows that a worker had no room for are those of the store.
         assert all(publish(client, seq) is AckStatus.DUPLICATE for client in epochs)
-    assert [(*store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1))),) for client in epochs] == [
+    assert [(*store.session_keeper.open(SessionSpec(ClientId(client), ClientSeq(1))),) for client in epochs] == [
         (2, 4)
     ] * len(epochs)
     assert len(stored(store, "events")) == 3 * len(epochs)

@@ -16,7 +16,7 @@ from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.api.open_log import open_log
 from seawall.engine.commit.appends import Append
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.sessions import Sessions
@@ -91,7 +91,7 @@ class World:
         self.store.sessions.note_activity(self.clock.wall_ns() // NS, self.live)
 
     def begin(self, client_id: int, start_seq: int = 1) -> tuple[SessionEpoch, ClientSeq]:
-        return self.store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(start_seq)))
+        return self.store.session_keeper.open(SessionSpec(ClientId(client_id), ClientSeq(start_seq)))
 
     def publish(self, client_id: int, seq: int, epoch: int, value: bytes) -> AckStatus:
         topic = self.store.catalog.named("events").topic_id
@@ -218,7 +218,7 @@ def test_whose_id_was_drawn_begins_where_it_likes(kind: str) -> None:
     world.begin(1)
     world.publish(1, 1, 1, b"one")
     world.store.session_keeper.retire(ClientId(1))
-    epoch, next_seq = world.store.session_keeper.open(WantedSession(ClientId(99), ClientSeq(1), is_drawn=True))
+    epoch, next_seq = world.store.session_keeper.open(SessionSpec(ClientId(99), ClientSeq(1), is_drawn=True))
     assert (epoch, next_seq) == (3, 1), "retiring opens the session once more, to fence it"
     world.store.close()
 
@@ -235,10 +235,10 @@ def test_no_client_uses_up_the_numbers_of_others(kind: str) -> None:
     if isinstance(world.store.orderer, SequencedOrderer):
         far = ClientSeq(next_seq + limits.SESSION_ABANDONED_MAX + 1)
         with pytest.raises(LimitError, match="abandons batches"):
-            world.store.session_keeper.open(WantedSession(ClientId(1), far, abandons=True))
+            world.store.session_keeper.open(SessionSpec(ClientId(1), far, abandons=True))
     else:
         with pytest.raises(UnsupportedError, match="only a sequencer can abandon"):
-            world.store.session_keeper.open(WantedSession(ClientId(1), next_seq, abandons=True))
+            world.store.session_keeper.open(SessionSpec(ClientId(1), next_seq, abandons=True))
     world.store.close()
 
 

@@ -236,13 +236,13 @@ def test_removal_needs_all_roles_to_have_ended(parts: Parts) -> None:
     fabric.arrays.blogs[1][-1] = 1
     fabric.close()
     with pytest.raises(NotFoundError):
-        Fabric.look(memory, path)
+        Fabric.open_read_only(memory, path)
 
 
 def test_looking_changes_nothing_and_needs_no_lock(parts: Parts) -> None:
     memory, path, _, _ = parts
     owner = Fabric.create(*parts)
-    seen = Fabric.look(memory, path)
+    seen = Fabric.open_read_only(memory, path)
     owner.arrays.control_words[records.CONTROL_TERM] = 4
     assert seen.arrays.control[0]["term"] == 4
     assert seen.header == owner.header
@@ -263,7 +263,7 @@ def test_a_file_that_was_cut_is_not_touched(path: str, sizes: FabricSizes, ident
     with pytest.raises(CorruptionError, match="it was truncated"):
         Fabric.attach(memory, path, identity)
     with pytest.raises(CorruptionError, match="it was truncated"):
-        Fabric.look(memory, path)
+        Fabric.open_read_only(memory, path)
     fabric.close()
     os.truncate(path, 100)
     with pytest.raises(CorruptionError, match="not a Seawall fabric: a file of 100 bytes"):
@@ -287,7 +287,7 @@ def test_missing_space_is_told_before_anything_is_made(sizes: FabricSizes, ident
     with pytest.raises(DiskFullError, match=message):
         Fabric.create(memory, "/f", sizes, identity)
     with pytest.raises(NotFoundError):
-        Fabric.look(memory, "/f")
+        Fabric.open_read_only(memory, "/f")
     Fabric.create(SimSharedMemory(capacity=need), "/f", sizes, identity).close()
 
 
@@ -381,10 +381,10 @@ def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
     made.remove()
     other = Fabric.create(memory, path, sizes, identity)
     made.remove()
-    assert Fabric.look(memory, path).header == other.header
+    assert Fabric.open_read_only(memory, path).header == other.header
     other.remove()
     with pytest.raises(NotFoundError):
-        Fabric.look(memory, path)
+        Fabric.open_read_only(memory, path)
     made.close()
     other.close()
 

@@ -80,7 +80,7 @@ def shared(path: str, sizes: FabricSizes, identity: Identity) -> Iterator[Fabric
 def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes: FabricSizes) -> None:
     """And whoever looks on meanwhile sees counts that can be."""
     child = start(BROKER, shared.path, str(LAPS))
-    onlooker = Fabric.look(OsSharedMemory(), shared.path)
+    onlooker = Fabric.open_read_only(OsSharedMemory(), shared.path)
     slots, completion = shared.arrays.pbr_words[1], shared.arrays.completion_words[1]
     content, index = np.zeros(8, np.int64), 0
     while index < LAPS * sizes.pbr_entries:

@@ -20,7 +20,7 @@ import pytest
 
 from seawall import limits
 from seawall.config import DiskBackend
-from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError, WrongStateError
 from seawall.io.disk import disk_ring as ring_module
 from seawall.io.disk import ring_backends
 from seawall.io.disk.disk_ring import Completion, DiskRing, Event, serve_inline, serve_with
@@ -464,7 +464,7 @@ def test_a_closed_ring(way: str, file: BinaryIO) -> None:
         ring.reap,
     ]
     for use in uses:
-        with pytest.raises(InvalidInputError, match="closed"):
+        with pytest.raises(WrongStateError, match="closed"):
             use()
     assert ring.poison == 0
     assert ring.server is None
@@ -513,7 +513,7 @@ def test_a_server_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.Mo
     monkeypatch.setattr(ring_backends, "ResidentServer", fails)
     with pytest.raises(OSError, match="no more threads"):
         open_disk_ring()
-    with pytest.raises(InvalidInputError, match="closed"):
+    with pytest.raises(WrongStateError, match="closed"):
         rings[0].submit()
 
 
@@ -581,7 +581,7 @@ def test_leaving_without_close_finishes_and_does_not_hang(backend: str, tmp_path
 
 USE_IN_CHILD = """
 import os, sys
-from seawall.errors import UnsupportedError
+from seawall.errors import UnsupportedError, WrongStateError
 from seawall.io.disk.ring_backends import open_disk_ring
 file = open(sys.argv[1], "w+b", buffering=0)
 ring = open_disk_ring(sys.argv[2])

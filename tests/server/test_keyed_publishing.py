@@ -327,7 +327,7 @@ def test_memory_that_is_short_holds_it_and_not_for_ever(on_loop, tmp_path, monke
             ingest.release()
             assert [(await peer.frame()).header.id for _ in range(3)] == [0, 1, 2]
             ingest.hold()
-            monkeypatch.setattr(limits, "PRESSURE_PASS_S", 0.01)
+            monkeypatch.setattr(limits, "PRESSURE_HOLD_S", 0.01)
             for number in range(3, 6):
                 assert (await told(peer, b"%d" % number, b"x")).first_seq == number + 1
             assert ingest.is_held

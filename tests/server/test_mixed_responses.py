@@ -82,7 +82,7 @@ def test_a_connection_that_comes_with_the_end_does_not_hold_it_up(on_loop, tmp_p
         node = await start_node(tmp_path / "data", NodeSettings(port=0))
         host, _, port = node.address.rpartition(":")
         early = await asyncio.open_connection(host, int(port))
-        listener = node.brokers[0].listener
+        listener = node.event_loops[0].listener
         while not listener.connections:
             await asyncio.sleep(0)
         made = listener._make_connection()

@@ -114,7 +114,7 @@ def test_who_is_left_at_the_deadline_is_cut_off(on_loop, tmp_path):
         for number in range(40):
             peer.ask(Fetch(1, ReadBy.EARLIEST, 0, 1 << 22, 0), request_id=number)
         await peer.writer.drain()
-        while not any(connection.is_full for connection in node.brokers[0].listener.connections):
+        while not any(connection.is_full for connection in node.event_loops[0].listener.connections):
             await asyncio.sleep(0)
         peer.writer.transport.pause_reading()
         assert not await node.drain(0.05)

@@ -51,7 +51,7 @@ class World:
     def look(self, percent, later_s=0.0):
         self.memory.percent = percent
         self.now += later_s
-        self.node.brokers[0].pressure.check(self.now)
+        self.node.event_loops[0].pressure.check(self.now)
 
     async def connect(self, kind=Peer):
         host, _, port = self.node.address.rpartition(":")
@@ -66,7 +66,7 @@ class World:
 
     async def waiting(self, count):
         """Until so many connections wait."""
-        while len(self.node.brokers[0].ingest.waiting) < count:
+        while len(self.node.event_loops[0].ingest.waiting) < count:
             await asyncio.sleep(0.001)
 
     async def stored(self):
@@ -78,7 +78,7 @@ def with_node(on_loop, tmp_path, work):
         memory, told = Memory(), []
         node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, memory=memory, warn=told.append)
         # The looks are the test's own.
-        node.brokers[0].pressure._timer.cancel()
+        node.event_loops[0].pressure._timer.cancel()
         try:
             await node.log.create_topic("events")
             await work(World(node, memory, told))
@@ -198,11 +198,11 @@ def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
         for number, peer in enumerate(peers):
             peer.send(peer.batch(1, b"%d" % number))
         await made.waiting(3)
-        made.look(99, limits.PRESSURE_PASS_S - 1)
-        assert len(made.node.brokers[0].ingest.waiting) == 3
+        made.look(99, limits.PRESSURE_HOLD_S - 1)
+        assert len(made.node.event_loops[0].ingest.waiting) == 3
         for left, peer in ((2, peers[0]), (1, peers[1]), (0, peers[2])):
-            made.look(99, limits.PRESSURE_PASS_S)
-            assert len(made.node.brokers[0].ingest.waiting) == left
+            made.look(99, limits.PRESSURE_HOLD_S)
+            assert len(made.node.event_loops[0].ingest.waiting) == left
             assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
             while (frame := await peer.frame()).header.kind != 0x08:
                 pass
@@ -213,9 +213,9 @@ def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
         for peer in peers:
             peer.send(peer.batch(1, b"again"))
         await made.waiting(3)
-        made.look(99, limits.PRESSURE_PASS_S)
-        assert len(made.node.brokers[0].ingest.waiting) == 2
-        assert made.node.brokers[0].ingest._let_through_last == 1
+        made.look(99, limits.PRESSURE_HOLD_S)
+        assert len(made.node.event_loops[0].ingest.waiting) == 2
+        assert made.node.event_loops[0].ingest._let_through_last == 1
         assert len(await made.stored()) >= 3
         for peer in peers:
             peer.close()

@@ -147,8 +147,8 @@ def test_without_snapshots_a_cut_log_is_not_enough(cut: Path) -> None:
     for path in snapshots(cut):
         flip(path, DATA_START + 50)
     newer, older, log, *_ = verify(cut)[0]
-    assert "no other snapshot is whole" in newer.way_out
-    assert newer.way_out == older.way_out
+    assert "no other snapshot is whole" in newer.remedy
+    assert newer.remedy == older.remedy
     assert log.what.startswith("addresses 0 to ")
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_batch_of_a_sealed_segment_is_named(data: Path) -> None:
     [found] = verify(data)[0]
     assert (found.path, found.from_at, found.to_at) == (str(path), DATA_START, path.stat().st_size)
     assert (found.first_seq, found.last_seq) == (5, 8)
-    assert "restore" in found.way_out
+    assert "restore" in found.remedy
 
 
 def test_a_damaged_preface_of_a_sealed_segment_loses_no_record(data: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_damaged_index_is_named_and_costs_nothing(data: Path, damage: Callable
     damage(path)
     [found], totals = verify(data)
     assert (found.path, found.first_seq, found.last_seq) == (str(path), 5, 8)
-    assert found.way_out.startswith("nothing is lost")
+    assert found.remedy.startswith("nothing is lost")
     assert totals.record_count == 13
 
 
@@ -352,11 +352,11 @@ def test_a_damaged_snapshot_is_named(data: Path) -> None:
     flip(newer, DATA_START + 50)
     [found] = verify(data)[0]
     assert (found.path, found.from_at, found.to_at) == (str(newer), 0, newer.stat().st_size)
-    assert "the snapshot before it" in found.way_out
+    assert "the snapshot before it" in found.remedy
     flip(older, DATA_START + 50)
     both = verify(data)[0]
     assert [each.path for each in both] == [str(newer), str(older)]
-    assert all("the next opening reads all of it" in each.way_out for each in both)
+    assert all("the next opening reads all of it" in each.remedy for each in both)
     with open_log(data, SETTINGS) as log:
         assert log.describe("events").next_seq == 14
 
@@ -380,7 +380,7 @@ def test_damage_in_the_log_is_named(data: Path) -> None:
     [found] = verify(data)[0]
     assert found.path == str(first)
     assert found.from_at <= at < found.to_at
-    assert "restore" in found.way_out
+    assert "restore" in found.remedy
     assert found.first_seq is None
 
 
@@ -405,7 +405,7 @@ def test_the_last_file_of_the_log_without_preface_is_named(data: Path) -> None:
     flip(last, 10)
     found = verify(data)[0]
     assert [(each.path, each.from_at, each.to_at) for each in found] == [(str(last), 0, DATA_START)]
-    assert "cannot be opened" in found[0].way_out
+    assert "cannot be opened" in found[0].remedy
 
 
 def test_without_the_log_active_segments_are_judged_by_themselves(data: Path) -> None:

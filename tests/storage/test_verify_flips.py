@@ -143,7 +143,7 @@ def test_every_byte_of_a_file_that_is_whole_or_not_is_found(data: Path, pattern:
         [finding] = verify(data).findings
         assert finding.path == str(path), at
         assert finding.from_at <= at < finding.to_at
-        assert finding.way_out
+        assert finding.remedy
 
     flipped(path, meaningful(path.stat().st_size), check)
 
@@ -153,7 +153,7 @@ def test_every_byte_of_the_older_snapshot_is_found(data: Path) -> None:
 
     def check(at: int) -> None:
         [finding] = verify(data).findings
-        assert (finding.path, "uses the snapshot before" in finding.way_out) == (str(path), True), at
+        assert (finding.path, "uses the snapshot before" in finding.remedy) == (str(path), True), at
 
     flipped(path, range(DATA_START, path.stat().st_size, 7), check)
 
@@ -178,7 +178,7 @@ def test_every_byte_of_the_log_up_to_its_mark_is_found(data: Path) -> None:
         finding, *_ = verify(data).findings
         assert finding.path == str(path), at
         assert finding.from_at <= at < finding.to_at
-        assert "restore" in finding.way_out
+        assert "restore" in finding.remedy
 
     flipped(path, meaningful(log_end(data) - EPOCH_HEADER_SIZE), check)
 

@@ -19,6 +19,7 @@ from seawall.errors import (
     LimitError,
     RetryableError,
     SyncError,
+    WrongStateError,
 )
 from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Files
@@ -287,7 +288,7 @@ def test_a_closed_writer_does_nothing_more(disk: SimDisk) -> None:
     before = disk.calls
     writer.close()
     for call in (lambda: append(writer, 200), writer.sync, writer.prepare, lambda: writer.locate(0)):
-        with pytest.raises(InvalidInputError, match="closed"):
+        with pytest.raises(WrongStateError, match="closed"):
             call()
     assert disk.calls == before
 

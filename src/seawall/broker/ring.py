@@ -197,7 +197,7 @@ class BrokerRing:
     def publish_validated(
         self, buffer: Bytes, rows: Records, verdicts: AckHandler, owner: int, orders: Bytes, levels: Bytes
     ) -> Arrived:
-        """Publish the batches with verdict TAKEN (`kernels.admission.arriving`), as many as have space.
+        """Publish the batches with verdict ACCEPTED (`kernels.admission.arriving`), as many as have space.
 
         Refusals with NUMBER_USED get slots too; a batch that never fits is refused in `verdicts`. The caller keeps the
         rows that were not handled.

@@ -71,7 +71,7 @@ def inspect(path: Path | None, data: Path, as_json: bool) -> None:
     from seawall.io.process.clocks import OsClock
     from seawall.io.process.shared_memory import OsSharedMemory
 
-    opened = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data)))
+    opened = Fabric.open_read_only(OsSharedMemory(), str(path or _fabric_of(data)))
     try:
         state = report(opened, OsClock().monotonic_ns())
     finally:

@@ -174,7 +174,7 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
         first.port if port is None else port,
         tuple((address.host, address.port) for address in others),
         connections_max=own.connections,
-        brokers=own.brokers,
+        event_loops=own.brokers,
         past_end=own.v1_past_end,
         bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size, v1_idle_s=own.v1_idle or None),
         peer_memory=own.peer_memory,
@@ -197,7 +197,7 @@ async def _run(config: Config, paths: _Paths, settings: NodeSettings, access: Ac
     # The objects that exist now are permanent: exclude them from later garbage collections.
     gc.collect()
     gc.freeze()
-    loops = f"{len(node.brokers)} brokers on {loop_name}" if len(node.brokers) > 1 else loop_name
+    loops = f"{len(node.event_loops)} brokers on {loop_name}" if len(node.event_loops) > 1 else loop_name
     where, how = " and ".join(node.addresses), f"{loops}; LWP 1 and 2{_secured(settings)}"
     click.echo(f"Seawall serves {paths.data} on {where} ({how}). Press Ctrl-C to stop.")
     if paths.temporary is not None:

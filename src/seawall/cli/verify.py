@@ -79,7 +79,7 @@ def _as_text(finding: Finding) -> str:
     seqs = ""
     if finding.first_seq is not None and (finding.last_seq is None or finding.last_seq >= finding.first_seq):
         seqs = f" (seqs {finding.first_seq} to {'an unknown one' if finding.last_seq is None else finding.last_seq})"
-    return f"{location}{seqs}: {finding.what.removeprefix(f'{finding.path}: ')}; {finding.way_out}"
+    return f"{location}{seqs}: {finding.what.removeprefix(f'{finding.path}: ')}; {finding.remedy}"
 
 
 def _as_json(finding: Finding) -> dict[str, JsonValue]:
@@ -90,5 +90,5 @@ def _as_json(finding: Finding) -> dict[str, JsonValue]:
         "first_seq": finding.first_seq,
         "last_seq": finding.last_seq,
         "what": finding.what,
-        "way_out": finding.way_out,
+        "remedy": finding.remedy,
     }

@@ -116,7 +116,7 @@ class Fabric:
         return cls._open(memory, path, sizes, identity, shared=True)
 
     @classmethod
-    def look(cls, memory: SharedMemory, path: str) -> Fabric:
+    def open_read_only(cls, memory: SharedMemory, path: str) -> Fabric:
         """The fabric at a path, read-only and without a lock."""
         header = FabricHeader.parse(_header_bytes(memory, path), path)
         mapping = _map_whole(memory, path, header, read_only=True)

@@ -223,7 +223,7 @@ class ClientWindow:
         slot = kernels.own_memory(self._sides, self._slots, row)
         if slot != ABSENT:
             # The memory stays and is reused when the clock hand reaches it.
-            kernels.set_keeper(self._slots, slot, 0)
+            kernels.set_owner_word(self._slots, slot, 0)
         remove_row(self._table, self._clients, row)
         self._count -= 1
         self._clients[row] = 0

@@ -62,7 +62,7 @@ class NodeSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Number of event loops.
-    brokers: int = 1
+    event_loops: int = 1
     #: Bytes for all peers, 0 for a part of the memory limit; and for each connection.
     peer_memory: int = 0
     connection_memory: int = limits.CONNECTION_MEMORY_SIZE

@@ -63,7 +63,7 @@ class Node:
         self.addresses = addresses
         self.address = addresses[0]
         #: The event loops; the first one is that of the log.
-        self.brokers = event_loops
+        self.event_loops = event_loops
         #: Batches without an answer when the node was drained.
         self.unanswered = 0
         #: Resolves with the first write or sync error: the node is then read-only until it is restarted.
@@ -73,37 +73,37 @@ class Node:
     @property
     def connection_count(self) -> int:
         """The number of open connections."""
-        return sum(len(event_loop.listener.connections) for event_loop in self.brokers)
+        return sum(len(event_loop.listener.connections) for event_loop in self.event_loops)
 
     @property
     def counts(self) -> dict[str, int]:
         """Refused and closed connections by cause, and actions taken under memory pressure."""
-        return _counts(self.brokers)
+        return _counts(self.event_loops)
 
     async def drain(self, timeout_s: float) -> bool:
         """Shut down in order; True if everything was answered and closed in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         # The first loop has the ports: a stopped loop gets no more connections.
-        self.brokers[0].listener.stop()
+        self.event_loops[0].listener.stop()
         is_drained = all(
-            await asyncio.gather(*(event_loop.submit(event_loop.drain(timeout_s)) for event_loop in self.brokers))
+            await asyncio.gather(*(event_loop.submit(event_loop.drain(timeout_s)) for event_loop in self.event_loops))
         )
         if not is_drained:
             self.log.abandon()
-        self.unanswered = sum(event_loop.unanswered for event_loop in self.brokers)
+        self.unanswered = sum(event_loop.unanswered for event_loop in self.event_loops)
         await _stop_publish_thread(self._publish_thread)
         closing = asyncio.ensure_future(self.log.close())
         await asyncio.wait((closing,), timeout=max(deadline - loop.time(), limits.CUT_OFF_S))
         if not closing.done():
             return False
         closing.result()
-        await _stop_others(self.brokers)
+        await _stop_others(self.event_loops)
         return is_drained
 
     def _fail(self, error: BaseException) -> None:
         """Report a write error to all publishers and to the owner of the node; readers continue."""
-        for event_loop in self.brokers:
+        for event_loop in self.event_loops:
             event_loop.loop.call_soon_threadsafe(event_loop.ingest.fail, error)
         if not self.failure.done():
             self.failure.set_result(error)
@@ -121,7 +121,7 @@ async def start_node(
 ) -> Node:
     """Open a data directory, or create it, and serve it. `warn` receives messages for the operator."""
     own = _within_descriptors(settings or NodeSettings(), warn)
-    log = ServedLog(data, store, config, loops=own.brokers)
+    log = ServedLog(data, store, config, loops=own.event_loops)
     await log.open()
     event_loops: list[EventLoop] = []
     publish_thread = PublishThread(log) if PublishThread.is_supported() else None
@@ -136,7 +136,7 @@ async def start_node(
         )
         shared = NodeShared(own, access or Access(), memory, peers, warn, *queries, publish_thread)
         event_loops.append(EventLoop(log, 0, shared))
-        for number in range(1, own.brokers):
+        for number in range(1, own.event_loops):
             event_loops += [await start_event_loop(log, number, shared)]
         listener = event_loops[0].listener
         listener.distribute_to([event_loop.listener for event_loop in event_loops])

@@ -81,7 +81,7 @@ class Levels:
         """The level after a measurement."""
         reached = self._level_at(taken)
         # A level is left at a lower use than it is entered.
-        margin = self._limit * limits.MEMORY_CALM_BELOW_PERCENT // 100
+        margin = self._limit * limits.MEMORY_MARGIN_PERCENT // 100
         self.level = max(reached, min(self.level, self._level_at(taken + margin)))
         return self.level
 
@@ -147,7 +147,7 @@ class Pressure:
             self._slow_down(stalled, now, _FULL, 2 * _RETRY_S)
             return
         self._slow_down(list(self._ingest.waiting), now, _SHORT, _RETRY_S)
-        if now - self._held_since >= limits.PRESSURE_PASS_S and self._ingest.let_one_through():
+        if now - self._held_since >= limits.PRESSURE_HOLD_S and self._ingest.let_one_through():
             self.counts["publishers_let_through"] += 1
 
     def _changed(self, before: Level, level: Level, taken: int, now: float) -> None:

@@ -21,7 +21,7 @@ class Finding:
     from_at: int
     to_at: int
     what: str
-    way_out: str
+    remedy: str
     first_seq: Seq | None = None
     last_seq: Seq | None = None
 

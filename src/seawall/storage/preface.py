@@ -147,9 +147,9 @@ def _is_format_1(data: Buffer) -> bool:
 
 def _unsupported(path: str, written_format: int) -> UnsupportedError:
     if written_format < FORMAT:
-        way_out = "this format was never released and is not converted; read it with the version that wrote it"
+        remedy = "this format was never released and is not converted; read it with the version that wrote it"
     else:
-        way_out = "open it with the version that wrote it, or a later one"
+        remedy = "open it with the version that wrote it, or a later one"
     return UnsupportedError(
-        f"{path}: written in format {written_format}, this version reads format {FORMAT} alone; {way_out}"
+        f"{path}: written in format {written_format}, this version reads format {FORMAT} alone; {remedy}"
     )

@@ -371,8 +371,8 @@ def _overlaps(home: TopicDirectory, sealed: tuple[SealedName, ...]) -> Iterator[
         if after.first_seq <= before.last_seq:
             last_seq = min(before.last_seq, after.last_seq)
             what = f"claims seqs of {before}"
-            way_out = "keep the one that is right, and move the other out of the directory"
-            yield Finding(home.path(str(after)), 0, 0, what, way_out, after.first_seq, last_seq)
+            remedy = "keep the one that is right, and move the other out of the directory"
+            yield Finding(home.path(str(after)), 0, 0, what, remedy, after.first_seq, last_seq)
 
 
 def _missing(
@@ -389,8 +389,8 @@ def _missing(
             uncovered_last = Seq(min(covered_first - 1, last))
             if reached <= uncovered_last:
                 what = "no segment holds these records"
-                way_out = "restore the segment from a copy"
-                yield Finding(home.directory, 0, 0, what, way_out, reached, uncovered_last)
+                remedy = "restore the segment from a copy"
+                yield Finding(home.directory, 0, 0, what, remedy, reached, uncovered_last)
             reached = max(reached, Seq(covered_last + 1))
 
 

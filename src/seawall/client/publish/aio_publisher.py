@@ -24,7 +24,7 @@ from seawall.client.publish.delivery import Delivery, decided_delivery
 from seawall.client.publish.publisher import active_client_id, hold_records, outgoing_of
 from seawall.core.latency import LatencySummary
 from seawall.core.types import ClientId, TopicId
-from seawall.errors import FullError, InvalidInputError
+from seawall.errors import FullError, WrongStateError
 from seawall.io.process.own_process import OwnProcess
 
 
@@ -140,7 +140,7 @@ class AsyncRemotePublisher:
 
     def _encoded(self, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
         if self._is_closed:
-            raise InvalidInputError("this publisher is closed")
+            raise WrongStateError("this publisher is closed")
         return hold_records(self._options, records, client_seq)
 
     def _offer(self, blocks: Sequence[Records], client_seq: int | None) -> Delivery:

@@ -29,7 +29,7 @@ from seawall.client.publish.outgoing import Outgoing
 from seawall.client.publish.sender import Sender
 from seawall.core.latency import LatencySummary
 from seawall.core.types import ClientId, TopicId
-from seawall.errors import InvalidInputError
+from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.process.own_process import OwnProcess
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.format.codes import AckLevel
@@ -173,7 +173,7 @@ class RemotePublisher:
 
     def _send(self, records: Publishable, client_seq: int | None, *, may_wait: bool) -> Delivery:
         if self._is_closed:
-            raise InvalidInputError("this publisher is closed")
+            raise WrongStateError("this publisher is closed")
         blocks, size = hold_records(self._options, records, client_seq)
         self._sender.wait_for_space(size, self._options.max_in_flight, may_wait=may_wait)
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)

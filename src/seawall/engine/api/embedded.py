@@ -36,12 +36,12 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.maintenance.flush_thread import FlushThread
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.read.arrow_reading import read_table
 from seawall.engine.read.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.read.reading import ReadPlan
 from seawall.engine.store.store import Store
-from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
+from seawall.errors import InvalidInputError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import disown_on_fork
 from seawall.io.process.shared_lock import MemoryLock
@@ -186,7 +186,7 @@ class EmbeddedLog(EmbeddedSessions):
         if client_id is None:
             return Publisher(self, topic, options)
         with self.changing() as store:
-            epoch, next_seq = store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(1)))
+            epoch, next_seq = store.session_keeper.open(SessionSpec(ClientId(client_id), ClientSeq(1)))
             publisher = Publisher(self, topic, options, Session(ClientId(client_id), epoch, next_seq))
             # Still under the lock: session expiry must not run before the publisher is registered.
             self._keep_live(publisher)
@@ -441,7 +441,7 @@ class EmbeddedLog(EmbeddedSessions):
         self.flush_thread.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
-                self._refusal = InvalidInputError, "this log is closed"
+                self._refusal = WrongStateError, "this log is closed"
                 store.close()
         # Readers that wait for records wake up and raise.
         self._notify_readers()

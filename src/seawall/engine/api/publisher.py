@@ -34,7 +34,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import Identity, PendingBatch
 from seawall.engine.read.read_results import Publishable
-from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
+from seawall.errors import DiskFullError, FullError, LimitError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.exits import finish_at_exit
 from seawall.io.process.own_process import disown_on_fork, inherited_error
@@ -157,7 +157,7 @@ class Publisher:
         started_ns = _CLOCK.monotonic_ns()
         with self._change:
             if self._is_closed:
-                raise InvalidInputError("this publisher is closed")
+                raise WrongStateError("this publisher is closed")
             if not self.has_space(size):
                 self._await_space(size, may_wait)
             self._in_flight += size

@@ -33,7 +33,7 @@ from seawall.engine.commit.commit_cycle import CommitCycle
 from seawall.engine.commit.reservations import Reservation
 from seawall.engine.commit.reserver import CONTROL_SIZE_MAX
 from seawall.engine.maintenance.maintenance import Maintenance
-from seawall.engine.ordering.orderer import Opened, WantedSession
+from seawall.engine.ordering.orderer import Opened, SessionSpec
 from seawall.engine.store.control_log import HEADROOM
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import StoredBatch
@@ -161,7 +161,7 @@ class LocalOrderer:
         """Make a change immediately."""
         return apply_change()
 
-    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+    def open_session(self, wanted: SessionSpec, log_session: Callable[[], Opened]) -> Opened:
         """Open a session immediately. No batch is ever held here, so there are no gaps to wait for or to abandon."""
         if wanted.abandons:
             raise UnsupportedError("only a sequencer can abandon batches; open the log with brokers")

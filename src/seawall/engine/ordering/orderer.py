@@ -29,7 +29,7 @@ Opened: TypeAlias = tuple[SessionEpoch, ClientSeq]
 
 
 @dataclass(frozen=True, slots=True)
-class WantedSession:
+class SessionSpec:
     """A request to open the next session of a publisher."""
 
     client_id: ClientId
@@ -65,7 +65,7 @@ class Orderer(Protocol):
         `topic_id` is the topic that it concerns, if it concerns one.
         """
 
-    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+    def open_session(self, wanted: SessionSpec, log_session: Callable[[], Opened]) -> Opened:
         """Open a session at a position, by `log_session`; later batches of an older session are refused."""
 
     def retire(

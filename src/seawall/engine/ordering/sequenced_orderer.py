@@ -45,7 +45,7 @@ from seawall.engine.ordering.arrivals import Arrivals
 from seawall.engine.ordering.client_gates import ClientGates
 from seawall.engine.ordering.client_rows import StoredClientRows
 from seawall.engine.ordering.ordered_batches import ordered_batches
-from seawall.engine.ordering.orderer import Opened, WantedSession
+from seawall.engine.ordering.orderer import Opened, SessionSpec
 from seawall.engine.ordering.pod_answers import accepted_on_arrival, remembered
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.parts import StoreParts
@@ -371,7 +371,7 @@ class SequencedOrderer:
             raise errors[0]
         return results[0]
 
-    def open_session(self, wanted: WantedSession, log_session: Callable[[], Opened]) -> Opened:
+    def open_session(self, wanted: SessionSpec, log_session: Callable[[], Opened]) -> Opened:
         """Order the opening of a session; later batches of an older session are refused.
 
         If it abandons, SKIPs after that position abandon everything undecided below its start.

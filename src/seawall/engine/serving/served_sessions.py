@@ -21,7 +21,7 @@ from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.api.aio_embedded import AsyncLog
-from seawall.engine.ordering.orderer import Opened, WantedSession
+from seawall.engine.ordering.orderer import Opened, SessionSpec
 from seawall.engine.ordering.pod_answers import KnownOutcome, remembered
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.store import Store
@@ -65,7 +65,7 @@ class ServedSessions(AsyncLog):
     async def change(self, make: Callable[[Store], R]) -> R:
         """Change the store, after everything queued before is committed."""
 
-    async def open_session(self, wanted: WantedSession) -> Opened:
+    async def open_session(self, wanted: SessionSpec) -> Opened:
         """Open a session of a publisher, which ends its older sessions. Durable when this returns."""
         client_id = wanted.client_id
         self._opening.append(client_id)

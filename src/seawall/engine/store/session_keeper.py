@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.ordering.orderer import Opened, Orderer, WantedSession
+from seawall.engine.ordering.orderer import Opened, Orderer, SessionSpec
 from seawall.engine.store.parts import StoreParts
 from seawall.errors import FullError, NotFoundError, WrongStateError
 from seawall.limits import SESSIONS_RETIRED_MAX
@@ -37,7 +37,7 @@ class SessionKeeper:
         self._clock = parts.machine.clock
         self._orderer = orderer
 
-    def open(self, wanted: WantedSession) -> Opened:
+    def open(self, wanted: SessionSpec) -> Opened:
         """Open a session of a publisher and end the earlier ones: returns its epoch and the first undecided client seq.
 
         Durable when this returns.
@@ -46,7 +46,7 @@ class SessionKeeper:
         self._make_space(wanted.client_id)
         return self._orderer.open_session(wanted, partial(self._log_session, wanted))
 
-    def _log_session(self, wanted: WantedSession) -> Opened:
+    def _log_session(self, wanted: SessionSpec) -> Opened:
         epoch, next_seq, row = self._sessions.open(wanted.client_id, wanted.start_seq, is_drawn=wanted.is_drawn)
         self._controls.commit(row)
         with self._guard.changing():
@@ -110,7 +110,7 @@ class SessionKeeper:
         """
         if client_id not in self._sessions.window:
             raise NotFoundError(f"client {client_id} has no session here; `seawall session list` names those that have")
-        epoch, _ = self.open(WantedSession(client_id, ClientSeq(1)))
+        epoch, _ = self.open(SessionSpec(client_id, ClientSeq(1)))
         if not self._retire([client_id]):
             raise WrongStateError(f"client {client_id} has batches in flight: its session was ended; retire it again")
         return epoch

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError, WrongStateError
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.process.topology import pin_thread
 from seawall.kernels.runtime import disk_ring
@@ -280,7 +280,7 @@ class DiskRing:
         if self._pid == os.getpid():
             return
         if self._pid < 0:
-            raise InvalidInputError("this disk ring is closed")
+            raise WrongStateError("this disk ring is closed")
         raise UnsupportedError("a disk ring cannot be used in a forked child: open a new one there")
 
 

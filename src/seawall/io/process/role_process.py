@@ -30,6 +30,8 @@ __all__ = ["RoleProcess"]
 _PR_SET_PDEATHSIG: Final = 1
 #: Interval between checks for the end of a child, where the system has no pidfd.
 _CHECK_SECONDS: Final = 0.005
+#: How long a killed role may take to disappear: its memory is freed first, and the machine may be busy.
+_KILLED_SECONDS: Final = 30.0
 
 
 class RoleProcess:
@@ -77,7 +79,7 @@ class RoleProcess:
         self.terminate()
         if not self.wait(seconds):
             self.kill()
-            self.wait(seconds)
+            self.wait(_KILLED_SECONDS)
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -8,13 +8,13 @@ The frames are complete and their checksums verified (`frames.split_frames`). `o
 the ack level of each topic, by topic id; NO_TOPIC in `orders`, or an id beyond its end, means that there is no such
 topic.
 
-A verdict is TAKEN; the wire code of a refusal; LOOK for a compressed batch, whose records the caller must inspect; or
-BROKEN for a header that no client may send, which closes the connection. NUMBER_USED is added to a code if the batch
-belongs to the session. Such a refusal gets a slot too, without bytes: the sequencer then decides the batch's client
-seq, so later batches do not wait for it.
+A verdict is ACCEPTED; the wire code of a refusal; INSPECT for a compressed batch, whose records the caller must check;
+or MALFORMED for a header that no client may send, which closes the connection. NUMBER_USED is added to a code if the
+batch belongs to the session. Such a refusal gets a slot too, without bytes: the sequencer then decides the batch's
+client seq, so later batches do not wait for it.
 
 INV-ARRIVAL-JUDGED: a batch of a connection is published only after it was verified: whole, of its session, and of a
-type that a client may send. Its verdict was TAKEN: its record count is correct, and the server's fields are 0.
+type that a client may send. Its verdict was ACCEPTED: its record count is correct, and the server's fields are 0.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from seawall.kernels.runtime.rings import Words
 Rows: TypeAlias = npt.NDArray[np.void]
 
 #: AckHandler that are not wire codes.
-TAKEN = 0
-LOOK = -1
-BROKEN = -2
+ACCEPTED = 0
+INSPECT = -1
+MALFORMED = -2
 #: Added to the code of a refusal that uses up the client seq of its batch.
 NUMBER_USED = 1 << 16
 CODE_MASK = NUMBER_USED - 1
@@ -125,13 +125,13 @@ def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes
     if flags == _FLAG_OPAQUE and count != 1:
         return REASON_INVALID
     if codec != 0:
-        return LOOK if codec < 8 and (codecs >> codec) & 1 else REASON_INVALID
+        return INSPECT if codec < 8 and (codecs >> codec) & 1 else REASON_INVALID
     if raw_length != length:
         return REASON_INVALID
     if flags == _FLAG_OPAQUE:
-        return TAKEN
+        return ACCEPTED
     found = scan_block(buffer, at + HEADER_SIZE, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
-    return TAKEN if found == count else REASON_INVALID
+    return ACCEPTED if found == count else REASON_INVALID
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
@@ -140,13 +140,13 @@ def validate_batch(
 ) -> int:
     """The verdict on one complete batch; `codecs` has a bit for each negotiated codec, `offsets` is empty."""
     if load_u16(buffer, at + COMMAND_AT) != 0 or load_i64(buffer, at + CLIENT_SEQ_AT) <= 0:
-        return BROKEN
+        return MALFORMED
     if load_i64(buffer, at + CLIENT_ID_AT) != client_id:
         return REASON_INVALID
     if load_u32(buffer, at + SESSION_EPOCH_AT) != session_epoch:
         return REASON_FENCED
     verdict = _judge_content(buffer, at, size, codecs, orders, offsets)
-    return verdict | NUMBER_USED if verdict > TAKEN else verdict
+    return verdict | NUMBER_USED if verdict > ACCEPTED else verdict
 
 
 @kernel(int64(bytes_in, _rows, int64, int64, int64, bytes_in, int64_out, int64_out))
@@ -160,14 +160,14 @@ def validate_batches(
     offsets: Words,
     verdicts: Words,
 ) -> int:
-    """Write a verdict for each row, all of them BATCH frames; returns how many are not TAKEN."""
+    """Write a verdict for each row, all of them BATCH frames; returns how many are not ACCEPTED."""
     others = 0
     for index in range(rows.size):
         at = as_int64(rows[index]["at"])
         size = as_int64(rows[index]["size"])
         verdict = validate_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
         verdicts[index] = verdict
-        if verdict != TAKEN:
+        if verdict != ACCEPTED:
             others += 1
     return others
 
@@ -221,7 +221,7 @@ def publish_validated(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """Claim, fill and publish the batches with verdict TAKEN, and the refusals with NUMBER_USED.
+    """Claim, fill and publish the batches with verdict ACCEPTED, and the refusals with NUMBER_USED.
 
     A batch that was received at its claimed offset (`free_space_for`) is not copied. A batch anywhere in the free
     part of the BLog must be the only one of the call: copying another one could overwrite it.
@@ -236,15 +236,15 @@ def publish_validated(
     while index < rows.size:
         at = as_int64(rows[index]["at"])
         size = as_int64(rows[index]["size"])
-        if verdicts[index] == TAKEN and size > blog.size:
+        if verdicts[index] == ACCEPTED and size > blog.size:
             verdicts[index] = REASON_TOO_LARGE | NUMBER_USED
-        if verdicts[index] == TAKEN or verdicts[index] >= NUMBER_USED:
-            is_taken = verdicts[index] == TAKEN
-            slot = claim_slot(state, tails, completion, pending, blog.size, size if is_taken else 0)
+        if verdicts[index] == ACCEPTED or verdicts[index] >= NUMBER_USED:
+            is_accepted = verdicts[index] == ACCEPTED
+            slot = claim_slot(state, tails, completion, pending, blog.size, size if is_accepted else 0)
             if slot == NO_SPACE:
                 code = RUN_FULL
                 break
-            if is_taken:
+            if is_accepted:
                 topic_id = load_u32(source, at + TOPIC_AT)
                 order = as_int64(orders[topic_id])
                 level = as_int64(levels[topic_id])

@@ -10,9 +10,9 @@ page of held batches + 1, time limit of a gap (`holding`), and the bitmap of dec
 
 The *memory* of a client caches its results: one row of `slots` (four zeros, bitmap of seqs with a known result) and 256
 results. There are fewer memories than clients; the CLOCK algorithm evicts: the hand takes the next memory, but skips
-once a memory whose client was decided since the hand last passed. After the memories, `slots` holds one *keeper* word
+once a memory whose client was decided since the hand last passed. After the memories, `slots` holds one *owner* word
 for each: the owner's row + 1, the second-chance bit, and the rotation. Most lookups of a memory find that another one
-owns it by now; keepers are so small that all of them stay in the cache. The last row of `slots` holds the number of
+owns it by now; these words are so small that all of them stay in the cache. The last row of `slots` holds the number of
 memories, the hand, and the count of decisions.
 
 The result of a seq is at (seq + rotation) mod 256. When a memory changes its owner, the rotation is set so that the
@@ -72,9 +72,9 @@ SLOT_COUNT = 0
 SLOT_HAND = 1
 SLOT_DECISIONS = 3
 
-#: A keeper: the owner's row + 1 in the low half, the second-chance bit, and the rotation from this bit on.
+#: An owner word: the owner's row + 1 in the low half, the second-chance bit, and the rotation from this bit on.
 OWNER_REFERENCED = 1 << 32
-KEEPER_ROTATION = 40
+OWNER_ROTATION = 40
 
 #: The identity of one batch, as input of a check.
 WINDOW_BATCH = np.dtype(
@@ -158,29 +158,29 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
 
 
 def slot_rows(memories: int) -> int:
-    """Rows of `slots` for a number of memories: theirs, their keepers and the last row."""
+    """Rows of `slots` for a number of memories: theirs, the owner words and the last row."""
     return memories + -(-memories // ROW_WORDS) + 1
 
 
 @kernel(int64(_words, int64), inline=True, counted=False)
-def keeper_of(slots: Words, slot: int) -> int:
-    """The keeper of a slot."""
+def owner_word(slots: Words, slot: int) -> int:
+    """The owner word of a slot."""
     first = as_int64(slots[slots.shape[0] - 1, SLOT_COUNT])
     return as_int64(slots[first + (slot >> 3), slot & 7])
 
 
 @kernel(void(_words, int64, int64), inline=True, counted=False)
-def set_keeper(slots: Words, slot: int, keeper: int) -> None:
-    """Set the keeper of a slot."""
+def set_owner_word(slots: Words, slot: int, owner: int) -> None:
+    """Set the owner word of a slot."""
     first = as_int64(slots[slots.shape[0] - 1, SLOT_COUNT])
-    slots[first + (slot >> 3), slot & 7] = keeper
+    slots[first + (slot >> 3), slot & 7] = owner
 
 
 @kernel(int64(_words, _words, int64), inline=True, counted=False)
 def own_memory(sides: Words, slots: Words, row: int) -> int:
     """The memory slot of a client, or ABSENT if it has none or another client owns it now."""
     slot = as_int64(sides[row, SIDE_MEMORY]) - 1
-    return slot if slot >= 0 and keeper_of(slots, slot) & _LOW == row + 1 else ABSENT
+    return slot if slot >= 0 and owner_word(slots, slot) & _LOW == row + 1 else ABSENT
 
 
 @kernel(int64(int64), inline=True, counted=False)
@@ -192,7 +192,7 @@ def first_result(slot: int) -> int:
 @kernel(int64(_words, int64, int64), inline=True, counted=False)
 def index_of_result(slots: Words, slot: int, seq: int) -> int:
     """The index in `results` of a seq, for a memory slot."""
-    return slot * WINDOW + ((seq + (keeper_of(slots, slot) >> KEEPER_ROTATION)) & (WINDOW - 1))
+    return slot * WINDOW + ((seq + (owner_word(slots, slot) >> OWNER_ROTATION)) & (WINDOW - 1))
 
 
 @kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
@@ -262,17 +262,17 @@ def _claim_memory(sides: Words, slots: Words, row: int, seq: int) -> int:
     """The memory slot of a client, now marked as recently used; without one, evict another client's for this seq."""
     slot = own_memory(sides, slots, row)
     if slot != ABSENT:
-        set_keeper(slots, slot, keeper_of(slots, slot) | OWNER_REFERENCED)
+        set_owner_word(slots, slot, owner_word(slots, slot) | OWNER_REFERENCED)
         return slot
     last = slots.shape[0] - 1
     slot = as_int64(slots[last, SLOT_HAND])
-    keeper = keeper_of(slots, slot)
-    while keeper & OWNER_REFERENCED != 0:
-        set_keeper(slots, slot, keeper & ~OWNER_REFERENCED)
+    owner = owner_word(slots, slot)
+    while owner & OWNER_REFERENCED != 0:
+        set_owner_word(slots, slot, owner & ~OWNER_REFERENCED)
         slot = next_memory(slots, slot)
-        keeper = keeper_of(slots, slot)
+        owner = owner_word(slots, slot)
     slots[last, SLOT_HAND] = next_memory(slots, slot)
-    set_keeper(slots, slot, (row + 1) | ((first_result(slot) - seq) & (WINDOW - 1)) << KEEPER_ROTATION)
+    set_owner_word(slots, slot, (row + 1) | ((first_result(slot) - seq) & (WINDOW - 1)) << OWNER_ROTATION)
     sides[row, SIDE_MEMORY] = slot + 1
     for word in range(BITS, ROW_WORDS):
         slots[slot, word] = 0

@@ -28,7 +28,7 @@ import platform
 
 import numpy as np
 
-from seawall.kernels.admission.arriving import NO_TOPIC, TAKEN, validate_batch
+from seawall.kernels.admission.arriving import ACCEPTED, NO_TOPIC, validate_batch
 from seawall.kernels.codec.batch_header import (
     CLIENT_SEQ_AT,
     CRC_AT,
@@ -144,7 +144,7 @@ def _order_if_handled(connection: np.void, buffer: Bytes, at: int, size: int, or
     # Empty: the offsets of the records are not needed. Compressed batches are not handled here.
     no_offsets = state[:0]
     epoch = connection["session_epoch"] & 0xFFFF_FFFF
-    if validate_batch(buffer, at, size, connection["client_id"], epoch, 0, orders, no_offsets) != TAKEN:
+    if validate_batch(buffer, at, size, connection["client_id"], epoch, 0, orders, no_offsets) != ACCEPTED:
         return -1
     order = as_int64(orders[load_u32(buffer, at + TOPIC_AT)])
     return order if order != _NO_ORDER else -1

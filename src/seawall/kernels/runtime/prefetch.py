@@ -27,9 +27,9 @@ from seawall.kernels.admission.client_window import (
     Rows,
     first_result,
     index_of_result,
-    keeper_of,
     next_memory,
     own_memory,
+    owner_word,
 )
 from seawall.kernels.ordering.collecting import PBR_CLIENT, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.ordering.holding import PREFETCH_ROWS, PREFETCH_SLOTS, ClientWords
@@ -52,7 +52,7 @@ _results = record_array(WINDOW_RESULT)
 def _next_unspared(memories: ClientWords, memory: int) -> int:
     """The first memory, from the given one on, that the hand would not spare; the given one after a full round."""
     for _ in range(as_int64(memories[memories.shape[0] - 1, SLOT_COUNT])):
-        if keeper_of(memories, memory) & OWNER_REFERENCED == 0:
+        if owner_word(memories, memory) & OWNER_REFERENCED == 0:
             break
         memory = next_memory(memories, memory)
     return memory

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import ReadOnlyError
 from seawall.io.process.own_process import random_bytes
@@ -73,7 +73,7 @@ class SessionCommands:
             return Granted(SessionStatus.NONE, client_id)
         abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
         gap_ns = hello.gap_timeout_ms * 1_000_000
-        opened = await self._log.open_session(WantedSession(client_id, hello.start_seq, is_drawn, gap_ns, abandons))
+        opened = await self._log.open_session(SessionSpec(client_id, hello.start_seq, is_drawn, gap_ns, abandons))
         return Granted(SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, *opened)
 
     async def execute(self, request: SessionRequest) -> SessionsReply:

@@ -47,11 +47,11 @@ class CompressedBatches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def resolve(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
-        """Replace the LOOK verdicts as far as known; returns the number of leading rows with a final verdict.
+        """Replace the INSPECT verdicts as far as known; returns the number of leading rows with a final verdict.
 
         If that is not all rows, a thread checks the others, and the connection resumes after that.
         """
-        unchecked = np.flatnonzero(verdicts == arriving.LOOK)
+        unchecked = np.flatnonzero(verdicts == arriving.INSPECT)
         known = producer.checked[: unchecked.size]
         verdicts[unchecked[: len(known)]] = known
         left = unchecked[len(known) :].tolist()
@@ -113,4 +113,4 @@ def _verdict(batch: bytes) -> int:
         is_sound = count == header.record_count
     except CorruptionError:
         is_sound = False
-    return arriving.TAKEN if is_sound else int(ErrorCode.INVALID_PAYLOAD) | arriving.NUMBER_USED
+    return arriving.ACCEPTED if is_sound else int(ErrorCode.INVALID_PAYLOAD) | arriving.NUMBER_USED

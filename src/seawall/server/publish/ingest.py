@@ -247,10 +247,10 @@ class Ingest:
         broken = None
         unchecked = _NO_OFFSETS
         if other_count:
-            unchecked = np.flatnonzero(verdicts == arriving.LOOK)
+            unchecked = np.flatnonzero(verdicts == arriving.INSPECT)
             resolved = self._compressed.resolve(producer, buffer, rows, verdicts)
             rows, verdicts = rows[:resolved], verdicts[:resolved]
-            found = np.flatnonzero(verdicts == arriving.BROKEN)
+            found = np.flatnonzero(verdicts == arriving.MALFORMED)
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
@@ -285,7 +285,7 @@ class Ingest:
             self._waiting[producer] = None
             return 0
         verdicts = self._verdicts[: rows.size]
-        verdicts[:] = arriving.TAKEN
+        verdicts[:] = arriving.ACCEPTED
         handled = self._publish(producer, buffer, rows, verdicts)
         if handled < rows.size:
             self._waiting[producer] = None
@@ -298,7 +298,7 @@ class Ingest:
             self._report_failure(producer, log.failure)
         if log.is_refusing:
             # A read-only log cannot order refusals either: they use up no client seq.
-            verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
+            verdicts[verdicts == arriving.ACCEPTED] = ErrorCode.READ_ONLY
             verdicts &= arriving.CODE_MASK
         arrived = log.ring.publish_validated(buffer, rows, verdicts, producer.owner, rules.orders, rules.levels)
         if arrived.rows:
@@ -311,16 +311,16 @@ class Ingest:
 
     def _record(self, producer: ProducerSession, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Record the batches that need an answer, and answer refused ones."""
-        if rows.size == 1 and verdicts[0] == arriving.TAKEN:
+        if rows.size == 1 and verdicts[0] == arriving.ACCEPTED:
             self._record_one(producer, buffer, rows)
             return
         producer.highest = max(producer.highest, int(rows["id"].max()))
         levels = buffer[rows["at"] + LEVEL_AT].astype(np.int64)
-        is_taken = verdicts == arriving.TAKEN
-        topics = np.where(is_taken, rows["topic_id"], 0)
+        is_accepted = verdicts == arriving.ACCEPTED
+        topics = np.where(is_accepted, rows["topic_id"], 0)
         levels = np.where(levels == AS_TOPIC, self._log.rules.levels[topics], levels)
-        refused = ~is_taken & (verdicts < arriving.NUMBER_USED)
-        is_answered = ~refused & ((levels > int(AckLevel.FAILURES)) | ~is_taken)
+        refused = ~is_accepted & (verdicts < arriving.NUMBER_USED)
+        is_answered = ~refused & ((levels > int(AckLevel.FAILURES)) | ~is_accepted)
         producer.sent(rows["id"][is_answered], rows["size"][is_answered])
         if refused.any():
             answers = np.zeros(int(refused.sum()), ACK_ROW)

@@ -2,7 +2,7 @@
 
 These are requests with an id and without a session. Like batches, they are validated completely before anything
 happens, need the right to write, and have a window. Beyond the window the server stops reading from the connection
-until one of them is answered. While memory pressure holds writes, a request waits here, at most `PRESSURE_PASS_S`, and
+until one of them is answered. While memory pressure holds writes, a request waits here, at most `PRESSURE_HOLD_S`, and
 the next one is not read.
 
 The log decides how a key is stored and for how long; it gets the bytes of the key unchanged.
@@ -88,7 +88,7 @@ class KeyedPublishing:
 
     async def _publish(self, topic: TopicState, request: PublishKeyed, request_id: int) -> None:
         try:
-            await self._ingest.until_released(limits.PRESSURE_PASS_S)
+            await self._ingest.until_released(limits.PRESSURE_HOLD_S)
             reply = await self._store(topic, request)
             self._connection.write(encode_control(reply, request_id=request_id))
         finally:

@@ -42,7 +42,7 @@ import numpy as np
 
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
-from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
+from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError, WrongStateError
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.kernels.log.epochs import LOG_NUMBERS
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
@@ -423,7 +423,7 @@ class WalWriter:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise InvalidInputError(f"{self._directory}: this WAL writer is closed")
+            raise WrongStateError(f"{self._directory}: this WAL writer is closed")
 
     def _require_usable(self) -> None:
         """Refuse to write after a failed write or sync."""

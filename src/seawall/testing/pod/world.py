@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
-from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.orderer import SessionSpec
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.sessions import Sessions
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -262,7 +262,7 @@ class SimPod:
         opened_by_store: list[tuple[SessionEpoch, ClientSeq]] = []
 
         def execute(store: Store) -> None:
-            opened_by_store.append(store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(start_seq))))
+            opened_by_store.append(store.session_keeper.open(SessionSpec(ClientId(client), ClientSeq(start_seq))))
 
         def done(has_succeeded: bool) -> None:
             if not has_succeeded:

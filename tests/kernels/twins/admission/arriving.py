@@ -26,7 +26,7 @@ def validate_batch(
     _, _, _, command, _, client_seq, _, count, _, _, topic_id, reserved, client, *rest = fields
     position, base_seq, base_offset, raw_length, term, epoch, order, level, codec, flags = rest
     if command or client_seq < 1:
-        return arriving.BROKEN
+        return arriving.MALFORMED
     if client != client_id:
         return arriving.REASON_INVALID
     if epoch != session_epoch:
@@ -42,12 +42,12 @@ def validate_batch(
     if level not in (0, 1, 2, 0xFF) or flags not in (0, 2) or not is_counted:
         return arriving.REASON_INVALID | arriving.NUMBER_USED
     if codec:
-        return arriving.LOOK if codec < 8 and codecs >> codec & 1 else arriving.REASON_INVALID | arriving.NUMBER_USED
+        return arriving.INSPECT if codec < 8 and codecs >> codec & 1 else arriving.REASON_INVALID | arriving.NUMBER_USED
     if raw_length != size - _HEADER.size:
         return arriving.REASON_INVALID | arriving.NUMBER_USED
     start = at + _HEADER.size
     if flags == 2 or scan_block(buffer, start, at + size, RECORDS_VERSION_2, 65_536, offsets) == count:
-        return arriving.TAKEN
+        return arriving.ACCEPTED
     return arriving.REASON_INVALID | arriving.NUMBER_USED
 
 
@@ -104,15 +104,15 @@ def publish_validated(
     """Slot by slot, until one has no space."""
     progress[:] = 0, 0, state[broker_ring.CLAIMED], 0
     for index, (at, size, topic_id) in enumerate(rows[["at", "size", "topic_id"]].tolist()):
-        if verdicts[index] == arriving.TAKEN and size > len(blog):
+        if verdicts[index] == arriving.ACCEPTED and size > len(blog):
             verdicts[index] = arriving.REASON_TOO_LARGE | arriving.NUMBER_USED
-        is_taken, uses_number = verdicts[index] == arriving.TAKEN, verdicts[index] & arriving.NUMBER_USED
-        if is_taken or (verdicts[index] > 0 and uses_number):
-            slot = claim_slot(state, tails, completion, pending, len(blog), size if is_taken else 0)
+        is_accepted, uses_number = verdicts[index] == arriving.ACCEPTED, verdicts[index] & arriving.NUMBER_USED
+        if is_accepted or (verdicts[index] > 0 and uses_number):
+            slot = claim_slot(state, tails, completion, pending, len(blog), size if is_accepted else 0)
             if slot == broker_ring.NO_SPACE:
                 return broker_ring.RUN_FULL
             progress[arriving.PROGRESS_COUNT] += 1
-            if not is_taken:
+            if not is_accepted:
                 reason = int(verdicts[index]) - arriving.NUMBER_USED
                 publish_refused(state, pending, entries, slots, source, at, slot, owner, reason, term)
             else:

@@ -116,21 +116,21 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
     return client.judge(client_seq)
 
 
-def keeper_of(slots: Words, slot: int) -> int:
+def owner_word(slots: Words, slot: int) -> int:
     """The word of a slot in the rows after the memories."""
     count = int(slots[-1, SLOT_COUNT])
     return int(slots[count:].reshape(-1)[slot])
 
 
-def set_keeper(slots: Words, slot: int, keeper: int) -> None:
+def set_owner_word(slots: Words, slot: int, owner: int) -> None:
     """Set the word of a slot."""
-    slots[int(slots[-1, SLOT_COUNT]) :].reshape(-1)[slot] = keeper
+    slots[int(slots[-1, SLOT_COUNT]) :].reshape(-1)[slot] = owner
 
 
 def own_memory(sides: Words, slots: Words, row: int) -> int:
     """The slot that a client refers to, if the slot refers to the client."""
     named = int(sides[row, SIDE_MEMORY]) - 1
-    owners = [keeper_of(slots, slot) % (1 << 32) for slot in range(int(slots[-1, SLOT_COUNT]))]
+    owners = [owner_word(slots, slot) % (1 << 32) for slot in range(int(slots[-1, SLOT_COUNT]))]
     return named if named >= 0 and owners[named] == row + 1 else ABSENT
 
 
@@ -146,7 +146,7 @@ def first_result(slot: int) -> int:
 
 def index_of_result(slots: Words, slot: int, seq: int) -> int:
     """The rotated seq, among the 256 results of the memory."""
-    return slot * WINDOW + (seq + (keeper_of(slots, slot) >> 40)) % WINDOW
+    return slot * WINDOW + (seq + (owner_word(slots, slot) >> 40)) % WINDOW
 
 
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
@@ -190,17 +190,17 @@ def check_batch(
 def _take_slot(client: _Client, seq: int, sides: Words, slots: Words) -> int:
     """The client's memory, now marked as recently used, or the first unmarked one from the hand on."""
     if client.slot is not None:
-        set_keeper(slots, client.slot, keeper_of(slots, client.slot) | _SPARED)
+        set_owner_word(slots, client.slot, owner_word(slots, client.slot) | _SPARED)
         return client.slot
     count, hand = int(slots[-1, SLOT_COUNT]), int(slots[-1, SLOT_HAND])
     order = [(hand + step) % count for step in range(count)]
-    spared = list(takewhile(lambda slot: keeper_of(slots, slot) & _SPARED, order))
+    spared = list(takewhile(lambda slot: owner_word(slots, slot) & _SPARED, order))
     for slot in spared:
-        set_keeper(slots, slot, keeper_of(slots, slot) - _SPARED)
+        set_owner_word(slots, slot, owner_word(slots, slot) - _SPARED)
     slot = order[len(spared) % count]
     slots[-1, SLOT_HAND] = (slot + 1) % count
     sides[client.row, SIDE_MEMORY] = slot + 1
-    set_keeper(slots, slot, client.row + 1 + ((first_result(slot) - seq) % WINDOW << 40))
+    set_owner_word(slots, slot, client.row + 1 + ((first_result(slot) - seq) % WINDOW << 40))
     client.slot = slot
     return slot
 

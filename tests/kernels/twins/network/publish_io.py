@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from seawall.kernels.admission.arriving import NO_TOPIC, TAKEN
+from seawall.kernels.admission.arriving import ACCEPTED, NO_TOPIC
 from seawall.kernels.codec.batch_header import CLIENT_SEQ_AT, LEVEL_AT, RECORD_COUNT_AT, TOPIC_AT
 from seawall.kernels.codec.frames import (
     KIND_BATCH,
@@ -48,7 +48,7 @@ def _is_handled(connection: Any, buffer: Bytes, frame: Any, orders: Bytes) -> bo
         return False
     session = int(connection["client_id"]), int(connection["session_epoch"]) & 0xFFFF_FFFF
     verdict = validate_batch(buffer, at, size, *session, 0, orders, np.zeros(0, np.int64))
-    return verdict == TAKEN and bool(orders[_u32(buffer, at + TOPIC_AT)])
+    return verdict == ACCEPTED and bool(orders[_u32(buffer, at + TOPIC_AT)])
 
 
 def accept_batches(
