@@ -1,7 +1,7 @@
 """Shared test setup: deterministic property tests, so that a failure on one machine is a failure on all.
 
-Fabrics of processes that a test kills lie in a place of their own, and go with it. Tests of Spark run in one worker,
-and its processes start faster.
+Fabrics are created in a directory of their own, which is removed at the end, because killed processes leave theirs
+behind. All tests of Spark run in one worker, and its processes start faster.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 _GROWTH = 512 << 20
 
 
-#: Tests that share one session of Spark, or start more of it.
+#: Tests that share one Spark session, or start others.
 _SPARK = ("tests/spark/test_spark_", "tests/chaos/test_spark_")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Whichever worker is free takes the next test; all those of Spark, which come first, are for one worker.
+    """Give the next test to a free worker, and all tests of Spark to one worker.
 
-    It goes by names: marks of groups have no effect with the versions of pytest and xdist in the lock.
+    It selects by name: group marks have no effect with the locked versions of pytest and xdist.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -59,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session", autouse=True)
 def fabrics() -> Iterator[None]:
-    """Where fabrics lie, for this process and those that it starts."""
+    """Set the directory of fabrics, for this process and its children."""
     shared = Path("/dev/shm")
     directory = tempfile.mkdtemp(prefix="seawall-tests-", dir=shared if shared.is_dir() else None)
     before = os.environ.get("SEAWALL_FABRIC_DIRECTORY")
@@ -74,9 +74,9 @@ def fabrics() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Spark without the archive of its Python modules, which it puts ahead of those that are installed.
+    """A Spark home without the archive of Python modules, which Spark puts before the installed ones on the path.
 
-    They are the same, but what comes out of an archive is compiled anew by each of the many processes that it starts.
+    The modules are the same, but every process compiles those of the archive again.
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None or "SPARK_HOME" in os.environ:
@@ -121,7 +121,7 @@ def memory() -> Iterator[None]:
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def each_event_loop(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test twice: `asyncio.run` makes the loop of the standard library, then the one of uvloop."""
+    """Run the test twice: with the event loop of the standard library, and with that of uvloop."""
     before = asyncio.get_event_loop_policy()
     if request.param == "uvloop":
         uvloop = pytest.importorskip("uvloop")

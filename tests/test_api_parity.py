@@ -1,8 +1,8 @@
 """The four kinds of log have one interface: a program switches from one to another by changing the line that opens it.
 
-Names, parameters, defaults and result types of logs, publishers, subscribers, transactions and what else users get from
-them are compared by introspection. For asyncio a method is a coroutine, or returns what is awaited or iterated over;
-that aside it is the same. What cannot be the same is listed here, with the reason.
+Names, parameters, defaults and result types of logs, publishers, subscribers, transactions and deliveries are compared
+by introspection. On the asyncio kinds a method is a coroutine, or returns an awaitable or an asynchronous iterator; all
+else is the same. The exceptions are listed here, with their reasons.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seawall.engine.api.publisher import Publisher
 from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
 from seawall.engine.commit.delivery import Delivery
 
-#: What users get, by the word that opens their log. Classes that several kinds share stand under each of them.
+#: The public classes by the function that opens their log. A class that several kinds share is listed for each.
 Kinds = Mapping[str, type]
 
 SURFACES: Mapping[str, Kinds] = {
@@ -78,8 +78,8 @@ THREADS, ASYNCIO = {"open", "connect"}, {"open_async", "connect_async"}
 #: Names that only some kinds have.
 ONLY = {
     ("log", "checkpoint"): EMBEDDED,  # A server checkpoints by itself.
-    ("log", "sync"): EMBEDDED,  # What a server acknowledges is durable in its class; syncing more is its operator's.
-    ("log", "status"): CONNECTED,  # It is about the server.
+    ("log", "sync"): EMBEDDED,  # A server acknowledges by durability class; more syncing is up to its operator.
+    ("log", "status"): CONNECTED,  # It describes the server.
     ("log", "open"): ASYNCIO,  # What `async with` does: a constructor cannot wait.
 }
 
@@ -95,20 +95,20 @@ RESULTS = {
 
 #: Methods that are a coroutine on one of the asyncio kinds, and return something that is awaited on the other.
 AWAITED_DIFFERENTLY = {
-    # The embedded log has the records on their way when `publish` returns; a connected one has to find the topic first.
+    # In the embedded log the records are in flight when `publish` returns; a connected one must find the topic first.
     ("log", "publish"),
     ("log", "publish_arrow"),
 }
 
-#: Methods of asyncio kinds that do not wait, so nobody awaits them.
+#: Methods of asyncio kinds that do not wait, so callers do not await them.
 NOT_AWAITED = {
     *(("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
-    # What it returns is awaited.
+    # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),
 }
 
-#: What the layers of the product use of each other; docs/api.md leaves it out.
+#: Names that only other layers of the product use; docs/api.md omits them.
 INTERNAL = {
     "log": {
         *(
@@ -156,12 +156,12 @@ INTERNAL = {
     "delivery": {"decided"},
 }
 
-#: What Python calls by itself, by what it is for.
+#: Special methods by the statement that calls them.
 SPECIAL = {"__iter__": "for", "__aiter__": "for", "__enter__": "with", "__aenter__": "with"}
 
 
 def names_of(surface: str, kind: type) -> dict[str, object]:
-    """The public names of a class: methods, properties, and the attributes that its instances get."""
+    """The public names of a class: methods, properties, and the attributes of its instances."""
     found: dict[str, object] = dict.fromkeys(attributes_of(kind), "attribute")
     for name in dir(kind):
         if name in SPECIAL:
@@ -172,7 +172,7 @@ def names_of(surface: str, kind: type) -> dict[str, object]:
 
 
 def attributes_of(kind: type) -> Iterator[str]:
-    """Public attributes that `__init__` sets, of a class and of those that it inherits from."""
+    """Public attributes that `__init__` sets, in a class and its bases."""
     for each in kind.__mro__:
         init = each.__dict__.get("__init__")
         if each.__module__.startswith("seawall") and inspect.isfunction(init):
@@ -183,7 +183,7 @@ def attributes_of(kind: type) -> Iterator[str]:
 
 
 def parameters_of(member: object) -> dict[str, tuple[object, object]] | None:
-    """Kind and default of each parameter; None for what is not called."""
+    """Kind and default of each parameter; None if the member is not callable."""
     if not inspect.isfunction(member):
         return None
     parameters = list(inspect.signature(member).parameters.values())[1:]
@@ -191,39 +191,39 @@ def parameters_of(member: object) -> dict[str, tuple[object, object]] | None:
 
 
 def result_of(member: object) -> str:
-    """The type of a result as it is written, without what tells the kinds apart."""
+    """The annotated type of a result, without the prefixes that distinguish the kinds."""
     function = member.fget if isinstance(member, property) else member
     written = str(getattr(function, "__annotations__", {}).get("return", ""))
     return re.sub(r"\b(Async|Remote)+(?=[A-Z])", "", written)
 
 
 def differences(surface: str, kinds: Kinds) -> list[str]:
-    """Everything in which the classes of a surface differ and are not listed to."""
-    members = {word: names_of(surface, kind) for word, kind in kinds.items()}
+    """Every unlisted difference between the classes of a surface."""
+    members = {kind_name: names_of(surface, kind) for kind_name, kind in kinds.items()}
     found: list[str] = []
     for name in sorted(set().union(*members.values())):
-        having = {word for word in kinds if name in members[word]}
+        having = {kind_name for kind_name in kinds if name in members[kind_name]}
         wanted = ONLY.get((surface, name), set(kinds))
         if having != wanted:
             found.append(f"{surface}.{name}: {sorted(having)} have it, and {sorted(wanted)} should")
-        present = {word: members[word][name] for word in kinds if word in having}
+        present = {kind_name: members[kind_name][name] for kind_name in kinds if kind_name in having}
         found += [f"{surface}.{name}: {each}" for each in shape_differences(surface, name, present)]
     return found
 
 
 def shape_differences(surface: str, name: str, members: Mapping[str, object]) -> Iterator[str]:
-    """In which parameters, defaults and results those that have a name differ."""
-    shapes = {word: parameters_of(member) for word, member in members.items()}
+    """Differences in parameters, defaults and results between the classes that have a name."""
+    shapes = {kind_name: parameters_of(member) for kind_name, member in members.items()}
     if len({shape is None for shape in shapes.values()}) > 1:
         yield "a method of some, and no method of others"
         return
     every = dict.fromkeys(each for shape in shapes.values() for each in shape or ())
     for parameter in every:
         wanted = ONLY_PARAMETERS.get((surface, name, parameter), set(members))
-        having = {word for word, shape in shapes.items() if parameter in (shape or ())}
+        having = {kind_name for kind_name, shape in shapes.items() if parameter in (shape or ())}
         if having != wanted & set(members):
             yield f"parameter {parameter} is one of {sorted(having)}"
-        if len({str((shape or {})[parameter]) for word, shape in shapes.items() if word in having}) > 1:
+        if len({str((shape or {})[parameter]) for kind_name, shape in shapes.items() if kind_name in having}) > 1:
             yield f"parameter {parameter} differs"
     order = list(every)
     for shape in shapes.values():
@@ -237,22 +237,22 @@ def shape_differences(surface: str, name: str, members: Mapping[str, object]) ->
 def awaiting_differences(surface: str, kinds: Kinds) -> list[str]:
     """Methods of the asyncio kinds that are not awaited in the same way."""
     found: list[str] = []
-    members = {word: names_of(surface, kinds[word]) for word in ("open_async", "connect_async")}
+    members = {kind_name: names_of(surface, kinds[kind_name]) for kind_name in ("open_async", "connect_async")}
     for name in sorted(set.intersection(*map(set, members.values()))):
-        ways = {word: way_of(each[name]) for word, each in members.items()}
-        if None in ways.values() or name in ("for", "with"):
+        usages = {kind_name: usage_of(each[name]) for kind_name, each in members.items()}
+        if None in usages.values() or name in ("for", "with"):
             continue
         wanted = {"called"} if (surface, name) in NOT_AWAITED else {"awaited", "iterated"}
         if (surface, name) in AWAITED_DIFFERENTLY:
             wanted = {"called", "awaited"}
-        elif len(set(ways.values())) > 1:
-            found.append(f"{surface}.{name}: {ways}")
-        if not set(ways.values()) <= wanted:
-            found.append(f"{surface}.{name}: {ways}, and {sorted(wanted)} is right")
+        elif len(set(usages.values())) > 1:
+            found.append(f"{surface}.{name}: {usages}")
+        if not set(usages.values()) <= wanted:
+            found.append(f"{surface}.{name}: {usages}, and {sorted(wanted)} is right")
     return found
 
 
-def way_of(member: object) -> str | None:
+def usage_of(member: object) -> str | None:
     """How a method of an asyncio kind is used."""
     if not inspect.isfunction(member):
         return None
@@ -262,7 +262,7 @@ def way_of(member: object) -> str | None:
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_all_kinds_have_the_same_names_parameters_and_results(surface: str) -> None:
+def test_all_kinds_of_log_have_the_same_interface(surface: str) -> None:
     assert differences(surface, SURFACES[surface]) == []
 
 
@@ -276,33 +276,35 @@ def test_opening_for_asyncio_takes_the_same_parameters() -> None:
         assert inspect.signature(plain).parameters == inspect.signature(on_loop).parameters
 
 
-def test_what_is_listed_is_there() -> None:
-    """An entry that is no exception any more hides the next one."""
-    for (surface, name), words in ONLY.items():
-        assert {word for word, kind in SURFACES[surface].items() if hasattr(kind, name)} == words
-    for (surface, name, parameter), words in ONLY_PARAMETERS.items():
+def test_every_listed_exception_exists() -> None:
+    """An outdated entry would hide the next difference."""
+    for (surface, name), kind_names in ONLY.items():
+        assert {kind_name for kind_name, kind in SURFACES[surface].items() if hasattr(kind, name)} == kind_names
+    for (surface, name, parameter), kind_names in ONLY_PARAMETERS.items():
         kinds = SURFACES[surface].items()
-        assert {word for word, kind in kinds if parameter in inspect.signature(getattr(kind, name)).parameters} == words
+        assert {
+            kind_name for kind_name, kind in kinds if parameter in inspect.signature(getattr(kind, name)).parameters
+        } == kind_names
     for surface, names in INTERNAL.items():
         kinds = SURFACES[surface].values()
         present = {name for kind in kinds for name in [*dir(kind), *attributes_of(kind)]}
         assert names <= present, surface
 
 
-def changed(surface: str, word: str, **members: Any) -> Kinds:
-    """The classes of a surface, one of which has other members."""
+def changed(surface: str, kind_name: str, **members: Any) -> Kinds:
+    """The classes of a surface, one of them with replaced members."""
     kinds = dict(SURFACES[surface])
-    return kinds | {word: type(kinds[word].__name__, (kinds[word],), members)}
+    return kinds | {kind_name: type(kinds[kind_name].__name__, (kinds[kind_name],), members)}
 
 
-def test_another_name_is_found() -> None:
+def test_an_additional_name_is_reported() -> None:
     def seek(self: object, seq: int) -> None: ...
 
     (found,) = differences("subscriber", changed("subscriber", "connect", seek=seek))
     assert "subscriber.seek: ['connect'] have it" in found
 
 
-def test_another_parameter_default_or_result_is_found() -> None:
+def test_a_different_parameter_default_or_result_is_reported() -> None:
     async def one_more(self: object, topic: str, seq: int, timeout_s: float | None = None, often: int = 1) -> bool: ...
 
     async def other_default(self: object, topic: str, seq: int, timeout_s: float | None = 5.0) -> bool: ...
@@ -320,14 +322,14 @@ def test_another_parameter_default_or_result_is_found() -> None:
         assert f"log.wait_for: {complaint}" in differences("log", changed("log", "open_async", wait_for=wait_for))
 
 
-def test_a_property_that_became_a_method_is_found() -> None:
+def test_a_property_that_became_a_method_is_reported() -> None:
     def in_flight(self: object) -> int: ...
 
     (found,) = differences("publisher", changed("publisher", "open", in_flight=in_flight))
     assert "a method of some" in found
 
 
-def test_a_method_that_is_awaited_on_one_kind_only_is_found() -> None:
+def test_a_method_awaited_on_one_kind_only_is_reported() -> None:
     def describe(self: object, name: str) -> object: ...
 
     assert awaiting_differences("log", changed("log", "connect_async", describe=describe)) != []

@@ -100,7 +100,7 @@ def as_toml(values: dict[str, object]) -> str:
         lines.append(f"[{section}]")
         for key, value in values.items():
             if key.startswith(section + "."):
-                # A JSON string is a TOML string but for DEL, which TOML wants escaped too.
+                # A JSON string is a TOML string except for DEL, which TOML requires escaped.
                 text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
                 lines.append(f"{key.split('.')[1]} = {text}")
     return "\n".join(lines)
@@ -167,7 +167,7 @@ def test_every_setting_is_declared_once_with_a_help_text() -> None:
 
 
 @given(values=some_values)
-def test_any_valid_configuration_written_as_toml_loads_back(toml_file: Path, values: dict[str, object]) -> None:
+def test_any_valid_configuration_round_trips_as_toml(toml_file: Path, values: dict[str, object]) -> None:
     toml_file.write_bytes(as_toml(values).encode())
     loaded = load(str(toml_file))
     for key in KEYS:
@@ -194,7 +194,7 @@ def test_later_sources_win(
         assert (loaded.config.value(key), loaded.origins[key]) == (expected, origin)
 
 
-def test_the_file_is_named_by_the_caller_or_else_by_the_environment(tmp_path: Path) -> None:
+def test_the_file_is_chosen_by_the_caller_or_else_by_the_environment(tmp_path: Path) -> None:
     for name, rounds in (("first", 6), ("second", 7)):
         (tmp_path / name).write_text(f"bench.rounds = {rounds}\n")
     environ = {"SEAWALL_CONFIG": str(tmp_path / "first")}
@@ -202,7 +202,7 @@ def test_the_file_is_named_by_the_caller_or_else_by_the_environment(tmp_path: Pa
     assert load(str(tmp_path / "second"), environ).config.bench.rounds == 7
 
 
-def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_searched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seawall.toml").write_text("[bench]\nrounds = 9\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEAWALL_BENCH_ROUNDS", "8")
@@ -273,7 +273,7 @@ def test_a_configuration_is_frozen() -> None:
         (rules.choice(Toggle), True, None),
     ],
 )
-def test_rules(rule: config.Rule, raw: object, value: object) -> None:
+def test_rules_accept_and_refuse_values(rule: config.Rule, raw: object, value: object) -> None:
     read = rule.read(raw)
     assert read == value
     assert type(read) is type(value)
@@ -282,7 +282,7 @@ def test_rules(rule: config.Rule, raw: object, value: object) -> None:
 # --- messages ----------------------------------------------------------------------------------------------------
 
 
-def test_errors_are_the_callers() -> None:
+def test_configuration_errors_are_caller_errors() -> None:
     assert issubclass(ConfigError, CallerError)
 
 
@@ -342,7 +342,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(sources: dict[str, obje
         ("\udcff", "{path} is not valid TOML:"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, match: str) -> None:
+def test_a_fault_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, match: str) -> None:
     path = tmp_path / "seawall.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     refused(match.format(path=path), path=str(path))
@@ -353,7 +353,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     refused(f"cannot read the configuration file {tmp_path}: Is a directory", environ={"SEAWALL_CONFIG": str(tmp_path)})
 
 
-def test_a_section_made_by_hand_is_checked_and_read_by_the_same_rules() -> None:
+def test_a_section_built_in_code_is_checked_by_the_same_rules() -> None:
     assert DiskConfig(backend="uring").backend is DiskBackend.URING
     with pytest.raises(ConfigError, match=r"DiskConfig\.ring_entries is 3: it must be a power of two"):
         DiskConfig(ring_entries=3)
@@ -367,19 +367,19 @@ def test_a_section_made_by_hand_is_checked_and_read_by_the_same_rules() -> None:
         ("localhost:65535", "localhost:65535"),
     ],
 )
-def test_where_to_listen_is_read_as_one_or_several_addresses(given: str, read: str) -> None:
+def test_the_listen_setting_takes_one_or_several_addresses(given: str, read: str) -> None:
     assert load(flags={"server.listen": given}).config.server.listen == read
 
 
 @pytest.mark.parametrize(
     "given", ["", "1992", "host:", "::1:5", "host:65536", "a:1,,b:2", "a b:1", ["a:1"], "a:1" + ",a:1" * 16]
 )
-def test_what_is_no_address_is_refused(given: object) -> None:
+def test_a_malformed_address_is_refused(given: object) -> None:
     refused("it must be host:port", flags={"server.listen": given})
 
 
 @pytest.mark.parametrize("given", ["1MiB", 1, -1, "none"])
-def test_a_limit_of_memory_is_none_or_enough(given: object) -> None:
+def test_a_memory_limit_is_zero_or_large_enough(given: object) -> None:
     refused("server.memory_limit is", flags={"server.memory_limit": given})
     assert load(flags={"server.memory_limit": "0"}).config.server.memory_limit == 0
     assert load(flags={"server.memory_limit": "2GiB"}).config.server.memory_limit == 2 << 30

@@ -50,7 +50,7 @@ def test_a_bad_value_is_also_a_value_error() -> None:
     assert issubclass(errors.LimitError, ValueError)
 
 
-def test_a_protocol_error_says_what_the_connection_does() -> None:
+def test_a_protocol_error_says_whether_the_connection_ends() -> None:
     error = errors.ProtocolError("bad magic", code=4, closes=True, answered=False)
     assert (str(error), error.code, error.closes, error.answered) == ("bad magic", 4, True, False)
     assert errors.ProtocolError("bad payload", code=4, closes=False).answered

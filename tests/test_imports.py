@@ -1,7 +1,7 @@
-"""Who may import whom: the direction of the layers, no cycles, access to the operating system, what stays unloaded.
+"""Import rules: the direction of the layers, no cycles, access to the operating system, heavy modules stay unloaded.
 
 The rules are read from the source with `ast`, so an import inside a function or under `TYPE_CHECKING` counts as well.
-Each rule is also tried on a small tree that breaks it: a check that cannot fail is worth nothing.
+Each rule is also tested on a small tree that breaks it, to show that the check can fail.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ LAYERS = (
     "testing",
 )
 
-#: What runs in a user's process, or in Spark's, must not drag a server along.
+#: What runs in a user's process, or in Spark's, must not load a server.
 FORBIDDEN_LAYERS = {layer: frozenset({"server", "engine", "topics"}) for layer in ("client", "spark")}
 
 #: `core` decides and never acts: same state and same input, same output.
@@ -35,23 +36,31 @@ IMPURE_MODULES = frozenset(
     )
 )
 
-#: Layers above `io` reach the machine through its protocols, so that a simulator can stand in for it.
+#: Layers above `io` reach the machine through its protocols, so that a simulator can replace it.
 MACHINE_MODULES = frozenset({"os", "socket", "mmap", "time"})
 MACHINE_LAYERS = frozenset({"io", "kernels", "bench", "cli", "testing"})
 
-#: The package itself offers what the layers make, and `python -m seawall` starts the command: both stand above all.
+#: The package itself exports parts of the layers, and `python -m seawall` starts the command: both may import all.
 ABOVE_ALL = frozenset({"__init__", "__main__"})
 
-#: Too heavy for `import seawall`; each is loaded by whoever needs it, when it is needed.
+#: Too heavy for `import seawall`; each is loaded by its users on demand.
 HEAVY_MODULES = ("numba", "numpy", "pyarrow", "pyspark", "uvloop", "rich", "http.server", "asyncio")
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, by its full name, where it stands."""
+    """One imported module by its full name, and the line of the import."""
 
     module: str
     line: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """The imports of a file, and the lines of its `@kernel` decorators."""
+
+    imports: tuple[Import, ...]
+    kernel_decorators: tuple[int, ...]
 
 
 def problems(package: Path) -> list[str]:
@@ -60,15 +69,22 @@ def problems(package: Path) -> list[str]:
     for path in sorted(package.rglob("*.py")):
         relative = path.relative_to(package)
         layer = relative.parts[0].removesuffix(".py")
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         if layer not in LAYERS and layer not in ABOVE_ALL:
             found.append(f"{relative}:1: {layer} is not a layer; add it to LAYERS")
             continue
-        for imported in imports_of(tree, module_package(relative)):
+        source = parsed(path, module_package(relative))
+        for imported in source.imports:
             found.extend(f"{relative}:{imported.line}: {problem}" for problem in import_problems(layer, imported))
         if layer != "kernels":
-            found.extend(f"{relative}:{line}: @kernel outside kernels/" for line in kernel_decorators(tree))
+            found.extend(f"{relative}:{line}: @kernel outside kernels/" for line in source.kernel_decorators)
     return found
+
+
+@cache
+def parsed(path: Path, package: str) -> Source:
+    """What the checks need of a file; it is parsed once for all of them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return Source(tuple(imports_of(tree, package)), tuple(kernel_decorators(tree)))
 
 
 def import_problems(layer: str, imported: Import) -> Iterator[str]:
@@ -153,7 +169,7 @@ def module_name(relative: Path) -> str:
 
 def targets(path: Path, package: str, modules: Collection[str]) -> Iterator[str]:
     """The modules of the package that a file imports."""
-    for imported in imports_of(ast.parse(path.read_text(encoding="utf-8")), package):
+    for imported in parsed(path, package).imports:
         name = imported.module
         if name not in modules:
             name = name.rpartition(".")[0]
@@ -195,11 +211,11 @@ def loaded_by(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_rooms_import_in_one_direction_only() -> None:
+def test_layers_import_in_one_direction_only() -> None:
     assert problems(PACKAGE) == []
 
 
-def test_no_modules_import_each_other() -> None:
+def test_there_are_no_import_cycles() -> None:
     assert cycles(PACKAGE) == []
 
 
@@ -215,7 +231,7 @@ def test_a_cycle_is_found(tmp_path: Path) -> None:
     assert cycles(tmp_path) == [["seawall.core.a", "seawall.core.b", "seawall.core.c"]]
 
 
-def test_every_module_is_looked_at() -> None:
+def test_the_check_covers_every_layer() -> None:
     seen = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
     assert {"limits", "errors", "core", "kernels", "wire", "io", "bench", "cli", "testing"} <= seen
 
@@ -231,7 +247,7 @@ def test_importing_core_configuration_and_command_line_is_light() -> None:
     assert set(core) <= loaded
 
 
-#: Trees that break a rule: what the file says, and what must be said about it.
+#: Trees that break a rule: file, source, and the expected complaint.
 BROKEN = {
     "upwards": ("core/clock.py", "from seawall.io import files", "core imports io, which comes after it"),
     "upwards to a module": ("limits.py", "from seawall import errors", "limits imports errors, which comes after it"),
@@ -316,7 +332,7 @@ SOUND = {
 
 
 @pytest.mark.parametrize("rule", SOUND)
-def test_what_is_allowed_is_not_found(tmp_path: Path, rule: str) -> None:
+def test_allowed_imports_are_not_reported(tmp_path: Path, rule: str) -> None:
     name, source = SOUND[rule]
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,5 +340,5 @@ def test_what_is_allowed_is_not_found(tmp_path: Path, rule: str) -> None:
     assert problems(tmp_path) == []
 
 
-def test_the_light_check_sees_what_is_loaded() -> None:
+def test_the_lightness_check_detects_loaded_modules() -> None:
     assert "numpy" in loaded_by("numpy")

@@ -3,7 +3,7 @@
 The page is `docs/invariants.md`. A module states an invariant where a line of its docstring begins with `INV-NAME: `.
 Other modules name it in code and comments only, so that there is one sentence to keep true.
 
-Each check is a function from text to what it finds, and is also tried on text that breaks it.
+Each check is a function from text to its findings, and is also tested on text that breaks it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "seawall"
 PAGE = ROOT / "docs" / "invariants.md"
-#: This file has names that nobody states, to see that the checks can fail.
+#: This file contains names that no module states, to show that the checks can fail.
 THIS = Path(__file__).relative_to(ROOT).as_posix()
 
 NAME = re.compile(r"\bINV-[A-Z0-9]+(?:-[A-Z0-9]+)*\b")
@@ -27,7 +27,7 @@ STATEMENT = re.compile(r"^(?:- )?(INV-[A-Z0-9]+(?:-[A-Z0-9]+)*): \S", re.MULTILI
 ROW = re.compile(r"^\| (INV-[A-Z0-9-]+) \| (\S.*\.) \| \[[^]]+\]\(([^)#]+)(?:#([^)]+))?\) \| `([\w/]+\.py)` \|$")
 
 
-# --- from text to what it says ----------------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------
 
 
 def rows_of(page: str) -> list[tuple[str, str, str, str]]:
@@ -57,12 +57,12 @@ def anchors_of(page: str) -> set[str]:
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """The names that come more than once."""
+    """The names that occur more than once."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 
 def named_in(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """By file, the invariants that a text names; files without any are left out."""
+    """By file, the invariants that a text names; files without any are omitted."""
     found = {file: set(NAME.findall(text)) for file, text in texts.items()}
     return {file: names for file, names in found.items() if names}
 
@@ -77,7 +77,7 @@ def texts_below(folder: str, suffixes: tuple[str, ...] = (".py", ".md")) -> dict
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, str]:
-    """The module that states each invariant, as the page says."""
+    """The module that states each invariant, according to the page."""
     rows = rows_of(PAGE.read_text(encoding="utf-8"))
     assert repeated(name for name, *_ in rows) == []
     return {name: module for name, _, _, module in rows}
@@ -101,7 +101,9 @@ def test_each_invariant_is_stated_once_by_the_module_that_the_page_names(
     assert sorted(stated(modules)) == sorted(table.items())
 
 
-def test_docstrings_of_other_modules_do_not_name_it(table: Mapping[str, str], modules: Mapping[str, str]) -> None:
+def test_docstrings_of_other_modules_do_not_name_an_invariant(
+    table: Mapping[str, str], modules: Mapping[str, str]
+) -> None:
     named = ((module, name) for module, source in modules.items() for name in docstring_names(source))
     assert [(module, name) for module, name in named if table.get(name) != module] == []
 
@@ -120,7 +122,7 @@ def test_a_test_names_every_invariant(table: Mapping[str, str]) -> None:
     assert table.keys() - set().union(*named_in(texts).values()) == set()
 
 
-def test_every_invariant_protects_something_that_is_promised() -> None:
+def test_every_invariant_links_to_an_existing_promise() -> None:
     for name, page, heading, _ in rows_of(PAGE.read_text(encoding="utf-8")):
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
         assert not heading or heading in anchors_of(text), name
@@ -129,14 +131,14 @@ def test_every_invariant_protects_something_that_is_promised() -> None:
 # --- the checks can fail ----------------------------------------------------------------------------------------
 
 
-def test_rows_that_lack_something_are_found() -> None:
-    whole = "| INV-A-B | It holds. | [order](guarantees.md#order) | `core/a.py` |"
-    assert rows_of(f"# Page\n\n{whole}\n") == [("INV-A-B", "guarantees.md", "order", "core/a.py")]
+def test_incomplete_rows_are_found() -> None:
+    complete = "| INV-A-B | It holds. | [order](guarantees.md#order) | `core/a.py` |"
+    assert rows_of(f"# Page\n\n{complete}\n") == [("INV-A-B", "guarantees.md", "order", "core/a.py")]
     for bad in (
-        whole.replace("It holds.", "It holds"),
-        whole.replace("[order](guarantees.md#order)", "order"),
-        whole.replace("`core/a.py`", "`core/a.py`, `core/b.py`"),
-        whole.replace("INV-A-B", "INV-A-B, INV-C"),
+        complete.replace("It holds.", "It holds"),
+        complete.replace("[order](guarantees.md#order)", "order"),
+        complete.replace("`core/a.py`", "`core/a.py`, `core/b.py`"),
+        complete.replace("INV-A-B", "INV-A-B, INV-C"),
     ):
         with pytest.raises(AssertionError):
             rows_of(bad)
@@ -150,7 +152,7 @@ def test_statements_are_lines_of_the_module_docstring() -> None:
     assert statements_of("x = 1\n") == []
 
 
-def test_names_are_found_wherever_they_stand() -> None:
+def test_names_are_found_anywhere_in_a_text() -> None:
     texts = {"a.py": 'check(x, "INV-A-B")', "b.md": "(INV-C), INV-D-2.", "c.py": "INV-… or inv-a", "d.py": "INVALID-A"}
     assert named_in(texts) == {"a.py": {"INV-A-B"}, "b.md": {"INV-C", "INV-D-2"}}
     assert repeated(["INV-A", "INV-B", "INV-A"]) == ["INV-A"]

@@ -1,4 +1,4 @@
-"""The locks have every package as those that need it ask for it: with the extras."""
+"""The locks contain every package with the extras that other packages require."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def locked() -> dict[str, set[str]]:
     return found
 
 
-def asked_for(name: str, extras: set[str]) -> Iterator[Requirement]:
-    """What an installed package needs here; nothing of one that is for other systems."""
+def requirements_of(name: str, extras: set[str]) -> Iterator[Requirement]:
+    """The requirements of an installed package; none for a package of other systems."""
     try:
         needs = requires(name) or []
     except PackageNotFoundError:
@@ -35,14 +35,14 @@ def asked_for(name: str, extras: set[str]) -> Iterator[Requirement]:
             yield requirement
 
 
-def test_what_is_asked_for_with_extras_is_locked_with_them() -> None:
-    """pip takes the newest version of what the lock has without them, and then refuses that it has no hash."""
+def test_requirements_with_extras_are_locked_with_them() -> None:
+    """pip would take the newest version of a package locked without them, and refuse it for its missing hash."""
     found = locked()
     assert "coverage" in found
     missing = {
         (name, str(requirement))
         for name, extras in found.items()
-        for requirement in asked_for(name, extras)
+        for requirement in requirements_of(name, extras)
         if not requirement.extras <= found[canonicalize_name(requirement.name)]
     }
     assert missing == set()

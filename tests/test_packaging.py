@@ -1,10 +1,9 @@
-"""The wheel: what is in it, and that it works where nothing may be written beside it.
+"""The wheel: its content, and that it works where nothing can be written beside it.
 
 The wheel goes into an empty environment without a network; its dependencies come from the environment of this run. A
-system-wide install is read-only for its users, but permissions do not bind root, who runs many a test machine. So a
-plain file named `__pycache__` takes the place of that folder in every package: nobody can create a folder there. In the
-same way a path below a plain file is a home nobody can write to, and a file size limit of zero stands for a disk that
-is full everywhere.
+system-wide install is read-only for its users, but permissions do not apply to root, who often runs the tests. So a
+plain file named `__pycache__` replaces that folder in every package: even root cannot create a folder there. In the
+same way a path below a plain file is an unwritable home, and a file size limit of zero imitates a full disk.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
-#: Copies three bytes with a kernel and tells where its machine code went and which installation it came from.
+#: Copies three bytes with a kernel; prints where its machine code was stored and which installation it came from.
 KERNEL_CALL = """
 import json
 import numpy as np
@@ -96,7 +95,7 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    """A path that nobody, not even root, can create."""
+    """A path that even root cannot create."""
     file = tmp_path / "file"
     file.write_bytes(b"")
     return file / "below"
@@ -111,7 +110,7 @@ def environment(**variables: str | Path) -> dict[str, str]:
 def call_kernel(
     installation: Installation, environ: Mapping[str, str], *, full_disk: bool = False
 ) -> tuple[str | None, int]:
-    """Run the kernel in the installation; the folder of its cache and how many files that holds."""
+    """Run the kernel in the installation; the folder of its cache and its number of files."""
     output = installation.run(str(installation.python), "-c", KERNEL_CALL, environ=environ, full_disk=full_disk)
     origin, copied, directory, files = json.loads(output)
     assert Path(origin).is_relative_to(installation.packages)
@@ -119,7 +118,7 @@ def call_kernel(
     return directory, files
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = f"seawall-{seawall.__version__}.dist-info"
@@ -132,11 +131,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "seawall = seawall.cli.main:main" in entry_points
 
 
-def test_the_version_is_that_of_the_package(wheel: Path) -> None:
+def test_the_wheel_has_the_version_of_the_package(wheel: Path) -> None:
     assert wheel.name == f"seawall-{seawall.__version__}-py3-none-any.whl"
 
 
-def test_small_commands_need_no_place_to_write(installation: Installation, blocked: Path) -> None:
+def test_small_commands_need_no_writable_directory(installation: Installation, blocked: Path) -> None:
     environ = environment(HOME=blocked, TMPDIR=blocked)
     command = str(installation.directory / "bin" / "seawall")
     version = installation.run(command, "--version", environ=environ, full_disk=True)
@@ -144,20 +143,20 @@ def test_small_commands_need_no_place_to_write(installation: Installation, block
     assert "bench.directory" in installation.run(command, "config", "show", environ=environ, full_disk=True)
 
 
-@pytest.mark.parametrize("place", ["chosen", "user", "xdg", "temporary", "none"])
-def test_kernels_find_a_place_for_their_cache(
-    installation: Installation, blocked: Path, tmp_path: Path, place: str
+@pytest.mark.parametrize("choice", ["chosen", "user", "xdg", "temporary", "none"])
+def test_kernels_find_a_directory_for_their_cache(
+    installation: Installation, blocked: Path, tmp_path: Path, choice: str
 ) -> None:
-    open_place = tmp_path / "open"
-    open_place.mkdir()
+    writable = tmp_path / "open"
+    writable.mkdir()
     shut = {"HOME": blocked, "TMPDIR": blocked}
     environ, expected = {
-        "chosen": (shut | {"SEAWALL_KERNELS_CACHE_DIR": open_place}, open_place),
-        "user": (shut | {"HOME": open_place}, open_place / ".cache" / "seawall"),
-        "xdg": (shut | {"XDG_CACHE_HOME": open_place}, open_place / "seawall"),
-        "temporary": (shut | {"TMPDIR": open_place}, open_place / f"seawall-{os.getuid()}"),
+        "chosen": (shut | {"SEAWALL_KERNELS_CACHE_DIR": writable}, writable),
+        "user": (shut | {"HOME": writable}, writable / ".cache" / "seawall"),
+        "xdg": (shut | {"XDG_CACHE_HOME": writable}, writable / "seawall"),
+        "temporary": (shut | {"TMPDIR": writable}, writable / f"seawall-{os.getuid()}"),
         "none": (shut, None),
-    }[place]
+    }[choice]
     before = installation.files()
     directory, files = call_kernel(installation, environment(**environ), full_disk=expected is None)
     if expected is None:
@@ -169,7 +168,7 @@ def test_kernels_find_a_place_for_their_cache(
     assert installation.files() == before
 
 
-def test_a_cache_that_cannot_be_chosen_gives_way_to_the_next(
+def test_an_unusable_cache_directory_falls_back_to_the_next(
     installation: Installation, blocked: Path, tmp_path: Path
 ) -> None:
     environ = environment(HOME=tmp_path, TMPDIR=blocked, SEAWALL_KERNELS_CACHE_DIR=blocked)
@@ -178,6 +177,6 @@ def test_a_cache_that_cannot_be_chosen_gives_way_to_the_next(
     assert Path(directory).parent == tmp_path / ".cache" / "seawall"
 
 
-def test_a_disk_that_fills_up_costs_the_cache_and_not_the_result(installation: Installation, tmp_path: Path) -> None:
+def test_a_full_disk_loses_the_cache_and_not_the_result(installation: Installation, tmp_path: Path) -> None:
     _, files = call_kernel(installation, environment(HOME=tmp_path), full_disk=True)
     assert files == 0

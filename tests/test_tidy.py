@@ -1,7 +1,7 @@
 """The house rules that a machine can check: docstrings, sizes, leftovers, line ends, lock files, documents.
 
 Sizes and silenced linters have a *ratchet*: a table of today's exceptions with their present number. An exception may
-shrink (then its entry must, too) and never grow, and an entry that is no exception any more must go.
+shrink (then its entry must shrink, too) and never grow. An entry that is no longer an exception must be removed.
 
 Each check is a function from text to complaints, and is also tried on text that breaks it.
 """
@@ -13,6 +13,8 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,7 @@ SILENCED: dict[str, int] = {}
 
 
 def hidden(text: str) -> str:
-    """A text with its tildes taken out, so that this file does not contain what it looks for."""
+    """A text without its tildes, so that this file does not contain what it searches for."""
     return text.replace("~", "")
 
 
@@ -53,21 +55,55 @@ DECISION_HEADINGS = ["Context", "Decision", "Rejected", "Consequences"]
 NAMED_TEST = re.compile(r"\b(tests/[\w/.-]+\.py)((?:::\w+)*)")
 
 
+@dataclass(frozen=True)
+class Source:
+    """What the checks need of a source file."""
+
+    undocumented: list[str]
+    function_lengths: dict[str, int]
+    printing_lines: list[int]
+
+
+@cache
+def parsed(path: Path) -> Source:
+    """The facts about a file; it is parsed once for all checks."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return Source(list(missing_docstrings(tree)), function_lengths(tree), printing_lines(tree))
+
+
+@cache
+def defined_names(path: Path) -> set[tuple[str, ...]]:
+    """The functions and classes of a file by their qualified names; the empty name is the file itself."""
+    if not path.is_file():
+        return set()
+    names: set[tuple[str, ...]] = {()}
+
+    def visit(body: list[ast.stmt], prefix: tuple[str, ...]) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add((*prefix, node.name))
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, (*prefix, node.name))
+
+    visit(ast.parse(path.read_text(encoding="utf-8")).body, ())
+    return names
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 def tracked_files() -> list[Path]:
-    """Every file of the repository that is there, committed or about to be."""
+    """Every existing file of the repository, committed or not ignored."""
     if not (ROOT / ".git").exists():
-        pytest.skip("not a repository: nothing says which files belong to it")
+        pytest.skip("not a repository: its files are unknown")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def tracked_texts() -> dict[str, str]:
-    """The files of the repository that hold text, by path; line ends as they are."""
+    """The text files of the repository by path, with their original line ends."""
     texts: dict[str, str] = {}
     for path in tracked_files():
         content = path.read_bytes()
@@ -120,7 +156,7 @@ def function_lengths(tree: ast.Module) -> dict[str, int]:
 
 
 def ratchet(found: Mapping[str, int], allowed: int, exceptions: Mapping[str, int]) -> list[str]:
-    """What grew beyond its bound, and entries of the table that are not the truth any more."""
+    """What grew beyond its bound, and outdated entries of the table."""
     complaints: list[str] = []
     for name, size in sorted(found.items()):
         if size > exceptions.get(name, allowed):
@@ -151,7 +187,7 @@ def layout_problems(text: str) -> list[str]:
 
 
 def lock_problems(text: str) -> list[str]:
-    """A lock file pins every requirement by version and hash, and says nothing about where it comes from."""
+    """A lock file pins every requirement by version and hash, and names no registry."""
     complaints = ["names an address"] if re.search(r"https?://", text) else []
     logical = re.sub(r"\\\n", " ", text)
     for line in filter(None, (re.sub(r"(^|\s)#.*", "", each).strip() for each in logical.split("\n"))):
@@ -175,20 +211,8 @@ def decision_problems(name: str, text: str) -> list[str]:
 
 def absent_tests(text: str, root: Path) -> list[str]:
     """Tests that a document names and the tree does not have."""
-    absent: list[str] = []
-    for match in NAMED_TEST.finditer(text):
-        path, names = root / match[1], match[2].split("::")[1:]
-        defined: list[ast.stmt] = []
-        if path.is_file():
-            defined = ast.parse(path.read_text(encoding="utf-8")).body
-        present = path.is_file()
-        for name in names:
-            node = next((each for each in defined if getattr(each, "name", None) == name), None)
-            present = present and node is not None
-            defined = getattr(node, "body", [])
-        if not present:
-            absent.append(match[0])
-    return absent
+    named = [(match[0], root / match[1], tuple(match[2].split("::")[1:])) for match in NAMED_TEST.finditer(text)]
+    return [test for test, path, names in named if names not in defined_names(path)]
 
 
 def matches(pattern: re.Pattern[str], texts: Mapping[str, str]) -> list[str]:
@@ -209,26 +233,24 @@ def changelog_names(version: str, text: str) -> bool:
 # --- the tree keeps the rules -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_everything_public_is_documented(path: Path) -> None:
-    assert list(missing_docstrings(ast.parse(path.read_text(encoding="utf-8")))) == []
+def test_everything_public_is_documented() -> None:
+    missing = {name_of(path): parsed(path).undocumented for path in SOURCES}
+    assert {name: undocumented for name, undocumented in missing.items() if undocumented} == {}
 
 
-def test_files_stay_readable() -> None:
+def test_no_file_is_too_long() -> None:
     sizes = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
     assert ratchet(sizes, FILE_LINES_MAX, LONG_FILES) == []
 
 
-def test_folders_stay_readable() -> None:
+def test_no_folder_has_too_many_modules() -> None:
     counts = Counter(name_of(path.parent) for path in SOURCES if path.name != "__init__.py")
     assert ratchet(counts, FOLDER_FILES_MAX, CROWDED_FOLDERS) == []
 
 
-def test_functions_stay_readable() -> None:
+def test_no_function_is_too_long() -> None:
     sizes = {
-        f"{name_of(path)}::{name}": length
-        for path in SOURCES
-        for name, length in function_lengths(ast.parse(path.read_text(encoding="utf-8"))).items()
+        f"{name_of(path)}::{name}": length for path in SOURCES for name, length in parsed(path).function_lengths.items()
     }
     assert ratchet(sizes, FUNCTION_LINES_MAX, LONG_FUNCTIONS) == []
 
@@ -242,21 +264,21 @@ def test_no_linter_is_silenced() -> None:
     assert ratchet(counts, 0, SILENCED) == []
 
 
-def test_nothing_was_left_for_later() -> None:
+def test_no_leftover_markers() -> None:
     assert matches(MARKERS, tracked_texts()) == []
 
 
 def test_only_the_command_line_prints() -> None:
-    printing = {name_of(path): printing_lines(ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES}
+    printing = {name_of(path): parsed(path).printing_lines for path in SOURCES}
     assert {name for name, lines in printing.items() if lines and not name.startswith("src/seawall/cli/")} == set()
 
 
-def test_texts_are_laid_out_alike() -> None:
+def test_text_files_have_a_uniform_layout() -> None:
     found = {name: layout_problems(text) for name, text in tracked_texts().items()}
     assert {name: complaints for name, complaints in found.items() if complaints} == {}
 
 
-def test_no_text_knows_a_machine() -> None:
+def test_no_text_contains_a_path_of_one_machine() -> None:
     assert matches(MACHINE_PATHS, tracked_texts()) == []
 
 
@@ -331,9 +353,7 @@ def test_lengths_of_functions_are_counted_from_def_to_end() -> None:
         ({}, {"gone": 20}, ["gone has 0: drop its entry of 20"]),
     ],
 )
-def test_the_ratchet_only_turns_one_way(
-    found: dict[str, int], exceptions: dict[str, int], complaints: list[str]
-) -> None:
+def test_the_ratchet_only_tightens(found: dict[str, int], exceptions: dict[str, int], complaints: list[str]) -> None:
     assert ratchet(found, 10, exceptions) == complaints
 
 
@@ -346,7 +366,7 @@ def test_leftovers_are_found(marked: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["x = 0xXXX1", "hacking", "todo_list = []", "METHODOLOGY", "at_breakpoint"])
-def test_innocent_words_are_not_leftovers(line: str) -> None:
+def test_similar_words_are_not_leftovers(line: str) -> None:
     assert matches(MARKERS, {"a.py": line}) == []
 
 
@@ -375,7 +395,7 @@ def test_printing_is_found() -> None:
         ("a\n\n", ["does not end with exactly one newline"]),
     ],
 )
-def test_untidy_layout_is_found(text: str, complaints: list[str]) -> None:
+def test_irregular_layout_is_found(text: str, complaints: list[str]) -> None:
     assert layout_problems(text) == complaints
 
 
@@ -410,7 +430,7 @@ HASH = "0" * 64
         (f"click @ https://x/y.whl --hash=sha256:{HASH}\n", ["names an address", "is not pinned: click"]),
     ],
 )
-def test_loose_lock_files_are_found(text: str, complaints: list[str]) -> None:
+def test_unpinned_lock_files_are_found(text: str, complaints: list[str]) -> None:
     assert lock_problems(text) == complaints
 
 

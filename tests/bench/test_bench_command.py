@@ -26,14 +26,14 @@ TRIAL = "trial_suite"
 
 @pytest.fixture
 def contexts(monkeypatch: pytest.MonkeyPatch) -> list[BenchContext]:
-    """A suite with one goal reached, one missed and one that cannot be judged; the contexts it was asked with."""
-    asked: list[BenchContext] = []
+    """A suite with one goal reached, one missed and one that cannot be judged; the contexts that it was loaded with."""
+    used: list[BenchContext] = []
 
     def absent(seconds: float) -> float:
         raise UnsupportedError("not on this machine")
 
     def suite(context: BenchContext) -> Iterator[Measurement]:
-        asked.append(context)
+        used.append(context)
         other = Baseline("other", plain(lambda _: 4.0))
         yield Measurement("good", "s", Better.LOWER, plain(lambda _: 2.0), other, Goal.ratio_at_most(0.5))
         yield Measurement("bad", "B/s", Better.HIGHER, plain(lambda _: 2e9), None, Goal.value_at_least(3e9))
@@ -41,7 +41,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[BenchContext]:
         yield Measurement("absent too", "s", Better.LOWER, plain(absent))
 
     monkeypatch.setattr(suites, "load", {TRIAL: suite}.__getitem__)
-    return asked
+    return used
 
 
 def invoke(*arguments: str, **settings: str) -> Result:
@@ -49,7 +49,7 @@ def invoke(*arguments: str, **settings: str) -> Result:
     return CliRunner().invoke(bench, arguments, obj=loaded)
 
 
-def test_the_table_goes_to_stdout_and_the_progress_to_stderr(contexts: list[BenchContext]) -> None:
+def test_the_table_is_printed_to_stdout_and_the_progress_to_stderr(contexts: list[BenchContext]) -> None:
     done = invoke(TRIAL)
     assert done.exit_code == 0
     assert "seawall bench trial_suite" in done.stdout
@@ -100,7 +100,7 @@ def test_a_json_file_that_cannot_be_written_is_refused_before_measuring(
     assert contexts == []
 
 
-def test_settings_come_from_the_configuration_and_flags_win(contexts: list[BenchContext], tmp_path: Path) -> None:
+def test_flags_override_the_configuration(contexts: list[BenchContext], tmp_path: Path) -> None:
     settings = {"seconds": "7.5", "rounds": "6", "directory": str(tmp_path)}
     invoke(TRIAL, **settings)
     invoke(TRIAL, "--seconds", "0.5", "--rounds", "9", **settings)
@@ -138,15 +138,15 @@ from seawall.bench.subjects import peers
 from seawall.bench.suites import processes
 from seawall.cli.bench import bench
 
-# Who runs the tests in the background may have had interrupts ignored.
+# Interrupts are ignored if the tests run in the background of a shell.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 start = peers.subprocess.Popen.__init__
 
-def told(self, *arguments, **options):
+def print_pid(self, *arguments, **options):
     start(self, *arguments, **options)
     print(self.pid, flush=True)
 
-peers.subprocess.Popen.__init__ = told
+peers.subprocess.Popen.__init__ = print_pid
 figure = Measurement("loopback", "B/s", Better.HIGHER, processes.loopback_bandwidth)
 registry.load = lambda name: lambda context: [figure]
 bench.main(["trial", "--seconds", "1000"], standalone_mode=False, obj=config.load(environ={}))
@@ -162,7 +162,7 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
     assert run.returncode != 0
-    # Killed by its parent, or ended by the end of its input: which of the two depends on where the signal struck.
+    # Either its parent kills it or it exits at the end of its input: that depends on when the signal arrived.
     ended, _, _ = select.select([peer], [], [], 60)
     os.close(peer)
     assert ended

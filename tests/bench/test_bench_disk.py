@@ -1,4 +1,4 @@
-"""Disk subjects: they write where they say, make it durable, and leave nothing behind."""
+"""Disk subjects: they write at successive positions, sync, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def small_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
-    """Every write (position, length) and every sync, in order, while they really happen."""
+    """Every write (position, length) and every sync, in order; they are executed as well."""
     seen: list[Call] = []
     pwrite, sync = os.pwrite, disk.sync
 
@@ -42,7 +42,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
 
 @pytest.mark.parametrize("make", [disk.write_latency, disk.write_bandwidth])
-def test_every_write_is_synced_and_goes_to_the_next_place(
+def test_every_write_is_synced_and_continues_at_the_next_position(
     tmp_path: Path, calls: list[Call], make: Callable[[Path, int], harness.Subject]
 ) -> None:
     with make(tmp_path, 512 * KIB)() as run:
@@ -50,8 +50,8 @@ def test_every_write_is_synced_and_goes_to_the_next_place(
         calls.clear()
         for _ in range(3):
             assert run(0.0) > 0
-    places = (0, 512 * KIB, 0)
-    assert calls == [call for at in places for call in (("write", at, 512 * KIB), ("sync", 0, 0))]
+    positions = (0, 512 * KIB, 0)
+    assert calls == [call for at in positions for call in (("write", at, 512 * KIB), ("sync", 0, 0))]
 
 
 def test_the_file_has_no_name_and_no_descriptor_is_left(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_file_has_no_name_and_no_descriptor_is_left(tmp_path: Path) -> None:
         os.fstat(descriptor)
 
 
-def test_a_short_write_is_finished() -> None:
+def test_a_short_write_is_continued() -> None:
     written: list[tuple[bytes, int]] = []
 
     def short(descriptor: int, block: memoryview, position: int) -> int:
@@ -73,7 +73,7 @@ def test_a_short_write_is_finished() -> None:
     assert written == [(b"012", 100), (b"345", 103), (b"67", 106)]
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="RWF_DSYNC is a thing of Linux")
+@pytest.mark.skipif(not hasattr(os, "RWF_DSYNC"), reason="only Linux has RWF_DSYNC")
 def test_a_flagged_write_needs_no_sync(tmp_path: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
     flagged: list[tuple[int, int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Every figure of every suite really opens, runs once on both sides, and gives a number."""
+"""Every figure of every suite opens, runs once with its baseline, and returns a number."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from seawall.limits import MIB
 
 SHORT = 0.0
 
-#: What takes long at its real size, and its size here: the figures do the same with less.
+#: Sizes that take long at their real value, and the smaller ones of these tests.
 SMALLER = {
     "figures.append_figures.COUNTED_SIZE": 8 * MIB,
     "suites.fetch.STORED_SIZE": 4 * MIB,
@@ -30,19 +30,12 @@ SMALLER_IN_SPARK = {
     "suites.spark._WARM_BATCHES": 1,
 }
 
-#: Of a process that lives for a minute, much of the time would go into compiling well, and into looking whether Spark's
-#: classes are sound.
+#: In a short process, optimising code and verifying Spark's classes takes longer than it saves.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def measurements(suite: str, directory: Path) -> list[Measurement]:
     return list(suites.load(suite)(BenchContext(seconds=0.1, rounds=5, directory=directory)))
-
-
-@pytest.mark.parametrize("suite", suites.SUITES)
-def test_figure_names_are_unique(suite: str, tmp_path: Path) -> None:
-    names = [figure.name for figure in measurements(suite, tmp_path)]
-    assert len(set(names)) == len(names) > 0
 
 
 @pytest.mark.slow
@@ -59,14 +52,14 @@ def test_every_figure_runs_on_both_sides(
     for figure in measurements(suite, tmp_path):
         sides = [figure.subject] + ([figure.baseline.subject] if figure.baseline else [])
         for side in sides:
-            # What this machine does not have says so by UnsupportedError, and only that.
+            # A figure that this machine cannot measure raises UnsupportedError, and nothing else.
             with suppress(UnsupportedError), side() as run:
                 assert run(SHORT) > 0, figure.name
     assert list(tmp_path.iterdir()) == []
 
 
 def _session_ender() -> Callable[[], None]:
-    """Ends the Spark session that is made from now on; one that others have made is left to them."""
+    """Returns a function that stops the Spark session unless it existed before."""
     sql = pytest.importorskip("pyspark.sql")
     before = sql.SparkSession.getActiveSession()
 

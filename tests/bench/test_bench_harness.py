@@ -1,4 +1,4 @@
-"""The harness: turns, ratios, clean-up, figures that a machine cannot give, and the loops that subjects are made of."""
+"""The harness: rounds, ratios, clean-up, unsupported figures, and the loops of subjects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seawall.errors import InvalidInputError, UnsupportedError
 
 
 class Side:
-    """A subject with given figures that notes in a shared journal when it is opened, run and closed."""
+    """A subject with given figures that records in a shared journal when it is opened, run and closed."""
 
     def __init__(self, name: str, figures: Iterator[float], journal: list[str]) -> None:
         self.name = name
@@ -57,7 +57,7 @@ def ignore(done: int) -> None:
     pass
 
 
-def test_the_sides_take_turns_and_the_first_one_changes_every_round() -> None:
+def test_the_sides_alternate_and_each_round_starts_with_the_other_one() -> None:
     journal: list[str] = []
     subject, other = side("S", 1.0, journal=journal), side("B", 1.0, journal=journal)
     done: list[int] = []
@@ -90,7 +90,7 @@ def test_one_disturbed_round_shows_in_the_spread_and_not_in_the_median() -> None
 
 
 @given(st.lists(st.tuples(st.floats(1e-9, 1e9), st.floats(1e-9, 1e9)), min_size=5, max_size=12))
-def test_the_median_ratio_lies_inside_its_spread(rounds: list[tuple[float, float]]) -> None:
+def test_the_median_ratio_is_within_its_spread(rounds: list[tuple[float, float]]) -> None:
     subject, other = side("S", *(pair[0] for pair in rounds)), side("B", *(pair[1] for pair in rounds))
     result = measure(measurement(subject, other), context(rounds=len(rounds)), ignore)
     spread = result.spread
@@ -141,7 +141,7 @@ def unsupported_while_warming_up(journal: list[str]) -> harness.Subject:
 
 
 @pytest.mark.parametrize("make", [unsupported_while_opening, unsupported_while_warming_up])
-def test_what_a_machine_cannot_do_is_left_out_with_the_reason(make: Callable[[list[str]], harness.Subject]) -> None:
+def test_an_unsupported_figure_is_left_out_with_the_reason(make: Callable[[list[str]], harness.Subject]) -> None:
     journal: list[str] = []
     goal = Goal.ratio_at_least(0.5)
     as_subject = measure(measurement(make(journal), side("B", 1.0, journal=journal), goal), context(), ignore)
@@ -160,7 +160,7 @@ def test_a_goal_on_the_ratio_needs_a_baseline() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_context_needs_time(seconds: float) -> None:
+def test_a_context_needs_a_positive_duration(seconds: float) -> None:
     with pytest.raises(InvalidInputError, match="seconds per figure"):
         context(seconds=seconds)
 
@@ -232,7 +232,7 @@ def test_a_latency_is_the_median_of_the_steps() -> None:
     assert latency(clock.step, clock)(0.0051) == pytest.approx(2e-6)
 
 
-def test_a_run_without_time_works_once() -> None:
+def test_a_run_of_zero_seconds_takes_one_step() -> None:
     clock = Clock(0)
     assert rate(clock.step, 1, clock)(0.0) == 1e9
     assert latency(clock.step, clock)(0.0) == pytest.approx(1e-9)

@@ -1,4 +1,4 @@
-"""What a report says about the machine."""
+"""The description of the machine in a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_a_list_python_names_the_processor(tmp_path: Path, monkeypatch: 
     assert machine.cpu_model(tmp_path / "absent") == "riscv64"
 
 
-def test_a_system_that_does_not_tell_its_memory_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (machine.memory_bytes() or 0) > 0
 
     def refuse(name: str) -> int:
@@ -47,7 +47,7 @@ def test_libraries_are_those_that_are_installed() -> None:
     assert list(versions) == ["numpy"]
 
 
-def test_the_description_is_complete_and_tells_no_names() -> None:
+def test_the_description_is_complete_and_has_no_host_name() -> None:
     described = machine.describe()
     assert described.cores >= 1
     assert described.cpu

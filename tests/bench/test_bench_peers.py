@@ -1,4 +1,4 @@
-"""The second process of a measurement: it plays its part and never outlives its parent."""
+"""The second process of a measurement: it does its part and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from seawall.bench.subjects import peers
 from seawall.bench.suites import processes
 from seawall.errors import UnsupportedError
 
-needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="eventfd is a thing of Linux")
+needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="only Linux has eventfd")
 
-#: A parent that opens a peer, says its id, and then waits to be killed.
+#: A parent that opens a peer, prints its process id, and then waits to be killed.
 PARENT = """
 import sys
 from seawall.bench.subjects.peers import peer
@@ -46,7 +46,7 @@ def receive_until_end(connection: socket.socket) -> None:
         pass
 
 
-def test_the_sender_sends_until_the_listener_hangs_up(listener: socket.socket) -> None:
+def test_the_sender_sends_until_the_listener_disconnects(listener: socket.socket) -> None:
     address, port = listener.getsockname()
     pipe = io.BytesIO()
     sender = threading.Thread(target=peers.main, args=(["send", address, str(port)], pipe), daemon=True)
@@ -64,14 +64,14 @@ def test_the_sender_sends_until_the_listener_hangs_up(listener: socket.socket) -
     assert received[: peers.SEND_SIZE] == received[peers.SEND_SIZE : 2 * peers.SEND_SIZE] != bytes(peers.SEND_SIZE)
 
 
-def test_a_peer_leaves_when_its_parents_pipe_ends() -> None:
+def test_a_peer_exits_when_the_pipe_of_its_parent_ends() -> None:
     left: list[int] = []
     peers.exit_with_parent(io.BytesIO(b"still here"), left.append)
     assert left == [0]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_peer_is_gone_when_its_context_is_left(listener: socket.socket, error: type[BaseException]) -> None:
+def test_a_peer_is_killed_when_its_context_is_left(listener: socket.socket, error: type[BaseException]) -> None:
     address, port = listener.getsockname()
     started: list[subprocess.Popen[bytes]] = []
 
@@ -93,7 +93,7 @@ def test_a_peer_ends_when_its_parent_is_killed(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         parent.kill()
     with closing(connection):
-        receive_until_end(connection)  # ends only when the peer has closed its side, that is, when it is gone
+        receive_until_end(connection)  # returns only when the peer has closed its side, because it has exited
 
 
 def test_loopback_receives_from_another_process() -> None:
@@ -102,7 +102,7 @@ def test_loopback_receives_from_another_process() -> None:
         assert run(0.01) > 0
 
 
-def test_a_sender_that_hangs_up_is_an_error_and_no_figure(listener: socket.socket) -> None:
+def test_a_sender_that_disconnects_is_an_error_and_no_figure(listener: socket.socket) -> None:
     with closing(socket.create_connection(listener.getsockname())) as sender:
         connection, _ = listener.accept()
         with closing(connection):
@@ -113,7 +113,7 @@ def test_a_sender_that_hangs_up_is_an_error_and_no_figure(listener: socket.socke
 
 
 @needs_eventfd
-def test_eventfd_goes_there_and_back() -> None:
+def test_eventfd_round_trips_are_measured() -> None:
     before = set(os.listdir("/proc/self/fd"))
     with processes.eventfd_round_trip() as run:
         assert run(0.0) > 0
@@ -123,7 +123,7 @@ def test_eventfd_goes_there_and_back() -> None:
 
 @needs_eventfd
 def test_the_echo_answers_every_wake_up() -> None:
-    # A counting descriptor that does not wait: three wake-ups are there, the fourth read has nothing to wait for.
+    # A non-blocking semaphore with three wake-ups: the fourth read raises.
     there, back = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK), os.eventfd(0)
     try:
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Reports for people: units, texts, the table, and progress on a terminal and elsewhere."""
+"""Reports as text: units, the table, and progress on a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def measurement(name: str) -> Measurement:
         (7.0, "files", "7.00 files"),
     ],
 )
-def test_quantities_have_sane_units(value: float, unit: str, text: str) -> None:
+def test_quantities_have_readable_units(value: float, unit: str, text: str) -> None:
     assert report.quantity(value, unit) == text
 
 
-def test_goals_and_spreads_read_well() -> None:
+def test_goals_and_spreads_are_formatted() -> None:
     assert report.goal_text(Goal.ratio_at_least(0.5), "B/s") == "≥ 0.500x"
     assert report.goal_text(Goal.value_at_most(0.3), "s") == "≤ 300 ms"
     assert report.spread_text(Spread(Aspect.VALUE, 1e-6, 2e-6, 3e-6, 4e-6), "s") == (
@@ -87,7 +87,7 @@ def test_every_missed_goal_is_named_with_figure_and_goal() -> None:
     ]
 
 
-def test_the_table_shows_everything_and_cuts_nothing() -> None:
+def test_the_table_shows_everything_untruncated() -> None:
     stream = io.StringIO()
     report.write_table(suite_report(FAST, SLOW, ABSENT), stream)
     text = stream.getvalue()
@@ -137,7 +137,7 @@ def test_progress_on_a_terminal_is_a_bar_with_the_figures_above_it(monkeypatch: 
     text = stream.getvalue()
     assert "slow: 400 ms" in text
     assert "absent: left out: not here" in text
-    assert "\x1b[" in text  # it really is a display that moves
+    assert "\x1b[" in text  # escape sequences redraw the display
 
 
 @pytest.mark.parametrize("terminal", [True, False])

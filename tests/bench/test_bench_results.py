@@ -1,4 +1,4 @@
-"""Goals, results and reports: what counts as met, and the JSON that others read."""
+"""Goals, results and reports: when a goal is met, and the JSON format."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GOALS = {
 
 
 @pytest.mark.parametrize("kind", GOALS)
-def test_a_goal_looks_at_its_own_number_and_its_bound_meets_it(kind: str) -> None:
+def test_a_goal_judges_its_own_number_and_its_bound_meets_it(kind: str) -> None:
     goal, of, relation = GOALS[kind]
     assert (goal.of, goal.relation, goal.bound) == (of, relation, 2.0)
     reached, beyond = (3.0, 1.0) if relation is Relation.AT_LEAST else (1.0, 3.0)
     for figure, met in ((reached, True), (2.0, True), (beyond, False)):
-        # The other number says the opposite, so a mix-up of the two shows.
+        # The other number has the opposite result, so that confusing the two fails.
         opposite = beyond if met else reached
         value, ratio = (figure, opposite) if of is Aspect.VALUE else (opposite, figure)
         result = Result("figure", "s", Better.LOWER, value=value, ratio=ratio, goal=goal)

@@ -30,14 +30,14 @@ def test_every_registered_suite_can_be_loaded(name: str, tmp_path: Path) -> None
     assert suites.SUITES[name].summary
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones() -> None:
+def test_an_unknown_suite_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match=r"'limts'; did you mean 'limits'\? Suites: limits, kernels"):
         suites.load("limts")
     with pytest.raises(InvalidInputError, match=r"'zzz'\. Suites: limits, kernels"):
         suites.load("zzz")
 
 
-def test_the_registry_loads_no_suite() -> None:
+def test_importing_the_registry_loads_no_suite() -> None:
     done = subprocess.run([sys.executable, "-c", LISTING_LOADS], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
 
@@ -51,8 +51,8 @@ def test_small_commands_have_a_goal_in_wall_time(tmp_path: Path) -> None:
         assert figures[name].baseline is not None
 
 
-def test_the_limits_can_all_be_measured_here(tmp_path: Path) -> None:
-    """Everything but the commands, whose start is a matter of the command line's own tests."""
+def test_all_limits_are_measured(tmp_path: Path) -> None:
+    """Everything except the commands, whose start-up the tests of the command line cover."""
     context = BenchContext(seconds=0.01, rounds=5, directory=tmp_path)
     for measurement in limits.suite(context):
         if not measurement.name.startswith("seawall "):

@@ -1,4 +1,7 @@
-"""What suites `publish` and `fetch` measure is what they say: a node takes it and gives it back."""
+"""The figures of suites `publish` and `fetch`: they run with a real node, and fail if records are missing.
+
+All figures run in the slow test of `test_bench_figures.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from seawall.api.received import Item
 from seawall.bench import registry as suites
 from seawall.bench.harness import BenchContext, Subject
 from seawall.bench.subjects import bare, peers
-from seawall.bench.subjects.publish_node import TOPIC, connected_log
 from seawall.bench.suites import disk, fetch, publish
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import InvariantError
@@ -25,7 +27,7 @@ needs_kernels = pytest.mark.skipif(jit.PYTHON_MODE, reason="a node in plain Pyth
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "WARM_SIZE", MIB)
     monkeypatch.setattr(publish, "IDLE_CONNECTIONS", 20)
 
@@ -36,15 +38,8 @@ def subject_of(suite: str, name: str, directory: Path) -> Subject:
 
 
 @needs_kernels
-@pytest.mark.parametrize(
-    "name",
-    [
-        "1 KiB records in bulk, class ephemeral, beside 20 idle connections",
-        "100 B records one by one, class ephemeral",
-        "one 1 KiB record at a time, durable, p99",
-    ],
-)
-def test_publishing_is_measured_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_publishing_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
+    name = "1 KiB records in bulk, class ephemeral, beside 20 idle connections"
     with subject_of("publish", name, tmp_path)() as run:
         assert run(0.0) > 0
         assert run(0.01) > 0
@@ -52,11 +47,10 @@ def test_publishing_is_measured_and_leaves_nothing(name: str, tmp_path: Path) ->
 
 
 @needs_kernels
-def test_what_was_published_is_read_both_ways(tmp_path: Path) -> None:
-    for read_topic in (fetch.polled, fetch.pushed):
-        with fetch.reading(tmp_path, read_topic, stored_size=2 * MIB)() as run:
-            assert run(0.0) > 0
-            assert run(0.01) > 0
+def test_reading_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
+    with fetch.reading(tmp_path, fetch.pushed, stored_size=2 * MIB)() as run:
+        assert run(0.0) > 0
+        assert run(0.01) > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,17 +65,10 @@ def test_a_reader_that_misses_records_is_an_error_and_no_figure(tmp_path: Path) 
         pytest.raises(InvariantError, match="read 0 of 1024 records"),
         fetch.reading(tmp_path, nothing, stored_size=MIB)(),
     ):
-        pytest.fail("it has a figure")
+        pytest.fail("the subject opened")
 
 
-@needs_kernels
-def test_a_node_has_the_topic_it_is_asked_for(tmp_path: Path) -> None:
-    with connected_log(tmp_path, durability="fsync") as log:
-        assert log.publish(TOPIC, b"first").first_seq == 1
-        assert list(log.topics()) == [TOPIC]
-
-
-def test_the_bare_store_answers_when_a_record_is_written(tmp_path: Path) -> None:
+def test_the_bare_store_answers_after_a_record_is_written(tmp_path: Path) -> None:
     with publish.bare_store(tmp_path, 50)() as run:
         assert run(0.0) > 0
         assert run(0.01) > 0
@@ -89,7 +76,7 @@ def test_the_bare_store_answers_when_a_record_is_written(tmp_path: Path) -> None
 
 
 @needs_kernels
-def test_the_bounds_are_those_of_two_processes(tmp_path: Path) -> None:
+def test_the_baselines_of_two_processes_are_measured(tmp_path: Path) -> None:
     for subject in (bare.publishing, bare.fetching(tmp_path, 2 * MIB)):
         with subject() as run:
             assert run(0.0) > 0
@@ -98,7 +85,7 @@ def test_the_bounds_are_those_of_two_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["keep", "give"])
-def test_a_bound_whose_peer_hangs_up_is_an_error_and_no_figure(part: str) -> None:
+def test_a_baseline_whose_peer_disconnects_is_an_error_and_no_figure(part: str) -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours, pytest.raises(InvariantError, match=f"the {part} process closed the connection"):
@@ -106,7 +93,7 @@ def test_a_bound_whose_peer_hangs_up_is_an_error_and_no_figure(part: str) -> Non
 
 
 @needs_kernels
-def test_what_is_kept_is_answered_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_keep_process_answers_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "KEPT_SIZE", 8)
 
     def report_address(_descriptor: int, address: str) -> None:
@@ -120,7 +107,9 @@ def test_what_is_kept_is_answered_frame_by_frame(monkeypatch: pytest.MonkeyPatch
         assert client.recv(KIB, socket.MSG_WAITALL) == bytes(3)
 
 
-def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_give_process_sends_a_file_until_the_peer_disconnects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = tmp_path / "stored"
     stored.write_bytes(b"stored")
     received: list[bytes] = []
@@ -141,20 +130,20 @@ def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: py
     assert received == [b"storedstored"]
 
 
-def test_a_store_that_hangs_up_is_an_error_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It waits for more than is sent, and is told that there is no more.
+def test_a_store_that_disconnects_is_an_error_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It waits for more than is sent, until the connection is shut down.
     monkeypatch.setattr(socket.socket, "sendall", lambda self, _record: self.shutdown(socket.SHUT_WR))
     with publish.bare_store(tmp_path, 50)() as run, pytest.raises(InvariantError, match="closed the connection"):
         run(0.0)
 
 
-def test_the_store_writes_what_comes_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_writes_frames_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
     monkeypatch.setattr(disk, "write_then_sync", lambda _file, block, at: written.append(bytes(block) + b"%d" % at))
-    told: list[str] = []
+    addresses: list[str] = []
 
     def report_address(_descriptor: int, address: str) -> None:
-        told.append(address)
+        addresses.append(address)
         client.connect(parse_address(address))
         client.sendall(b"abcdefgh")
         client.shutdown(socket.SHUT_WR)
@@ -164,7 +153,7 @@ def test_the_store_writes_what_comes_in_order(tmp_path: Path, monkeypatch: pytes
         peers.store(str(tmp_path), "4", "0")
         assert client.recv(KIB, socket.MSG_WAITALL) == 2 * peers.STORED
     assert written == [b"abcd0", b"efgh4"]
-    assert len(told) == 1
+    assert len(addresses) == 1
 
 
 def test_a_peer_that_ends_before_it_listens_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What suite `order` measures is what it says: every batch is stored, order 5 is kept, processes end in good order."""
+"""The figures of suite `order`: every batch is ordered, order 5 is kept, and processes exit cleanly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADS = (
 
 
 @pytest.mark.parametrize("load", LOADS, ids=str)
-def test_rings_that_are_filled_are_ordered_and_free_again(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filled_rings_are_ordered_and_freed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_rings, "ENTRIES", 2 * SLOTS)
     rings = FilledRings(load)
     fabric = rings._fabric
@@ -36,7 +36,7 @@ def test_rings_that_are_filled_are_ordered_and_free_again(load: Load, monkeypatc
         assert not (entries["flags"] & np.uint32(records.FLAG_NOP | records.FLAG_SKIP)).any()
         assert (fabric.results[0]["status"] == 0).all()
         assert int(fabric.completion_words[0][records.COMPLETION_COMPLETED]) == lap * SLOTS
-        # Stable by client: what is left is the order in which each client's batches stand.
+        # A stable sort by client keeps the order of each client's batches.
         by_client = entries[np.argsort(entries["client_id"], kind="stable")]
         if load.is_strong:
             same = by_client["client_id"][1:] == by_client["client_id"][:-1]
@@ -45,13 +45,13 @@ def test_rings_that_are_filled_are_ordered_and_free_again(load: Load, monkeypatc
         assert sorted(published.tolist()) == sorted(entries[["client_id", "client_seq"]].tolist())
 
 
-def test_one_batch_of_ten_is_out_of_its_place() -> None:
+def test_one_batch_of_ten_is_out_of_order() -> None:
     rings = FilledRings(Load(is_strong=True, reordered_percent=10))
     _, seqs = rings._next_batches()
     assert 0.099 < np.count_nonzero(seqs != np.arange(1, SLOTS + 1)) / SLOTS <= 0.1
 
 
-def test_a_pod_of_processes_answers_its_writers_and_rests() -> None:
+def test_a_pod_of_processes_answers_its_writers_and_exits() -> None:
     loads = [
         WriterLoad(1_000, WEAK, 32, 64, 32),
         WriterLoad(1_001, WEAK, 200_000, 4, 2),

@@ -1,4 +1,4 @@
-"""The figures of recovery: both sides work on the same log, which is there while either of them is."""
+"""The figures of recovery: both sides use the same log, which exists while either of them is open."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from seawall.bench.figures import recovery_figures
 from seawall.limits import KIB, MIB
 
 
-def test_both_sides_share_a_log_that_goes_with_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_both_sides_share_a_log_that_the_last_removes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recovery_figures, "LOG_SIZES", {1: 8 * KIB, 16: MIB})
     figures = list(recovery_figures.recovery_figures(tmp_path))
     assert [figure.goal is not None for figure in figures] == [False, True]

@@ -1,4 +1,4 @@
-"""A fabric with two brokers, and the other side of their rings: the frontier as one function."""
+"""Fixtures: a fabric with two brokers, batches for their rings, and the results that a frontier would write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: what it publishes is whole whenever it is seen, and its ring outlives it."""
+"""A broker in its own process: its batches are complete whenever they are seen, and its ring survives a kill."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def client_seq_of(arrays: FabricArrays, index: int) -> int:
     return int(header.client_seq)
 
 
-def test_a_broker_that_is_killed_leaves_whole_batches_and_a_ring_that_goes_on(
+def test_a_killed_broker_leaves_complete_batches_and_a_usable_ring(
     fabric: Fabric, make_batch: Callable[..., Bytes]
 ) -> None:
     arrays, seen, index = fabric.arrays, [0], 0

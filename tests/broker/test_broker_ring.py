@@ -1,4 +1,4 @@
-"""A broker's ring in a fabric: what the sequencer sees of it, what publishers are told, and how full it is."""
+"""A broker's ring in a fabric: the slots that the sequencer sees, answers to publishers, space, and loans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOG = 64 * 1024
 SLOTS = 64
 
 
-def test_the_sequencer_finds_batches_and_what_is_to_be_known_of_them(
+def test_the_sequencer_finds_batches_and_their_fields(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     sent = np.concatenate([make_batch(7), make_batch(8, 300, order=5)])
@@ -41,7 +41,7 @@ def test_the_sequencer_finds_batches_and_what_is_to_be_known_of_them(
         assert (entry["topic_id"], entry["record_count"]) == (4, 2)
 
 
-def test_part_of_a_buffer_is_published_and_the_rest_is_the_callers(
+def test_a_part_of_a_buffer_is_published_and_the_rest_is_left(
     ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     sent = np.concatenate([make_batch(1), make_batch(2), make_batch(3)])
@@ -160,7 +160,7 @@ def test_a_ring_with_impossible_counts_is_refused(arrays: FabricArrays) -> None:
 
 
 @pytest.mark.parametrize("broker", [-1, 2])
-def test_a_broker_that_the_fabric_has_no_place_for_is_refused(arrays: FabricArrays, broker: int) -> None:
+def test_a_broker_outside_the_fabric_is_refused(arrays: FabricArrays, broker: int) -> None:
     with pytest.raises(InvalidInputError, match=r"raise fabric\.brokers"):
         BrokerRing(arrays, broker)
 
@@ -170,7 +170,7 @@ def test_a_reservation_that_can_never_fit_is_refused(ring: BrokerRing) -> None:
         ring.reserve(BLOG + 1, 0)
 
 
-def test_what_is_in_a_reservation_must_be_one_batch(ring: BrokerRing, defaults: TopicDefaults) -> None:
+def test_a_reservation_must_contain_one_batch(ring: BrokerRing, defaults: TopicDefaults) -> None:
     index: Any = ring.reserve(200, 0)
     with pytest.raises(InvalidInputError, match="abandon it"):
         ring.publish_reserved(index, 70, defaults)
@@ -189,7 +189,7 @@ def finished(arrays: FabricArrays, ring: BrokerRing, decide: Callable[..., None]
     arrays.completion_vector[1]["completed"] = ring.claimed
 
 
-def test_who_waits_for_room_gets_it_before_those_who_come_later(
+def test_an_owner_that_waits_for_space_is_served_before_later_ones(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
 ) -> None:
     """Small batches would take what comes free, again and again, and the large one would never fit."""
@@ -204,7 +204,7 @@ def test_who_waits_for_room_gets_it_before_those_who_come_later(
     assert ring.publish(make_batch(2), small, defaults).stop is Stop.FULL
     assert ring.publish(waiting, large, defaults) == Published(Stop.DONE, 1, 1, 60_000)
     assert arrays.broker_tails[1]["blog_wanted"] == 0
-    # Now those that came behind it, in their order; and whoever has more stands behind the others again.
+    # Now the later ones, in their order; an owner with more batches queues behind the others again.
     assert ring.publish(make_batch(2), other, defaults).stop is Stop.FULL
     both = np.concatenate([make_batch(2), make_batch(3, 10_000)])
     assert ring.publish(both, small, defaults) == Published(Stop.FULL, 1, 2, 200)
@@ -213,7 +213,7 @@ def test_who_waits_for_room_gets_it_before_those_who_come_later(
     assert ring.publish(both, small, defaults, start=200).stop is Stop.DONE
 
 
-def test_who_waits_no_more_makes_way(
+def test_an_owner_that_leaves_the_queue_frees_its_slot(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     assert not ring.leave(70)
@@ -228,7 +228,7 @@ def test_who_waits_no_more_makes_way(
     assert not ring.leave(72)
 
 
-def test_a_ring_that_is_taken_over_waits_for_nothing(
+def test_a_ring_that_is_taken_over_has_no_waiting_owner(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     ring.publish(make_batch(1, 60_000), 69, defaults)
@@ -246,28 +246,28 @@ def publish_alone(ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, o
         ring.publish(make_batch(client_seq), owner, defaults)
 
 
-def nobody() -> None:
-    raise AssertionError("nothing was lent")
+def unexpected() -> None:
+    raise AssertionError("no loan may be revoked here")
 
 
-def test_bytes_are_lent_to_who_publishes_alone(
+def test_bytes_are_lent_to_an_owner_that_publishes_alone(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
-    assert ring.lend(70, 200, nobody) is None
+    assert ring.lend(70, 200, unexpected) is None
     publish_alone(ring, defaults, make_batch)
-    assert ring.lend(71, 200, nobody) is None
-    lent = ring.lend(70, 200, nobody)
+    assert ring.lend(71, 200, unexpected) is None
+    lent = ring.lend(70, 200, unexpected)
     assert lent is not None
     assert np.shares_memory(lent, arrays.blogs[1][5 * 256 : 5 * 256 + 200])
     assert ring.claimed == 5
     lent[:] = make_batch(6)
     assert ring.publish(lent.copy(), 70, defaults).first == 5
     ring.publish(make_batch(1), 71, defaults)
-    assert ring.lend(71, 200, nobody) is None
+    assert ring.lend(71, 200, unexpected) is None
 
 
 @pytest.mark.parametrize("how", ["publish", "reserve"])
-def test_what_is_lent_comes_back_before_anything_else_is_claimed(
+def test_a_loan_is_revoked_before_anything_else_is_claimed(
     how: str, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     publish_alone(ring, defaults, make_batch)
@@ -282,25 +282,27 @@ def test_what_is_lent_comes_back_before_anything_else_is_claimed(
     assert claimed == [5]
 
 
-def test_who_has_gone_is_asked_for_nothing(ring: BrokerRing, defaults: TopicDefaults, make_batch: Make) -> None:
+def test_the_loan_of_an_owner_that_left_is_not_revoked(
+    ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
     publish_alone(ring, defaults, make_batch)
-    assert ring.lend(70, 200, nobody) is not None
+    assert ring.lend(70, 200, unexpected) is not None
     ring.leave(70)
     ring.publish(make_batch(1), 71, defaults)
 
 
-def test_nothing_is_lent_where_there_is_no_room_or_somebody_waits(
+def test_nothing_is_lent_without_space_or_while_an_owner_waits(
     ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     publish_alone(ring, defaults, make_batch)
-    assert ring.lend(70, BLOG + 1, nobody) is None
-    assert ring.lend(70, BLOG - 1_000, nobody) is None
+    assert ring.lend(70, BLOG + 1, unexpected) is None
+    assert ring.lend(70, BLOG - 1_000, unexpected) is None
     assert ring.publish(make_batch(6, BLOG - 2_000), 70, defaults).stop is Stop.DONE
     assert ring.publish(make_batch(7, 2_000), 71, defaults).stop is Stop.FULL
-    assert ring.lend(70, 100, nobody) is None
+    assert ring.lend(70, 100, unexpected) is None
 
 
-def test_bytes_are_lent_for_what_is_at_hand_and_others_give_theirs_back(
+def test_bytes_are_lent_for_a_queued_batch_and_other_loans_are_revoked(
     ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     publish_alone(ring, defaults, make_batch)
@@ -314,7 +316,7 @@ def test_bytes_are_lent_for_what_is_at_hand_and_others_give_theirs_back(
     assert returned == [70]
 
 
-def test_who_would_wait_for_room_is_told_before_it_publishes(
+def test_an_owner_can_check_for_space_before_it_publishes(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     assert ring.has_space(70, BLOG)
@@ -323,7 +325,7 @@ def test_who_would_wait_for_room_is_told_before_it_publishes(
     assert ring.has_space(70, 1_024)
     assert not ring.has_space(70, 1_025)
     assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) > BLOG
-    assert not ring.has_space(71, 1), "it is the turn of who waits longer"
+    assert not ring.has_space(71, 1), "an owner that waits longer is served first"
     assert ring.leave(70)
     assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) == 0
     assert ring.has_space(71, 1)

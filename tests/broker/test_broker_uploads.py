@@ -1,4 +1,4 @@
-"""Batches that arrive in pieces: quick ones, slow ones, and those that never come."""
+"""Uploads of batches in pieces: quick ones, slow ones, and those that are never completed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stored(arrays: FabricArrays, index: int) -> bytes:
     return arrays.blogs[1][at : at + int(entry["size"])].tobytes()
 
 
-def test_a_quick_upload_is_received_where_it_stays(
+def test_a_quick_upload_is_received_in_the_ring(
     arrays: FabricArrays, ring: BrokerRing, uploads: Uploads, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     sent = make_batch(4, 1000)
@@ -56,7 +56,7 @@ def test_a_quick_upload_is_received_where_it_stays(
     assert uploads.expire(10 * LIFE_NS) == 0
 
 
-def test_a_slow_upload_moves_to_private_memory_and_gives_its_slot_up(
+def test_a_slow_upload_moves_to_private_memory_and_releases_its_slot(
     arrays: FabricArrays, ring: BrokerRing, uploads: Uploads, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     sent = make_batch(4, 1000)
@@ -75,7 +75,7 @@ def test_a_slow_upload_moves_to_private_memory_and_gives_its_slot_up(
     assert uploads.expire(LIFE_NS + 1) == 1
 
 
-def test_where_the_ring_is_full_an_upload_starts_in_private_memory_and_waits(
+def test_an_upload_to_a_full_ring_starts_in_private_memory_and_waits(
     arrays: FabricArrays, ring: BrokerRing, uploads: Uploads, make_batch: Make
 ) -> None:
     from_topic = TopicDefaults(0, AckLevel.ORDERED)
@@ -107,7 +107,7 @@ def test_a_cancelled_upload_leaves_a_nop_and_is_over(
     assert len(uploads) == 1
 
 
-def test_bytes_that_are_no_batch_are_refused_wherever_they_lie(uploads: Uploads, defaults: TopicDefaults) -> None:
+def test_bytes_that_are_no_batch_are_refused(uploads: Uploads, defaults: TopicDefaults) -> None:
     reserved, private = uploads.begin(70, 300, 9), uploads.begin(71, 300, 0)
     uploads.expire(LIFE_NS)
     for upload in (reserved, private):
@@ -124,7 +124,7 @@ def test_two_batches_in_one_upload_are_refused(uploads: Uploads, defaults: Topic
         uploads.finish(upload, defaults)
 
 
-def test_a_slot_that_somebody_else_gave_up_is_a_bug(
+def test_a_slot_that_was_abandoned_elsewhere_is_a_bug(
     ring: BrokerRing, uploads: Uploads, defaults: TopicDefaults, make_batch: Make
 ) -> None:
     upload = uploads.begin(70, 200, 0)

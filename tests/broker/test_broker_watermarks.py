@@ -1,4 +1,4 @@
-"""Pressure: two watermarks, and patience before it is told."""
+"""Pressure of a ring: two watermarks, and a delay before it counts as sustained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_between_the_watermarks_nothing_changes() -> None:
     assert [marks.observe(used, 100, 0) for used, _ in steps] == [pressure for _, pressure in steps]
 
 
-def test_pressure_that_lasts_is_told_until_it_is_over() -> None:
+def test_pressure_that_lasts_is_sustained_until_it_ends() -> None:
     marks = Watermarks(80, 50, 1_000)
     assert marks.observe(90, 100, 5 * MS) is Pressure.HIGH
     assert marks.observe(60, 100, 1_005 * MS - 1) is Pressure.HIGH
@@ -29,6 +29,6 @@ def test_pressure_that_lasts_is_told_until_it_is_over() -> None:
 
 
 @pytest.mark.parametrize(("high", "low"), [(50, 50), (40, 50), (101, 50), (80, 0), (80, -1)])
-def test_watermarks_that_make_no_sense_are_refused(high: int, low: int) -> None:
+def test_invalid_watermarks_are_refused(high: int, low: int) -> None:
     with pytest.raises(InvalidInputError, match="low one above 0"):
         Watermarks(high, low)

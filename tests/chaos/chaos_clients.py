@@ -1,6 +1,6 @@
-"""Clients of version 2 that work until they are told to end, and write down what they did and saw.
+"""Clients of protocol version 2 that publish or read until they are stopped, and record their history.
 
-Each has a thread of its own; what it wrote down is looked at after it has ended.
+Each has its own thread; its history is checked after it has ended.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.errors import SeawallError
 from seawall.wire.format.gaps import Gap
 
-#: How long clients look for a server that is gone: longer than any restart takes.
+#: How long clients try to reconnect: longer than any restart takes.
 TIMEOUT_S = 90.0
 
 
 class Recorded(Protocol):
-    """What a delivery says once it is decided."""
+    """The result of a delivery."""
 
     @property
     def error(self) -> Exception | None: ...
@@ -34,9 +34,9 @@ class Recorded(Protocol):
 
 
 class Worker(ABC):
-    """Something that works on a thread until it is told to end."""
+    """A client on its own thread that works until it is stopped."""
 
-    #: How long it looks for a server.
+    #: How long it tries to connect.
     timeout_s = TIMEOUT_S
 
     def __init__(self, name: str, url: str, seed: object) -> None:
@@ -51,7 +51,7 @@ class Worker(ABC):
         self._thread.start()
 
     def end(self, timeout_s: float) -> bool:
-        """Wait for it after it was told; whether it has ended."""
+        """Wait for it to end after `is_ending` was set; True if it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -77,12 +77,12 @@ class PublishingWorker(Worker):
         self._number = 0
 
     def next_values(self) -> list[bytes]:
-        """What to publish next: mostly a few small records, at times many or a large one."""
+        """The next values: mostly a few small records, sometimes many or a large one."""
         kind = self.random.random()
-        count, unsealed = (1, 0) if kind < 0.5 else (self.random.randrange(2, 20), 50)
+        count, padding = (1, 0) if kind < 0.5 else (self.random.randrange(2, 20), 50)
         if kind > 0.97:
-            count, unsealed = 1, self.random.randrange(100_000, 400_000)
-        values = [value_of(self.name, 0, self._number + index, unsealed) for index in range(count)]
+            count, padding = 1, self.random.randrange(100_000, 400_000)
+        values = [value_of(self.name, 0, self._number + index, padding) for index in range(count)]
         self._number += count
         return values
 
@@ -99,7 +99,7 @@ class PublishingWorker(Worker):
 
 
 class SyncPublisher(PublishingWorker):
-    """On a thread; ends its publisher now and then and goes on with another one of the same client."""
+    """Publishes without waiting; sometimes closes its publisher and continues with another one of the same client."""
 
     def work(self) -> None:
         with seawall.connect(self.url, timeout_s=self.timeout_s) as log:
@@ -116,13 +116,12 @@ class SyncPublisher(PublishingWorker):
 
 
 class HeavyPublisher(SyncPublisher):
-    """As that, but of batches so large that a few of them fill the ring of the server: of one value or of many, which
-    are joined on their way."""
+    """The same with batches so large that a few of them fill the ring of the server, of one value or of many."""
 
     def next_values(self) -> list[bytes]:
-        unsealed = self.random.randrange(600_000, 3_000_000) if self.random.random() < 0.3 else 0
-        count = self.random.choice((1, 20)) if unsealed else 1
-        values = [value_of(self.name, 0, self._number + index, unsealed // count) for index in range(count)]
+        padding = self.random.randrange(600_000, 3_000_000) if self.random.random() < 0.3 else 0
+        count = self.random.choice((1, 20)) if padding else 1
+        values = [value_of(self.name, 0, self._number + index, padding // count) for index in range(count)]
         self._number += count
         return values
 
@@ -130,8 +129,8 @@ class HeavyPublisher(SyncPublisher):
         return self.random.choice((0.0, 0.05, 0.1))
 
 
-class LonePublisher(PublishingWorker):
-    """On a thread; waits for every publish."""
+class WaitingPublisher(PublishingWorker):
+    """Waits for every publish."""
 
     def work(self) -> None:
         with seawall.connect(self.url, timeout_s=TIMEOUT_S) as log:
@@ -144,7 +143,7 @@ class LonePublisher(PublishingWorker):
 
 
 class AsyncPublisher(PublishingWorker):
-    """On an event loop of its own."""
+    """Publishes on its own event loop."""
 
     def work(self) -> None:
         asyncio.run(self._publish())
@@ -166,15 +165,15 @@ class AsyncPublisher(PublishingWorker):
 
 
 class ReadingWorker(Worker):
-    """Reads a topic from its beginning, and ends once it has come as far as it is told to."""
+    """Reads a topic from its beginning, and ends after `last_seq`."""
 
-    #: Waits after each piece: a slow reader.
+    #: Pause after each read, for a slow reader.
     pause_s = 0.0
 
     def __init__(self, name: str, url: str, seed: object, topic: str) -> None:
         super().__init__(name, url, seed)
         self.read = Read(name, topic)
-        #: The seq it has to read before it may end; set together with `is_ending`.
+        #: The last seq that it must read before it ends; set together with `is_ending`.
         self.last_seq = 0
 
     def take(self, items: Sequence[object]) -> None:
@@ -196,7 +195,7 @@ class ReadingWorker(Worker):
 
 
 class PollingReader(ReadingWorker):
-    """Asks, with long polls."""
+    """Reads with long polls."""
 
     def work(self) -> None:
         with seawall.connect(self.url, timeout_s=TIMEOUT_S) as log:
@@ -206,7 +205,7 @@ class PollingReader(ReadingWorker):
 
 
 class AsyncReader(ReadingWorker):
-    """Is pushed what comes, on an event loop; looks up at times, since a push may not come for long."""
+    """Subscribes on an event loop; checks regularly whether it should end, because no push may arrive for long."""
 
     def work(self) -> None:
         asyncio.run(self._follow())

@@ -1,12 +1,11 @@
-"""What clients saw of a log under faults, and the judge of it: pure, so that it is tried on planted faults, too.
+"""The history of clients of a log under faults, and its checker: pure, so that tests can plant faults.
 
-    offered     what a publisher handed in, in its order, with the connection where that matters
-    acked       what it was told is stored, and under which seq
-    read        what a reader got, in the order it got it
-    final       what is in the log when everything is over
+    offered     records that a publisher published, in order, with the connection where that matters
+    acked       records acknowledged as stored, with their seqs
+    read        records that a reader received, in order
+    final       records in the log at the end
 
-Values are `name connection number`, and a space and unsealed behind them. `judge` gives complaints, none if every
-promise is kept.
+A value is `name connection number`, a space, and padding. `judge` returns complaints; none if every guarantee holds.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ Mark = bytes
 
 
 def mark_of(value: bytes) -> Mark:
-    """A value without its unsealed."""
+    """A value without its padding."""
     return b" ".join(bytes(value).split(b" ", 3)[:3])
 
 
-def value_of(name: str, connection: int, number: int, unsealed: int = 0) -> bytes:
-    return b"%s %d %d %s" % (name.encode(), connection, number, b"x" * unsealed)
+def value_of(name: str, connection: int, number: int, padding: int = 0) -> bytes:
+    return b"%s %d %d %s" % (name.encode(), connection, number, b"x" * padding)
 
 
 @dataclass
 class Written:
-    """What one publisher did. One with `is_once` sends again without doubling; others mark each attempt."""
+    """What one publisher did. With `is_once` it retries without duplicates; otherwise each attempt has its own mark."""
 
     name: str
     topic: str
     is_once: bool = True
     is_ordered: bool = True
     offered: list[Mark] = field(default_factory=list)
-    #: Marks that were acked, with the seq where it was told (0 where not).
+    #: Acked marks and their seqs (0 if the protocol reports none).
     acked: dict[Mark, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    #: Whether a refusal may be seen: the disk was full.
+    #: True if refusals are allowed: the disk was full.
     may_fail: bool = False
 
 
@@ -54,14 +53,14 @@ class ReadItem:
 
 @dataclass
 class Read:
-    """What one reader got of a topic, from its first seq on."""
+    """What one reader received of a topic, from its first seq on."""
 
     name: str
     topic: str
     items: list[ReadItem] = field(default_factory=list)
-    #: Whether it must have got everything.
+    #: True if it must have received everything.
     is_whole: bool = True
-    #: Version 1 counts bytes: its readers know no seqs and are told of no gaps.
+    #: Version 1 counts bytes: its readers get neither seqs nor gaps.
     has_seqs: bool = True
     failures: list[str] = field(default_factory=list)
 
@@ -76,11 +75,11 @@ class History:
 
 
 def judge(history: History) -> list[str]:
-    """Every broken promise."""
+    """Every broken guarantee."""
     complaints: list[str] = []
     for topic, items in history.final.items():
         complaints += [f"{topic}: {problem}" for problem in _holes(items)]
-        complaints += [f"{topic}: {problem}" for problem in _strangers(history, topic, items)]
+        complaints += [f"{topic}: {problem}" for problem in _unknown_records(history, topic, items)]
     for written in history.written:
         complaints += [f"{written.name}: {problem}" for problem in _judge_writer(written, history.final[written.topic])]
     for read in history.read:
@@ -89,17 +88,17 @@ def judge(history: History) -> list[str]:
 
 
 def _holes(items: list[ReadItem]) -> list[str]:
-    """Seqs go on one by one, but for gaps that are told."""
+    """Seqs are dense, except for reported gaps."""
     found = []
     due = 1
     for item in items:
         if item.seq != due:
-            found.append(f"seq {item.seq} where {due} was due, and no gap was told")
+            found.append(f"seq {item.seq} where {due} was due, and no gap was reported")
         due = (item.last if item.mark is None else item.seq) + 1
     return found
 
 
-def _strangers(history: History, topic: str, items: list[ReadItem]) -> list[str]:
+def _unknown_records(history: History, topic: str, items: list[ReadItem]) -> list[str]:
     offered = {mark for written in history.written if written.topic == topic for mark in written.offered}
     return [f"{item.mark!r} at {item.seq} was never sent" for item in items if item.mark and item.mark not in offered]
 
@@ -120,24 +119,24 @@ def _judge_writer(written: Written, items: list[ReadItem]) -> list[str]:
         elif seq and seqs[mark] != seq:
             found.append(f"{mark!r} was acked as seq {seq} and is at {seqs[mark]}")
     if written.is_once and not written.may_fail:
-        found += [f"{mark!r} was handed in and is not there" for mark in written.offered if mark not in seqs]
+        found += [f"{mark!r} was published and is not there" for mark in written.offered if mark not in seqs]
     if written.is_ordered:
         found += _disorder(written, own)
     return found
 
 
 def _disorder(written: Written, own: list[ReadItem]) -> list[str]:
-    """What was handed in one behind the other stands one behind the other: for each connection that is told apart."""
-    places = {mark: place for place, mark in enumerate(written.offered)}
+    """Records are stored in the order in which they were published, for each connection."""
+    order = {mark: index for index, mark in enumerate(written.offered)}
     last: dict[bytes, int] = {}
     found = []
     for item in own:
         assert item.mark is not None
         connection = item.mark.split(b" ")[1]
-        place = places.get(item.mark, -1)
-        if place < last.get(connection, -1):
-            found.append(f"{item.mark!r} at seq {item.seq} stands behind what was sent later")
-        last[connection] = place
+        index = order.get(item.mark, -1)
+        if index < last.get(connection, -1):
+            found.append(f"{item.mark!r} at seq {item.seq} is after a record that was sent later")
+        last[connection] = index
     return found
 
 
@@ -147,10 +146,10 @@ def _judge_reader(read: Read, items: list[ReadItem]) -> list[str]:
         found += _holes(read.items)
     got = [(item.seq if read.has_seqs else 0, item.mark) for item in read.items if item.mark]
     due = [(item.seq if read.has_seqs else 0, item.mark) for item in items if item.mark]
-    for place, (mine, theirs) in enumerate(zip(got, due, strict=False)):
+    for index, (mine, theirs) in enumerate(zip(got, due, strict=False)):
         if mine != theirs:
             where = due.index(mine) if mine in due else "nowhere"
-            return [*found, f"record {place} it read is {mine}, stored is {theirs}; that stands at {where}"]
+            return [*found, f"record {index} it read is {mine}, stored is {theirs}; that is at {where}"]
     if len(got) > len(due):
         found.append(f"it read {len(got)} records, stored are {len(due)}")
     elif read.is_whole and len(got) < len(due):

@@ -1,4 +1,4 @@
-"""A node as a process that is killed, stopped, ended and started again, on one port and one directory."""
+"""A served node as a process that is killed, stopped, shut down and restarted, on one port and one directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 from seawall.engine.api.open_log import open_log
 
-#: How long a node may take to start or to end before that is a failure.
+#: How long a node may take to start or to shut down.
 PATIENCE_S = 90
 
 #: Topics of a round: name and settings.
@@ -25,7 +25,7 @@ TOPICS: dict[str, dict[str, object]] = {
 
 
 def make_topics(data: Path) -> None:
-    """Topics whose settings no client can give."""
+    """Create the topics; clients cannot choose all of these settings."""
     with open_log(data) as log:
         for name, settings in TOPICS.items():
             log.create_topic(name, **settings)
@@ -49,7 +49,7 @@ class ChaosNode:
         return self._process
 
     def start(self) -> None:
-        """Start it and wait until it listens; on the same port from the second time on."""
+        """Start the node and wait until it listens; after the first start on the same port."""
         command = [sys.executable, "-m", "seawall", "serve", "--data", str(self.data), "--port", str(self.port)]
         command += ["--run-file", str(self._run_file), *self.arguments]
         self._run_file.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ class ChaosNode:
         self.starts += 1
 
     def said(self) -> str:
-        """What it wrote to standard error, in all its lives."""
+        """The standard error output of all its lives."""
         return self._errors.read_text()
 
     def tell(self, number: signal.Signals) -> None:
@@ -79,13 +79,13 @@ class ChaosNode:
         self.wait()
 
     def terminate(self) -> int:
-        """End it in order; its exit code."""
+        """Shut the node down in order; returns its exit code."""
         self.tell(signal.SIGTERM)
         return self.wait()
 
     @property
     def resident_kib(self) -> int:
-        """Its memory, by what the system says of the process."""
+        """Resident memory of the process."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
 

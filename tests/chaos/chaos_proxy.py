@@ -1,8 +1,8 @@
-"""A TCP proxy that mistreats what goes through it: bytes are split, delayed and held up, connections are reset in the
-middle of a frame, and batches are sent twice or behind their successor.
+"""A TCP proxy that injects faults: it splits, delays and stalls bytes, resets connections in the middle of a frame, and
+duplicates or swaps batches.
 
-It knows of frames only where they end (length in the header), which are version 2 batches, and that some of those have
-their checksum behind them, which goes where they go.
+It knows only where frames end (the length in the header), which of them are version 2 batches, and that a batch may
+have a trailing checksum, which stays with its batch.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from dataclasses import dataclass, field
 from typing import Self
 
 HEADER = 44
-#: Small pieces that bytes are sent in at the most, before the rest goes at once.
+#: The maximal number of small pieces; the rest is sent at once.
 _PIECES = 20
 _LENGTH = struct.Struct("<I")
-_FLAGS_AT, _SUM_BEHIND, _SUM_SIZE = 95, 0x08, 48
+_FLAGS_AT, _TRAILING_SUM, _SUM_SIZE = 95, 0x08, 48
 _LINGER_NONE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What may happen, each with its chance."""
+    """The faults, each with its probability."""
 
-    #: Bytes that a connection lives for on average before it is reset; 0 is for ever.
+    #: Average number of bytes until a connection is reset; 0 means never.
     life_bytes: int = 0
-    #: Of a piece of bytes: it is sent in small pieces, late, or only after its connection was held up.
+    #: Of a piece of bytes: it is split, delayed, or its connection stalls.
     split: float = 0.0
     delay: float = 0.0
     delay_s: float = 0.02
     stall: float = 0.0
     stall_s: float = 0.5
-    #: Of a batch: it is sent twice, or behind the one after it.
+    #: Of a batch: it is sent twice, or after the next one.
     duplicate: float = 0.0
     swap: float = 0.0
 
@@ -46,7 +46,7 @@ CALM = Faults()
 
 @dataclass
 class Frames:
-    """Bytes that come in any slicing, as whole frames, changed as faults want it."""
+    """Splits a byte stream into frames and applies faults to batches."""
 
     random: random.Random
     rest: bytes = b""
@@ -54,7 +54,7 @@ class Frames:
     held: list[bytes] = field(default_factory=list)
 
     def feed(self, data: bytes, faults: Faults) -> bytes:
-        """What is sent on for it."""
+        """The bytes to forward."""
         if self.is_raw:
             return data
         buffer = self.rest + data
@@ -65,14 +65,14 @@ class Frames:
                 self.rest = b""
                 return b"".join([*out, *self.flush(), buffer])
             size = HEADER + _LENGTH.unpack_from(buffer, 32)[0]
-            if _is_batch(buffer) and len(buffer) > _FLAGS_AT and buffer[_FLAGS_AT] & _SUM_BEHIND:
+            if _is_batch(buffer) and len(buffer) > _FLAGS_AT and buffer[_FLAGS_AT] & _TRAILING_SUM:
                 size += _SUM_SIZE
             if len(buffer) < size:
                 break
             self._take(buffer[:size], faults, out)
             buffer = buffer[size:]
         self.rest = buffer
-        # Nobody knows whether another one comes: what was held back goes now at the latest.
+        # There may be no next frame: forward the held one now.
         return b"".join([*out, *self.flush()])
 
     def flush(self) -> list[bytes]:
@@ -96,7 +96,7 @@ def _is_batch(frame: bytes) -> bool:
 
 
 class Proxy:
-    """Listens on a port of its own and passes on to another, on a thread with a loop."""
+    """Listens on its own port and forwards to another, on a thread with an event loop."""
 
     def __init__(self, target: Callable[[], int], seed: object) -> None:
         self._target = target
@@ -165,7 +165,7 @@ class Proxy:
         down = asyncio.ensure_future(self._pass_on(far_reader, writer, chance, None, life))
         try:
             await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-            # One side has said all it has to say; the other may still have an answer.
+            # One side has closed; the other may still send an answer.
             await asyncio.wait((up, down), timeout=1)
         finally:
             for task in (up, down):

@@ -1,6 +1,4 @@
-"""One round: a node, clients of all kinds with a proxy between, some seconds of what a seed wants to happen, the end in
-order, and the judgement.
-"""
+"""One chaos round: a node, clients of all kinds behind proxies, seeded faults, an orderly shutdown, checks."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from chaos_clients import (
     AsyncPublisher,
     AsyncReader,
     HeavyPublisher,
-    LonePublisher,
     PollingReader,
     ReadingWorker,
     SyncPublisher,
+    WaitingPublisher,
     Worker,
 )
 from chaos_history import History, ReadItem, judge, mark_of
@@ -31,18 +29,18 @@ import seawall
 from seawall.engine.api.open_log import open_log
 from seawall.wire.format.gaps import Gap
 
-#: How long clients may take to come to their end once everything is well again.
+#: How long clients may take to end after the last fault.
 SETTLE_S = 120
 
 ROUGH = Faults(life_bytes=1_000_000, split=0.2, delay=0.3, stall=0.005)
-#: Of frames too, which no network does and a client that sends again may look like.
+#: Also duplicated and swapped frames, as a retrying client may send them.
 MIXED = Faults(life_bytes=2_000_000, split=0.1, delay=0.1, duplicate=0.2, swap=0.2)
 SLOW = Faults(split=1.0, delay=1.0, delay_s=0.1)
 
 
 @dataclass
 class Outcome:
-    """What a round showed."""
+    """The result of a round."""
 
     seed: int
     events: list[str] = field(default_factory=list)
@@ -53,7 +51,9 @@ class Outcome:
     gaps: int = 0
 
     def __str__(self) -> str:
-        said = "no promise broken" if not self.complaints else "\n  ".join(["PROMISES BROKEN", *self.complaints[:20]])
+        said = (
+            "no guarantee broken" if not self.complaints else "\n  ".join(["GUARANTEES BROKEN", *self.complaints[:20]])
+        )
         counts = f"{self.records} records, {self.acked} acked, {self.resets} resets, {self.gaps} gaps"
         return f"seed {self.seed}: {' '.join(self.events)}\n  {counts}: {said}"
 
@@ -72,17 +72,17 @@ class Round:
         #: One for those whose order per connection is promised, one that may change the order of frames.
         self.plain = Proxy(lambda: self.node.port, f"{seed} plain")
         self.mixing = Proxy(lambda: self.node.port, f"{seed} mixing")
-        self._writers: list[SyncPublisher | LonePublisher | AsyncPublisher | V1Publisher] = []
+        self._writers: list[SyncPublisher | WaitingPublisher | AsyncPublisher | V1Publisher] = []
         self._readers: list[ReadingWorker] = []
 
     def run(self) -> Outcome:
         with self.node, self.plain, self.mixing, ExitStack() as ends:
             self._make_clients()
-            ends.callback(self._tell_all)
+            ends.callback(self._stop_all)
             for worker in self._workers():
                 worker.start()
             began = time.monotonic()
-            self._mistreat()
+            self._inject_faults()
             self.outcome.events.append(f"[{time.monotonic() - began:.1f} s,")
             self._settle()
             self.outcome.events.append(f"then {time.monotonic() - began:.1f} s]")
@@ -91,7 +91,7 @@ class Round:
         self.outcome.resets = self.plain.resets + self.mixing.resets
         return self.outcome
 
-    # --- who is there ----------------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------------------------
 
     def _workers(self) -> list[Worker]:
         return [*self._writers, *self._readers]
@@ -102,12 +102,12 @@ class Round:
         self._writers = [
             SyncPublisher("sync-total", plain, seed, "total", 11, max_in_flight=300_000),
             AsyncPublisher("async-total", plain, seed, "total", 12, linger_s=0.002),
-            LonePublisher("lone-total", plain, seed, "total", 0),
+            WaitingPublisher("waiting-total", plain, seed, "total", 0),
             SyncPublisher("sync-client", mixing, seed, "client", 13, connections=3),
             HeavyPublisher("heavy-client", mixing, seed, "client", 16, connections=3, batch_size=100),
             AsyncPublisher("async-client", mixing, seed, "client", 14, compression="lz4", batch_size=2_000),
             SyncPublisher("sync-quick", mixing, seed, "quick", 15, batch_size=500),
-            LonePublisher("lone-quick", mixing, seed, "quick", 0),
+            WaitingPublisher("waiting-quick", mixing, seed, "quick", 0),
             V1Publisher("v1-a", plain, seed, "old", old_id),
             V1Publisher("v1-b", plain, seed, "old", old_id),
         ]
@@ -121,13 +121,13 @@ class Round:
             V1Reader("v1-old", plain, seed, "old", old_id),
         ]
 
-    def _tell_all(self) -> None:
+    def _stop_all(self) -> None:
         for worker in self._workers():
             worker.is_ending.set()
 
-    # --- what happens ----------------------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------------------------
 
-    def _mistreat(self) -> None:
+    def _inject_faults(self) -> None:
         events: list[tuple[str, int, Callable[[], None]]] = [
             ("kill", 3, self._kill),
             ("end", 2, self._end),
@@ -147,7 +147,7 @@ class Round:
 
     def _weather(self, plain: Faults, mixing: Faults) -> None:
         self.plain.faults, self.mixing.faults = plain, mixing
-        # Those that are there were promised another life.
+        # Existing connections drew their lifetime from the previous faults.
         self._cut()
 
     def _cut(self) -> None:
@@ -177,18 +177,18 @@ class Round:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Everything is well again: everybody comes to an end, and so does the node."""
+        """Stop the faults, let all clients end, and shut the node down."""
         self.plain.faults = self.mixing.faults = CALM
         for writer in self._writers:
             writer.is_ending.set()
         self._wait_for(self._writers)
-        self._tell_readers_the_end()
+        self._stop_readers()
         self._wait_for(self._readers)
         code = self.node.terminate()
         if code:
             self.outcome.complaints.append(f"the last SIGTERM ended with {code}: {self.node.said()[-2000:]}")
 
-    def _tell_readers_the_end(self) -> None:
+    def _stop_readers(self) -> None:
         with seawall.connect(f"seawall://127.0.0.1:{self.node.port}") as log:
             lasts = {topic: log.describe(topic) for topic in TOPICS}
             for reader in self._readers:
@@ -202,7 +202,7 @@ class Round:
         until = time.monotonic() + SETTLE_S
         for worker in workers:
             if not worker.end(max(0.0, until - time.monotonic())):
-                self.outcome.complaints.append(f"{worker.name} does not come to its end")
+                self.outcome.complaints.append(f"{worker.name} does not end")
             if worker.problem is not None:
                 self.outcome.complaints.append(f"{worker.name}: {worker.problem!r}")
 

@@ -1,7 +1,7 @@
-"""Clients of version 1 that work until they are told to end: made from plain sockets, as the published ones behave.
+"""Clients of protocol version 1 on plain sockets that publish or read until they are stopped.
 
-A publisher that loses its connection sends again what was not acked, on another one, under another mark: version 1
-stores what comes twice twice.
+A publisher that loses its connection sends its unacked records again on another one, with another mark: version 1
+stores duplicates.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from chaos_clients import TIMEOUT_S, ReadingWorker, Worker
 from chaos_history import Mark, ReadItem, Written, mark_of, value_of
 from v1_clients import ACK, BATCH, CONTROL, HEADER, frame, record
 
-#: Frames under way: far fewer than the server allows, enough to lose many at once.
+#: Frames in flight: far fewer than the server allows, enough to lose many at once.
 PIPELINE = 40
 FETCH, FETCH_REPLY, LIST, ERROR = 0x10, 0x11, 0x03, 0xFF
 
 
 class LostError(OSError):
-    """The connection is gone, or what came is no answer."""
+    """The connection is lost, or the received frame is no answer."""
 
 
 class Wire:
@@ -54,7 +54,7 @@ class Wire:
 
 
 class V1Worker(Worker):
-    """Has a connection, and makes another one when it is lost."""
+    """Has a connection, and opens another one when it is lost."""
 
     wire: Wire | None = None
 
@@ -75,14 +75,14 @@ class V1Worker(Worker):
 
 
 class V1Publisher(V1Worker):
-    """Sends records, many before it looks for acks."""
+    """Sends many records before it waits for acks."""
 
     def __init__(self, name: str, url: str, seed: object, topic: str, topic_id: int) -> None:
         super().__init__(name, url, seed)
         self.written = Written(name, topic, is_once=False)
         self._topic_id = topic_id
         self._number = 0
-        #: Numbers that were never acked, and how large their values are.
+        #: Numbers without an ack, and the padding of their values.
         self._unacked: deque[tuple[int, int]] = deque()
 
     def work(self) -> None:
@@ -94,16 +94,16 @@ class V1Publisher(V1Worker):
             self.lose()
 
     def _publish_on(self, wire: Wire, attempt: int) -> None:
-        """Everything unacked first, then new ones, in pipelines; until it is lost or told to end."""
+        """Send unacked records first, then new ones, until the connection is lost or the worker is stopped."""
         again, self._unacked = self._unacked, deque()
         waiting: deque[Mark] = deque()
         batch_id = 0
         try:
             while again or not self.is_ending.is_set():
                 while len(waiting) < PIPELINE and (again or not self.is_ending.is_set()):
-                    number, unsealed = again.popleft() if again else self._new()
-                    self._unacked.append((number, unsealed))
-                    value = value_of(self.name, attempt, number, unsealed)
+                    number, padding = again.popleft() if again else self._new()
+                    self._unacked.append((number, padding))
+                    value = value_of(self.name, attempt, number, padding)
                     waiting.append(mark_of(value))
                     self.written.offered.append(waiting[-1])
                     batch_id += 1
@@ -125,14 +125,14 @@ class V1Publisher(V1Worker):
 
 
 class V1Reader(V1Worker, ReadingWorker):
-    """Asks for bytes from an offset on, again and again."""
+    """Fetches bytes from an offset on, repeatedly."""
 
     def __init__(self, name: str, url: str, seed: object, topic: str, topic_id: int) -> None:
         super().__init__(name, url, seed, topic)
         self.read.has_seqs = False
         self._topic_id = topic_id
         self._offset = 0
-        #: Records that there are in all; set before it is told to end.
+        #: The number of records to read; set before `is_ending`.
         self.count = 0
 
     def work(self) -> None:

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import what stands beside them, and the clients of the server's tests."""
+"""Lets the tests of this folder import their helpers, and the clients of the server's tests."""
 
 import sys
 from pathlib import Path

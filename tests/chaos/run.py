@@ -1,9 +1,9 @@
-"""The long run of faults against a node: round after round, each by its seed.
+"""The long chaos run: rounds of faults against a node, each by its seed.
 
     python tests/chaos/run.py [--seconds N] [--first S] [--seed S] [--round N]
 
-A seed says what happens; when it hits whom is up to the machine. Every broken promise is printed, with the directory it
-was found in, which is kept. Ends with 1 if there was one.
+A seed determines the faults; their timing depends on the machine. Every broken guarantee is printed with its directory,
+which is kept. Exits with 1 if there was one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one round with this seed")
     options = parser.parse_args()
-    # Clients of version 1 stand beside the tests of the server.
+    # The clients of version 1 are in the folder of the server's tests.
     sys.path.insert(0, str(HERE.parent / "server"))
     from chaos_round import Round
 
@@ -45,7 +45,7 @@ def main() -> int:
             console.print(f"  kept: {folder}; again: make chaos SEED={outcome.seed}", markup=False, highlight=False)
         else:
             shutil.rmtree(folder)
-    console.print(f"{rounds} rounds, {time.monotonic() - began:.0f} s: {failed} broke a promise")
+    console.print(f"{rounds} rounds, {time.monotonic() - began:.0f} s: {failed} broke a guarantee")
     return 1 if failed else 0
 
 

@@ -1,9 +1,9 @@
-"""The long run of kills under Spark: the driver, executors and the server, while records go from topic to topic.
+"""The long chaos run with Spark: kills of the driver, executors and the server while records are copied.
 
     python tests/chaos/run_spark.py [--kills N] [--seed S]
 
-A seed says who is killed when; what that hits is up to the machine. Every broken promise is printed, with the directory
-it was found in, which is kept. Ends with 1 if there was one.
+A seed determines the order of kills; their timing depends on the machine. Every broken guarantee is printed with its
+directory, which is kept. Exits with 1 if there was one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> int:
 
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="seawall-spark-chaos-"))
-    # What servers that are killed share goes with everything else.
+    # The shared memory of killed servers is deleted with everything else.
     os.environ["SEAWALL_FABRIC_DIRECTORY"] = str(folder)
     # Segments are sealed after a little of the log: tasks read files, too.
     os.environ["SEAWALL_STORAGE_CHECKPOINT_SIZE"] = str(1 << 20)

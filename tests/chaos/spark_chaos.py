@@ -1,8 +1,8 @@
-"""Exactly once under fire: a server, a feeder, a cluster of Spark and a driver, of which one after the other is killed.
+"""Exactly-once under kills: a server, a feeder, a Spark cluster and a driver, which are killed one after another.
 
-The feeder publishes numbered records to topic `in` all the while. The driver (`spark_driver.py`) copies them to topic
-`out` and to Parquet. A seed says who is killed in which order and how long before; after each kill both copies must
-grow again before the next. At the end everything is drained, and input and copies are compared record by record.
+The feeder publishes numbered records to topic `in` all the time. The driver (`spark_driver.py`) copies them to topic
+`out` and to Parquet. A seed determines the order of the kills and the pauses between them; after each kill both copies
+must grow again. At the end all records are copied, and input and copies are compared record by record.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from seawall.wire.format.gaps import Gap
 HERE = Path(__file__).parent
 KINDS = ("driver", "executor", "server")
 
-#: How long the feeder and whoever looks for progress look for a server: machines are held up for a while at times.
+#: How long the feeder and the progress check try to connect: machines may stall for a while.
 CLIENT_S = 300.0
-#: Batches that both copies must grow by before a kill is over: the first may have been on its way before it.
+#: Batches that both copies must grow by after a kill: the first may have been in flight before it.
 BATCHES = 2
-#: How often drivers may end by themselves before that is a complaint: one may be held up until Spark gives it up.
+#: How often drivers may end by themselves before that is a complaint: a stalled one may be given up by Spark.
 DRIVER_FAILURES_MAX = 5
 
 
@@ -51,7 +51,7 @@ class Patience:
 
 
 class AwakeClock:
-    """Seconds in which this process ran: one that is held up with all others has no cause for complaint."""
+    """A clock of the seconds in which this process ran, so that a stall of the machine is no failure."""
 
     _STEP_S = 2.0
 
@@ -60,23 +60,23 @@ class AwakeClock:
         self._seconds = 0.0
 
     def now(self) -> float:
-        """Now; looks that lie far apart count for little."""
+        """The time now; a long interval between two calls counts as a short one."""
         before, self._looked = self._looked, time.monotonic()
         self._seconds += min(self._looked - before, self._STEP_S)
         return self._seconds
 
 
 class StuckError(Exception):
-    """The run cannot go on; the complaint says why."""
+    """The run cannot continue; the message is the complaint."""
 
 
 def counted(last: tuple[int, int]) -> tuple[int, int]:
-    """How many batches there are, by the numbers of the last ones."""
+    """The numbers of batches, from the numbers of the last ones."""
     return last[0] + 1, last[1] + 1
 
 
 class Feeder(SyncPublisher):
-    """Publishes a few records at a time, of sizes that let a task stage before it has come to its end."""
+    """Publishes a few records at a time, large enough that a task stages some before its end."""
 
     timeout_s = CLIENT_S
 
@@ -139,7 +139,7 @@ class SparkChaos:
         log.create_topic("out")
         self._feeder = Feeder("feeder", url, self.outcome.seed, "in", 11)
         self._feeder.start()
-        # While there is a server: one that is left behind would look for it for minutes.
+        # While there is a server: without one, the feeder would try to reconnect for minutes.
         ends.callback(self._feeder.end, CLIENT_S)
         ends.callback(self._feeder.is_ending.set)
         self._start_driver()
@@ -158,7 +158,7 @@ class SparkChaos:
             raise StuckError(f"the last SIGTERM ended with {code}: {self._node.said()[-2000:]}")
 
     def _order(self) -> list[str]:
-        """Who is killed: each kind as often as the others, in an order by chance."""
+        """The kinds to kill: equally often, in random order."""
         kinds = [KINDS[number % len(KINDS)] for number in range(self._kills)]
         self._random.shuffle(kinds)
         return kinds
@@ -197,7 +197,7 @@ class SparkChaos:
     def _kill_executor(self) -> None:
         deadline = self._clock.now() + self._patience.progress_s
         while True:
-            # One may have ended by itself since it was looked for.
+            # It may have ended by itself in the meantime.
             with suppress(ProcessLookupError, IndexError):
                 os.kill(self._random.choice(self._cluster.executors()), signal.SIGKILL)
                 return
@@ -213,7 +213,7 @@ class SparkChaos:
     # --- progress --------------------------------------------------------------------------------------------------
 
     def _progress(self, log: RemoteLog) -> tuple[int, int]:
-        """The last batch that the topic shows, and the last one that the table of files does; -1 for none."""
+        """The last batch in the topic, and the last one in the Parquet table; -1 for none."""
         in_topic = -1
         begun = self._folder / "checkpoint-topic" / "metadata"
         if begun.exists():
@@ -241,7 +241,7 @@ class SparkChaos:
             time.sleep(0.1)
 
     def _watch(self) -> None:
-        """See that those who should be there are, and start a driver again that has ended by itself."""
+        """Check the feeder, and restart a driver that has ended by itself."""
         if self._feeder.problem is not None:
             raise StuckError(f"the feeder failed: {self._feeder.problem!r}")
         assert self._driver is not None
@@ -274,20 +274,18 @@ class SparkChaos:
         deadline = self._clock.now() + self._patience.drain_s
         self._feeder.is_ending.set()
         if not self._feeder.end(min(self._patience.drain_s, max(0.0, self._until - time.monotonic()))):
-            raise StuckError("the feeder does not come to its end")
+            raise StuckError("the feeder does not end")
         (self._folder / "drain").touch()
         self._tell("the feeder has ended; the queries drain")
         assert self._driver is not None
         while self._driver.poll() != 0:
             self._watch()
             if self._is_over(deadline):
-                raise StuckError(
-                    f"the queries do not come to their end: {self._failures()[-3:]}; {self._driver_said()}"
-                )
+                raise StuckError(f"the queries do not end: {self._failures()[-3:]}; {self._driver_said()}")
             time.sleep(0.1)
 
     def _judge(self) -> None:
-        """Hold input and copies against each other."""
+        """Compare input and copies."""
         from pyarrow import feather
 
         items = []

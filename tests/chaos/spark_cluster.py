@@ -1,7 +1,7 @@
-"""A cluster of Spark on this machine: a master and two workers, each a process, and each worker a host of its own.
+"""A Spark cluster on this machine: a master and two workers, each a process, and each worker on its own host address.
 
-On one host Spark never starts a speculative attempt, which `local-cluster` therefore shows nothing of: workers here
-have different addresses of the loopback. They outlive the drivers, as those of a real cluster do.
+Spark starts no speculative attempt on the host of the first one, so `local-cluster` has none: the workers here have
+different loopback addresses. They outlive the drivers, as in a real cluster.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Self
 
 from seawall.io.process.java import prepare_spark
 
-#: How long a process may take to start or to end before that is a failure.
+#: How long a process may take to start or to end.
 PATIENCE_S = 120
 
-#: Processes that live for seconds have no use for code that is compiled well, nor for a look at whether Spark's classes
-#: are sound, which takes a sixth of their start.
+#: For processes that live for seconds: no optimizing compiler and no verification of Spark's classes, which would take
+#: a sixth of their start.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
@@ -33,7 +33,7 @@ def children() -> dict[int, list[int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                # The name of a program stands in brackets and may hold any others.
+                # The program name is in brackets and may contain brackets.
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 found.setdefault(int(parent), []).append(int(entry.name))
     return found
@@ -48,7 +48,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all below it, at once: the first one, which could start others, first."""
+    """Kill a process and its descendants: first the process itself, which could start others."""
     below = descendants(process.pid)
     process.kill()
     for pid in below:

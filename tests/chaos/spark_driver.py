@@ -1,13 +1,13 @@
-"""The driver of a run under fire: a process of its own, which is killed at any moment and started again.
+"""The Spark driver of a chaos run: a separate process that may be killed at any moment and started again.
 
     python spark_driver.py PLAN    a JSON file: seed, life, master, url, folder, and how much goes wrong
 
-Two queries go on from their checkpoints until a file `drain` is there: topic `in` through an unsorted shuffle to topic
-`out`, and topic `in` to Parquet. Tasks fail and take long by chance, which the seed, the life of the driver and the
-attempt decide. A query that fails is written down and started again. With `drain` both read what there is and end;
-then the rows of the Parquet table, as Spark sees them, are written down for the judge.
+Two queries continue from their checkpoints until a file `drain` exists: topic `in` through an unsorted shuffle to topic
+`out`, and topic `in` to Parquet. Tasks fail or are slow at random, determined by the seed, the life of the driver and
+the attempt. A failed query is recorded and started again. After `drain` both read all available records and end; then
+the rows of the Parquet table, as Spark sees them, are stored for the checks.
 
-Whoever starts it reads `journal` (what tasks did) and `failures` (why queries failed).
+The starting process reads `journal` (results of tasks) and `failures` (errors of queries).
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: How often a query may fail on its way to the end, once nothing is killed any more.
+#: How often a query may fail while it drains, after the last kill.
 DRAIN_ATTEMPTS = 20
 
-#: How often a query may fail without a batch in between before the driver ends, as whoever looks after it would do.
+#: How often a query may fail without a batch in between before the driver ends, as an operator would decide.
 #: What two queries share in the JVM has been seen to be broken from the start (a collection of Spark's own that could
 #: not be serialized, "Illegal size 5 of collection, expected 6"), and then no query of that driver ever works.
 FAILURES_IN_A_ROW = 10
 
 SCHEMA = "value binary, offset long"
 
-#: Attempts are many and beside each other, what goes wrong with one stops no query, and a process that is held up for a
-#: while is not gone.
+#: Many concurrent attempts, failed attempts that stop no query, and timeouts that tolerate a stalled process.
 SETTINGS = {
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.driver.host": "127.0.0.1",
@@ -74,7 +73,7 @@ Passing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def troubled(plan: dict[str, Any], query: str) -> Passing:
-    """Passes rows on, and fails or takes long behind some of them, by chance for each attempt."""
+    """Pass rows on, and fail or sleep after some of them, at random for each attempt."""
     journal = str(Path(plan["folder"]) / "journal")
 
     def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,7 +127,7 @@ class Queries:
         self._failed: dict[str, int] = {}
 
     def follow(self) -> None:
-        """Go on until it is time to drain."""
+        """Run both queries until it is time to drain."""
         drain = self._folder / "drain"
         while not drain.exists():
             for name in self._makers:
@@ -148,7 +147,7 @@ class Queries:
             raise RuntimeError(f"query {name} has failed {FAILURES_IN_A_ROW} times without a batch in between")
 
     def drain(self) -> None:
-        """Read what there is, and end."""
+        """Read all available records, and end."""
         left = dict(self._makers)
         for _ in range(DRAIN_ATTEMPTS):
             running = {name: make(True) for name, make in left.items()}
@@ -160,10 +159,10 @@ class Queries:
                     self._note_failure(name, error)
             if not left:
                 return
-        raise RuntimeError(f"queries do not come to their end: {', '.join(left)}")
+        raise RuntimeError(f"queries do not end: {', '.join(left)}")
 
     def store_rows(self) -> None:
-        """What the table in Parquet holds, through Spark's own list of its files."""
+        """Store the rows of the Parquet table, as listed by Spark."""
         rows = self._spark.read.parquet(str(self._folder / "parquet")).selectExpr("offset", "md5(value) as digest")
         made = self._folder / "rows.part"
         feather.write_feather(rows.toArrow(), made)

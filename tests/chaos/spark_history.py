@@ -1,7 +1,7 @@
-"""What was read and written by Spark under fire, and the judge of it: pure, so that it is tried on planted faults, too.
+"""The records that Spark read and wrote under faults, and their checker: pure, so that tests can plant faults.
 
-A row is the seq that a record has in the input and a digest of its value. Wherever the input was copied to, each of its
-records is there once, as it was, and nothing else is. `compare` gives complaints, none if that holds.
+A row is the seq of a record in the input and a digest of its value. Every copy must contain each record of the input
+once, unchanged, and nothing else. `compare` returns complaints; none if that holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 #: Seq in the input, digest of the value.
 Row: TypeAlias = tuple[int, str]
 
-#: What no query may fail with: nothing was lost, and no two runs were there at once.
+#: Errors that no query may fail with: no record was lost, and no two runs were active at once.
 BROKEN = ("DataLossError", "FencedError", "InvariantError", "CorruptionError")
 
 
@@ -27,7 +27,7 @@ def digest(value: bytes) -> str:
 
 
 def compare(name: str, given: Iterable[Row], found: Iterable[Row]) -> list[str]:
-    """What is lost, doubled, changed or made up in a copy."""
+    """Records that are lost, duplicated, changed or unknown in a copy."""
     due = dict(given)
     complaints = []
     counts: Counter[int] = Counter()
@@ -44,22 +44,22 @@ def compare(name: str, given: Iterable[Row], found: Iterable[Row]) -> list[str]:
 
 
 def judge_failures(failures: Iterable[str]) -> list[str]:
-    """Queries may fail while things are killed, but not over what a promise says cannot be."""
+    """Queries may fail during kills, but not with an error that a guarantee excludes."""
     return [f"a query failed: {each[:600]}" for each in failures if any(cause in each for cause in BROKEN)]
 
 
 @dataclass
 class Attempts:
-    """What became of tasks, by what they wrote down and by what Spark did."""
+    """Counts of task attempts, from their journal and from Spark's event logs."""
 
-    #: Tasks of the query that writes to a topic which handed all of their rows to the sink.
+    #: Tasks of the query to a topic that passed all their rows to the sink.
     whole: int = 0
-    #: Of these the ones whose rows somebody else's took the place of.
+    #: Those of them whose rows were replaced by another attempt.
     thrown: int = 0
-    #: Of both queries: those that were made to fail, and to take long.
+    #: Tasks of both queries that failed, or were slow, by injection.
     failed: int = 0
     slow: int = 0
-    #: Second attempts that Spark began beside a slow first one.
+    #: Speculative attempts that Spark started besides a slow one.
     speculative: int = 0
 
     def read_journal(self, text: str) -> None:
@@ -75,7 +75,7 @@ class Attempts:
         self.thrown += done.total() - len(done)
 
     def read_events(self, lines: Iterable[str]) -> None:
-        """Count what an event log of Spark tells; that of a driver that was killed may end within a line."""
+        """Count the events of a Spark event log; the log of a killed driver may end within a line."""
         for line in lines:
             if line.startswith('{"Event":"SparkListenerTaskStart"') and line.endswith("}\n"):
                 self.speculative += bool(json.loads(line)["Task Info"]["Speculative"])
@@ -83,7 +83,7 @@ class Attempts:
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
     kills: list[str] = field(default_factory=list)
@@ -98,7 +98,9 @@ class Outcome:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        said = "no promise broken" if not self.complaints else "\n  ".join(["PROMISES BROKEN", *self.complaints[:20]])
+        said = (
+            "no guarantee broken" if not self.complaints else "\n  ".join(["GUARANTEES BROKEN", *self.complaints[:20]])
+        )
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(self.kills).items()))
         tasks = self.attempts
         return (

@@ -1,5 +1,6 @@
-"""What faults do to a node, one at a time: ends that are cut short, restarts under load, a full disk, and bytes that
-nobody should send; and one short round of many faults at once, of which `make chaos` runs more and longer ones.
+"""Faults of a served node, one at a time: a shutdown cut short, restarts under load, a full disk, invalid bytes.
+
+The last part is one short round of many faults at once; `make chaos` runs more and longer ones.
 """
 
 import asyncio
@@ -42,21 +43,21 @@ def node(folder, *arguments):
         yield made
 
 
-# --- the end of a node -------------------------------------------------------------------------------------------
+# --- shutdown ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["deadline", "again"])
-def test_an_end_that_is_cut_short_says_so_and_keeps_what_was_acked(tmp_path, how):
-    """A peer that takes no answers holds the end up; a client that sends again only waits."""
+def test_a_shutdown_that_is_cut_short_reports_it_and_keeps_acked_records(tmp_path, how):
+    """A peer that reads no answers delays the shutdown; a client that sends again only waits."""
     with node(tmp_path, "--drain", "0.3" if how == "deadline" else "60") as made:
         with seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=60) as log:
             publisher = log.publisher("client", client_id=5)
-            for number in range(24):
+            for number in range(8):
                 publisher.publish(b"%d " % number + os.urandom(MIB))
             publisher.flush()
-            asyncio.run(_hold_up(made, how))
+            asyncio.run(_delay_shutdown(made, how))
             assert made.wait() == 1
-            delivery = publisher.publish(b"24 after")
+            delivery = publisher.publish(b"8 after")
             made.arguments = ()
             made.start()
             assert delivery.result(60).seqs
@@ -64,12 +65,12 @@ def test_an_end_that_is_cut_short_says_so_and_keeps_what_was_acked(tmp_path, how
         assert made.terminate() == 0
     with open_log(tmp_path / "data") as log:
         values = [each.value.split()[0] for item in log.follow("client") if hasattr(item, "block") for each in item]
-        assert values == [b"%d" % number for number in range(25)]
+        assert values == [b"%d" % number for number in range(9)]
         assert not log.verify().findings
 
 
-async def _hold_up(made, how):
-    """Have a connection that asks for much and reads nothing, and end the node."""
+async def _delay_shutdown(made, how):
+    """Open a connection that requests much and reads nothing, and shut the node down."""
     peer = Peer(*await asyncio.open_connection("127.0.0.1", made.port, limit=1))
     peer.ask(Hello(flags=HelloFlags.NONE, client_id=ClientId(0)))
     for number in range(60):
@@ -81,7 +82,7 @@ async def _hold_up(made, how):
     if how == "again":
         made.tell(signal.SIGTERM)
     await asyncio.to_thread(made.wait)
-    # What it asked for will never be sent: there is nothing to wait for.
+    # Its answers will never be sent: there is nothing to wait for.
     peer.writer.transport.abort()
     other.close()
     await asyncio.sleep(0)
@@ -90,7 +91,7 @@ async def _hold_up(made, how):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("topic", ["total", "client"])
-def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
+def test_clients_wait_for_a_restart_under_load(tmp_path, topic, how):
     """Of order 2 and 5: an idempotent client sees no failed publish, and everything is stored once, in order."""
     values = [b"%d " % number + bytes(number % 7 * 1000) for number in range(2_000)]
     with node(tmp_path) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=60) as log:
@@ -101,7 +102,7 @@ def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
             for number, value in enumerate(values):
                 deliveries.append(publisher.publish(value))
                 if number % 1_000 == 500:
-                    # Some of what was sent is acked, and some of it is on its way.
+                    # Some batches are acked, and some are in flight.
                     deliveries[number // 2].result(60)
                     made.tell(how)
                     assert made.wait() == (0 if how is signal.SIGTERM else -signal.SIGKILL), made.said()
@@ -115,7 +116,7 @@ def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [6, 7], ids=["one broker", "three brokers"])
-def test_a_round_of_faults_breaks_no_promise(tmp_path, seed):
+def test_a_round_of_faults_breaks_no_guarantee(tmp_path, seed):
     outcome = Round(seed, tmp_path, 6).run()
     assert not outcome.complaints, str(outcome)
     assert min(outcome.acked, outcome.records) > 100
@@ -125,18 +126,19 @@ def test_a_round_of_faults_breaks_no_promise(tmp_path, seed):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "chaos", str(place)], check=False)
+def small_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEAWALL_STORAGE_WAL_FILE_SIZE", str(16 * MIB))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=150m", "chaos", str(disk)], check=False)
     if made.returncode:
         pytest.skip("mounting is not permitted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def fill(path):
-    """Take all the room there is."""
+    """Use all free space."""
     with path.open("wb", buffering=0) as file:
         try:
             while True:
@@ -145,7 +147,7 @@ def fill(path):
             return
 
 
-def test_a_full_disk_refuses_and_takes_again(small_disk):
+def test_a_full_disk_refuses_appends_until_there_is_space(small_disk):
     stored = {}
     with node(small_disk) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=20) as log:
         for number in range(5):
@@ -159,9 +161,9 @@ def test_a_full_disk_refuses_and_takes_again(small_disk):
             except SeawallError as error:
                 refused = error
                 break
-        assert refused is not None, "it took more than the disk holds"
+        assert refused is not None, "the node accepted more than the disk can hold"
         assert made.process.poll() is None, made.said()
-        # Who reads goes on.
+        # Reads still work.
         assert [record.value for record in log.read("total", limit=1)[0]] == [b"before 0"]
         asyncio.run(_v1_is_refused(made))
         (small_disk / "filler").unlink()
@@ -172,15 +174,15 @@ def test_a_full_disk_refuses_and_takes_again(small_disk):
         assert made.terminate() == 0, made.said()
 
 
-def test_a_full_disk_leaves_no_hole_that_anybody_waits_for(small_disk):
-    """Of order 5, many on their way: each is stored or refused, those behind a refusal too, and order is kept."""
+def test_a_full_disk_leaves_no_hole_in_the_order_of_a_client(small_disk):
+    """Order 5, many in flight: each batch is stored or refused, also those after a refusal, and order is kept."""
     with node(small_disk) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=20) as log:
         publisher = log.publisher("client", client_id=5, batch_size=1, connections=2)
         publisher.publish(b"before").result(20)
         fill(small_disk / "filler")
         values, deliveries = [], []
         while not any(each.done and each.error for each in deliveries):
-            assert len(deliveries) < 400, "it took more than the disk holds"
+            assert len(deliveries) < 400, "the node accepted more than the disk can hold"
             values.append(b"%d " % len(deliveries) + bytes(MIB))
             deliveries.append(publisher.publish(values[-1]))
         (small_disk / "filler").unlink()
@@ -207,16 +209,16 @@ async def _v1_is_refused(made):
         if reply.error is not None:
             assert reply.error == 0x61
             break
-    # It stays open.
+    # The connection stays open.
     assert (await client.ask(0x03)).batch_id == 0x80
     await client.close()
 
 
-# --- bytes that nobody should send -----------------------------------------------------------------------------------
+# --- invalid bytes -----------------------------------------------------------------------------------------------
 
 
 def corpus():
-    """Sound frames of both versions, as clients send them."""
+    """Valid frames of both versions, as clients send them."""
     peer = Peer(None, None)
     peer.welcome = type("Welcome", (), {"client_id": 77, "session_epoch": 1})
     v1 = [
@@ -241,7 +243,7 @@ def corpus():
 
 
 def healed(data):
-    """A frame whose checksums are right again, so that what is wrong with it is found further in."""
+    """The frame with correct checksums, so that later checks find what is wrong with it."""
     if len(data) < 44 or data[4] != 1:
         return data
     head, payload = bytearray(data[:44]), data[44:]
@@ -252,7 +254,7 @@ def healed(data):
 
 
 async def send_bad_bytes(port, chance, size):
-    """One connection after the other, each with sound frames and then mutated ones, until so many bytes are sent."""
+    """Open one connection after another, each with valid and mutated frames, until `size` bytes are sent."""
     v1, v2, hello = corpus()
     sent = 0
     while sent < size:
@@ -280,9 +282,9 @@ async def send_bad_bytes(port, chance, size):
 
 
 async def work_on(port, done, enough):
-    """Publish and read on a connection of one's own, with every answer looked at, until the others are done.
+    """Publish and read on an own connection, checking every answer, until the others are done.
 
-    They are told when that was often `enough`.
+    Sets `enough` after some rounds.
     """
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
     await peer.hello(1234)
@@ -303,7 +305,7 @@ async def work_on(port, done, enough):
 
 
 @pytest.mark.slow
-def test_bad_bytes_disturb_nobody_and_take_no_memory(tmp_path):
+def test_invalid_bytes_disturb_no_client_and_take_no_memory(tmp_path):
     async def work(made):
         chance = random.Random("bad bytes")
         await send_bad_bytes(made.port, chance, BAD_BYTES // 10)
@@ -311,7 +313,7 @@ def test_bad_bytes_disturb_nobody_and_take_no_memory(tmp_path):
         enough = asyncio.Event()
 
         async def attack():
-            # Honest work has to come forward while it goes on, however long that takes.
+            # The valid client must make progress during the attack, however long that takes.
             is_first = True
             while is_first or not enough.is_set():
                 is_first = False
@@ -324,7 +326,7 @@ def test_bad_bytes_disturb_nobody_and_take_no_memory(tmp_path):
 
     with node(tmp_path) as made:
         grown_kib = asyncio.run(work(made))
-        # The memory of the network's ring, and of a few hundred connections; not of what was sent.
+        # Memory of the network's ring and of a few hundred connections, but not of the sent bytes.
         assert grown_kib < 64 * 1024, grown_kib
         assert made.terminate() == 0, made.said()
         said = made.said()

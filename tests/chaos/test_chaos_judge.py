@@ -1,4 +1,4 @@
-"""The judge of histories finds every fault that is planted in a sound one."""
+"""The checker of histories finds every fault that is planted in a valid one."""
 
 import copy
 
@@ -6,7 +6,7 @@ import pytest
 from chaos_history import History, Read, ReadItem, Written, judge, mark_of, value_of
 
 
-def sound() -> History:
+def valid() -> History:
     marks = [mark_of(value_of("a", 0, number)) for number in range(4)]
     tries = [mark_of(value_of("b", connection, number)) for connection, number in ((1, 0), (1, 1), (2, 1), (2, 2))]
     stored = [marks[0], tries[0], marks[1], tries[1], tries[2], marks[2], tries[3], marks[3]]
@@ -28,8 +28,8 @@ def sound() -> History:
     )
 
 
-def test_a_sound_history_is_no_cause_for_complaint():
-    assert judge(sound()) == []
+def test_a_valid_history_has_no_complaint():
+    assert judge(valid()) == []
 
 
 def lose(history):
@@ -93,26 +93,26 @@ def drop_what_was_not_acked(history):
     [
         (lose, "lost"),
         (double, "stored 2 times"),
-        (swap, "stands behind"),
-        (swap_on_a_connection, "stands behind"),
-        (hide_a_gap, "no gap was told"),
+        (swap, "is after"),
+        (swap_on_a_connection, "is after"),
+        (hide_a_gap, "no gap was reported"),
         (move, "was acked as seq 3 and is at 1"),
         (fail, "a publish failed: no server"),
         (make_up, "was never sent"),
         (read_twice, "it read is"),
         (end_early, "of 8"),
         (read_more, "stored are 8"),
-        (drop_what_was_not_acked, "handed in and is not there"),
+        (drop_what_was_not_acked, "published and is not there"),
     ],
 )
 def test_a_planted_fault_is_found(plant, complaint):
-    history = sound()
+    history = valid()
     plant(history)
     assert any(complaint in problem for problem in judge(history)), judge(history)
 
 
-def test_a_refusal_that_may_be_is_no_complaint():
-    history = sound()
+def test_an_allowed_refusal_is_no_complaint():
+    history = valid()
     fail(history)
     history.written[0].may_fail = True
     assert judge(history) == []

@@ -1,6 +1,6 @@
-"""Exactly once under fire, in short: a driver, an executor and a server are killed; `make chaos` kills more of them.
+"""Exactly-once through Spark under kills of a driver, an executor and a server; `make chaos` kills more of them.
 
-The judge finds what is planted in a sound copy.
+The checker finds faults that are planted in a valid copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIVEN: list[Row] = [(seq, digest(b"%d" % seq)) for seq in (1, 2, 3, 1_000_004, 1
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_kills_lose_and_duplicate_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", str(1 << 20))
     outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=540), cores=1).run()
     assert not outcome.complaints, str(outcome)
@@ -31,14 +31,14 @@ def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_go_on_is_told(tmp_path: Path) -> None:
+def test_a_run_without_progress_is_reported(tmp_path: Path) -> None:
     outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=0), cores=1).run()
     [complaint] = outcome.complaints
     assert complaint.startswith("no progress after the start in 300 s, or the time for all is over: batches (-1, -1)")
     assert outcome.kills == []
 
 
-def test_a_sound_copy_in_any_order_is_no_cause_for_complaint() -> None:
+def test_a_valid_copy_in_any_order_has_no_complaint() -> None:
     assert compare("copy", GIVEN, reversed(GIVEN)) == []
 
 
@@ -55,11 +55,11 @@ def test_a_planted_fault_is_found(found: list[Row], complaint: str) -> None:
     assert compare("copy", GIVEN, found) == [complaint]
 
 
-def test_one_that_is_lost_for_another_that_is_doubled_is_found() -> None:
+def test_a_lost_and_a_duplicated_record_are_both_found() -> None:
     assert len(compare("copy", GIVEN, [*GIVEN[:-1], GIVEN[0]])) == 2
 
 
-def test_failures_that_cannot_be_are_complaints() -> None:
+def test_impossible_failures_are_complaints() -> None:
     may = "life 1, query topic: NotFoundError: not all of the seqs 1 to 9 are staged"
     assert judge_failures([may]) == []
     assert judge_failures([may, "query topic: seawall.errors.DataLossError: lost"]) != []

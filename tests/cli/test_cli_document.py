@@ -1,4 +1,4 @@
-"""Help and document say the same: every command has an example in its help and a section in `docs/cli.md`."""
+"""Help and documentation agree: every command has an example in its help and a section in `docs/cli.md`."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="u
 
 
 def paths() -> Iterator[tuple[str, ...]]:
-    """Every command and every one below it."""
+    """Every command and subcommand."""
     for lazy in shell.COMMANDS:
         yield (str(lazy.name),)
         command = lazy.loaded()
@@ -42,7 +42,7 @@ def test_every_command_has_a_section() -> None:
 
 
 def test_every_section_shows_the_help_of_its_command() -> None:
-    """The site has it there; `docs/generated.py` makes it."""
+    """`docs/generated.py` inserts it into the site."""
     sections = re.split(r"^## seawall (\w+)$", DOCUMENT, flags=re.MULTILINE)[1:]
     for name, text in zip(sections[::2], sections[1::2], strict=True):
         assert f"\n<!-- generated: help {name} -->\n" in text
@@ -62,7 +62,7 @@ def test_examples_of_the_document_can_be_parsed() -> None:
 
 
 def check_example(line: str) -> None:
-    """Every option of an example is one that its command has."""
+    """Check that the command of an example has all its options."""
     for part in re.split(r"\||&&", line):
         words = shlex.split(part.partition(">")[0])
         if not words or words[0] != "seawall":
@@ -77,12 +77,12 @@ def check_example(line: str) -> None:
                 command = command.loaded() if isinstance(command, shell.LazyCommand) else command
 
 
-def test_a_wrong_example_is_found() -> None:
+def test_an_example_with_an_unknown_option_is_found() -> None:
     check_example("tail x | seawall pub a --create")
     with pytest.raises(AssertionError):
         check_example("tail x | seawall pub a --creat")
 
 
-def test_exit_codes_are_those_of_the_shell() -> None:
+def test_documented_exit_codes_are_those_of_the_command_line() -> None:
     for code in (0, shell.EXIT_FAILED, shell.EXIT_CALLER, shell.EXIT_INTERRUPTED):
         assert re.search(rf"\b{code} ", re.search(r"\*\*Exit codes:\*\*(.*)", DOCUMENT)[1])

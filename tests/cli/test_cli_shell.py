@@ -1,4 +1,4 @@
-"""The shell around the commands: options, exit codes, errors, and what is not loaded."""
+"""The command line around the commands: options, exit codes, errors, and modules that are not loaded."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from seawall import __version__, errors
 from seawall.cli import main as shell
 from seawall.config import LoadedConfig
 
-#: What small commands must do without; the kernels alone take most of a second to load.
+#: Modules that small commands must not load; the kernels alone take most of a second.
 HEAVY = ("numba", "numpy", "pyarrow", "rich", "llvmlite", "asyncio")
 
 
@@ -24,7 +24,7 @@ HEAVY = ("numba", "numpy", "pyarrow", "rich", "llvmlite", "asyncio")
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SEAWALL_")]:
         monkeypatch.delenv(name)
-    # Whatever a command exports is taken back: the variable is restored to what it is now, which is absent.
+    # A command may export it: monkeypatch restores it to its current state, absent.
     monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", "")
     monkeypatch.delenv("SEAWALL_KERNELS_CACHE_DIR")
 
@@ -36,7 +36,7 @@ def runner() -> CliRunner:
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[LoadedConfig], None]], None]:
-    """Add a command `probe` that does what the test wants."""
+    """Add a command `probe` that runs an action of the test."""
 
     def install(action: Callable[[LoadedConfig], None]) -> None:
         command = click.Command("probe", callback=click.pass_obj(action))
@@ -57,7 +57,7 @@ def run_process(*arguments: str, environ: Mapping[str, str] | None = None) -> su
     )
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["config", "show"], ["config", "show", "--json"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["config", "show", "--json"]])
 def test_small_commands_load_nothing_heavy(arguments: list[str]) -> None:
     done = run_process("-X", "importtime", "-m", "seawall", *arguments)
     assert done.returncode == 0
@@ -157,7 +157,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert result.stderr.endswith("seawall: wrong\n")
 
 
-def test_a_bug_is_not_hidden(runner: CliRunner, probe: Callable[..., None]) -> None:
+def test_an_unexpected_exception_is_not_caught(runner: CliRunner, probe: Callable[..., None]) -> None:
     def fail(_loaded: LoadedConfig) -> None:
         raise ZeroDivisionError
 
@@ -211,7 +211,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
         ([], "/elsewhere", "/elsewhere"),
     ],
 )
-def test_the_kernels_are_told_their_cache_folder(
+def test_the_cache_directory_of_the_kernels_is_exported(
     runner: CliRunner,
     probe: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,

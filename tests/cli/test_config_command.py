@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from seawall.cli.config import config
@@ -61,7 +60,7 @@ def test_text_is_aligned() -> None:
     assert show() == TEXT
 
 
-def test_json_has_values_of_their_own_type() -> None:
+def test_json_has_typed_values() -> None:
     shown = json.loads(show("--json"))
     assert list(shown) == list(SETTINGS)
     assert shown["topology.pin"] == {"value": True, "origin": "flag --set"}
@@ -87,6 +86,5 @@ def test_every_key_is_described() -> None:
         )
 
 
-@pytest.mark.parametrize("line", TEXT.splitlines())
-def test_a_description_keeps_the_row(line: str) -> None:
-    assert line in show("--describe").splitlines()
+def test_descriptions_include_every_row() -> None:
+    assert set(TEXT.splitlines()) <= set(show("--describe").splitlines())

@@ -77,14 +77,14 @@ def test_every_check_runs_on_this_machine(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_kernel_queue_is_really_tried(tmp_path: Path) -> None:
+def test_io_uring_is_really_probed(tmp_path: Path) -> None:
     probed = probe()
     found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)}, tmp_path)}
     assert found["io_uring"].found == probed.detail
     assert (found["io_uring"].status is Status.OK) is probed.available
 
 
-def test_the_kernels_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_kernels_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "seawall.kernels.runtime.jit", None)
     monkeypatch.setitem(sys.modules, "seawall.io.disk.uring", None)
     found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)}, tmp_path)}
@@ -94,7 +94,7 @@ def test_the_kernels_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert found["io_uring"].found.startswith("not tried: ")
 
 
-def test_the_table_shows_cost_and_fix_of_what_is_not_fine(findings: list[Check]) -> None:
+def test_the_table_shows_cost_and_fix_of_problems(findings: list[Check]) -> None:
     findings += [
         Check("first", Status.OK, "fine [bold]as it is[/bold]"),
         Check("second", Status.WARN, "poor", "time", "do this"),
@@ -112,14 +112,14 @@ def test_the_table_shows_cost_and_fix_of_what_is_not_fine(findings: list[Check])
 
 @pytest.mark.parametrize(("required", "code"), [(False, 0), (True, 1)])
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_only_what_is_required_fails_the_command(
+def test_only_a_required_check_fails_the_command(
     findings: list[Check], required: bool, code: int, options: list[str]
 ) -> None:
     findings.append(Check("thing", Status.MISSING, "nothing", "all", "get it", required=required))
     assert run(*options).exit_code == code
 
 
-def test_warming_shows_its_progress_beside_the_report(findings: list[Check], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warming_shows_its_progress_on_standard_error(findings: list[Check], monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[str] = []
 
     def compile_all(progress: Callable[[str, int, int], None]) -> float:

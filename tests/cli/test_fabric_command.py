@@ -1,4 +1,4 @@
-"""`seawall fabric`: the map, and a fabric in use, for people and as JSON."""
+"""`seawall fabric`: the layout, and a fabric in use, as text and as JSON."""
 
 import json
 import os
@@ -109,15 +109,15 @@ def fabric(tmp_path: Path) -> Fabric:
     return made
 
 
-def test_the_map_of_the_settings() -> None:
+def test_the_layout_of_the_settings() -> None:
     assert run(*FLAGS, "fabric", "layout").output == MAP
 
 
-def test_the_full_map() -> None:
+def test_the_layout_of_the_largest_fabric() -> None:
     assert run("fabric", "layout", "--full").output == FULL_MAP
 
 
-def test_the_map_as_json() -> None:
+def test_the_layout_as_json() -> None:
     document = json.loads(run(*FLAGS, "fabric", "layout", "--json").output)
     assert document["size"] == 176128
     assert document["regions"][5] == {
@@ -131,7 +131,7 @@ def test_the_map_as_json() -> None:
     assert len(document["regions"]) == 11
 
 
-def test_a_fabric_in_use_for_people(fabric: Fabric) -> None:
+def test_a_fabric_in_use_as_text(fabric: Fabric) -> None:
     result = run("fabric", "inspect", fabric.path)
     assert result.exit_code == 0
     head = (
@@ -188,20 +188,20 @@ def test_a_new_fabric_has_no_replicas_and_no_checkpoints(tmp_path: Path) -> None
     assert (len(seen.brokers), seen.replicas, seen.checkpoints) == (2, (), ())
 
 
-def test_a_replica_that_was_seen(fabric: Fabric) -> None:
+def test_a_live_replica_has_an_age(fabric: Fabric) -> None:
     fabric.arrays.replica_words[2][2] = 1
     [line] = [line for line in run("fabric", "inspect", fabric.path).output.splitlines() if "replica 2" in line]
     assert line.startswith("replica 2     durable 0, view 0, seen ")
     assert line.endswith(" s ago")
 
 
-def test_looking_writes_nothing(fabric: Fabric) -> None:
+def test_inspecting_writes_nothing(fabric: Fabric) -> None:
     before = Path(fabric.path).read_bytes()
     assert run("fabric", "inspect", fabric.path).exit_code == 0
     assert Path(fabric.path).read_bytes() == before
 
 
-def test_numbers_of_a_damaged_fabric_do_not_stop_the_looking(fabric: Fabric) -> None:
+def test_a_damaged_fabric_is_still_inspected(fabric: Fabric) -> None:
     for words in (fabric.arrays.control_words, *fabric.arrays.tail_words, *fabric.arrays.completion_words):
         words[:] = 2**64 - 1
     fabric.arrays.replica_words[4][:] = 2**64 - 1
@@ -210,7 +210,7 @@ def test_numbers_of_a_damaged_fabric_do_not_stop_the_looking(fabric: Fabric) -> 
     assert f"leader {2**64 - 1}" in result.output
 
 
-def test_what_is_no_fabric_is_said(tmp_path: Path) -> None:
+def test_files_that_are_no_fabric_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(os.urandom(10_000))
     result = run("fabric", "inspect", str(other))
@@ -220,7 +220,7 @@ def test_what_is_no_fabric_is_said(tmp_path: Path) -> None:
 
 
 def test_the_fabric_of_a_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Commands look where the environment says, and a program that opens a log where it says itself.
+    # Commands take the directory from the environment, a program that opens a log from its settings.
     monkeypatch.delenv("SEAWALL_FABRIC_DIRECTORY", raising=False)
     data = tmp_path / "data"
     with seawall_open(data, brokers=2) as log:

@@ -1,4 +1,4 @@
-"""Checks of the machine, each on machines that have it, lack it, and do not tell."""
+"""Checks of the machine: with the feature, without it, and where that cannot be found out."""
 
 import errno
 from pathlib import Path
@@ -28,7 +28,7 @@ def finds(check: Check, status: Status, *found: str) -> None:
     assert check.status is status
     for part in found:
         assert part in check.found
-    # What is not fine has a price and a way out; what is fine has neither.
+    # A problem has a cost and a fix; a passed check has neither.
     assert bool(check.cost) is bool(check.fix) is (status is not Status.OK)
 
 
@@ -36,7 +36,7 @@ def finds(check: Check, status: Status, *found: str) -> None:
     ("size", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 * limits.MIB, "64.0 MiB"), (24 * limits.GIB, "24.0 GiB")],
 )
-def test_sizes_for_people(size: int, text: str) -> None:
+def test_sizes_are_formatted(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
@@ -59,7 +59,7 @@ def test_cpu(fact: Path) -> None:
     finds(machine_checks.check_cpu(fact, TWO_NODES), Status.WARN, "pclmul avx2")
 
 
-def test_cpu_that_does_not_tell(fact: Path) -> None:
+def test_cpu_without_a_list_of_features(fact: Path) -> None:
     finds(machine_checks.check_cpu(fact, TWO_NODES), Status.OK, "4 cores, features unknown")
 
 
@@ -95,7 +95,7 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SteppingClock:
-    """A clock on which every look takes the same time, so that a latency is known."""
+    """A clock that advances by one step with each reading, so that latencies are known."""
 
     def __init__(self, step_ns: int) -> None:
         self.step_ns = step_ns

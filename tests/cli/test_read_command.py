@@ -1,4 +1,4 @@
-"""`seawall read`: records as text, JSON and bytes; gaps named; where it begins and where it ends."""
+"""`seawall read`: records as text, JSON and bytes; gaps; starts and ends."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def read_json(data: Path, *arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in run(data, *arguments, "--format", "json").stdout.splitlines()]
 
 
-def test_text_has_a_line_a_record(data: Path) -> None:
+def test_text_has_one_line_per_record(data: Path) -> None:
     result = run(data)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == 'one\nzwölf\n\\xff\x00\n{"n":4}\nfive\n'
@@ -80,7 +80,7 @@ def test_json_has_everything(data: Path) -> None:
         (["--from", "18446744073709551615"], []),
     ],
 )
-def test_it_begins_and_ends_where_it_is_told(data: Path, arguments: list[str], seqs: list[int]) -> None:
+def test_from_and_limit_select_records(data: Path, arguments: list[str], seqs: list[int]) -> None:
     assert [row["seq"] for row in read_json(data, *arguments)] == seqs
 
 
@@ -91,15 +91,15 @@ def test_a_start_that_is_no_seq_is_refused(data: Path, start: str) -> None:
     assert "is neither 'earliest', 'latest', nor a seq" in result.stderr
 
 
-def test_what_is_not_there_is_refused(data: Path, tmp_path: Path) -> None:
-    assert run(tmp_path / "gone").exit_code == 2
-    missing = CliRunner().invoke(seawall, ["read", "gone", "--data", str(data)])
-    assert (missing.exit_code, "gone" in missing.stderr) == (2, True)
+def test_a_missing_directory_or_topic_is_refused(data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path / "missing").exit_code == 2
+    missing = CliRunner().invoke(seawall, ["read", "missing", "--data", str(data)])
+    assert (missing.exit_code, "missing" in missing.stderr) == (2, True)
 
 
 @pytest.fixture
 def with_gap(tmp_path: Path) -> Path:
-    """Seqs 1 and 2, a gap that a killed process left, and one record behind it."""
+    """Seqs 1 and 2, a gap left by a killed process, and one record after it."""
     with open_log(tmp_path / "live", SETTINGS) as log:
         log.create_topic("events")
         log.publish("events", ["one", "two"])
@@ -109,14 +109,14 @@ def with_gap(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_gaps_are_named_beside_the_records(with_gap: Path) -> None:
+def test_gaps_are_reported_on_standard_error(with_gap: Path) -> None:
     result = run(with_gap)
     assert (result.exit_code, result.stdout) == (0, "one\ntwo\nafter\n")
     assert result.stderr == "gap: seqs 3 to 64 are lost: crash\n"
     assert run(with_gap, "--limit", "2").stderr == ""
 
 
-def test_gaps_stand_in_order_in_json(with_gap: Path) -> None:
+def test_gaps_are_in_order_in_json(with_gap: Path) -> None:
     rows = read_json(with_gap)
     assert [row.get("seq") for row in rows] == [1, 2, None, 65]
     assert rows[2] == {"gap": {"first_seq": 3, "last_seq": 64, "reason": "crash"}}
@@ -150,7 +150,7 @@ def test_damage_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
         (["--from", "2999-01-01T00:00+01:00"], []),
     ],
 )
-def test_places_are_words_seqs_and_times(data: Path, arguments: list[str], seqs: list[int]) -> None:
+def test_starts_and_ends_are_names_seqs_and_times(data: Path, arguments: list[str], seqs: list[int]) -> None:
     assert [row["seq"] for row in read_json(data, *arguments)] == seqs
 
 
@@ -160,12 +160,15 @@ def test_a_time_cuts_between_batches(tmp_path: Path) -> None:
         log.publish("events", "one")
         log.publish("events", "two")
     rows = read_json(tmp_path / "data")
-    # Whole microseconds: that is as fine as a time can be given.
+    # Whole microseconds: a time has no finer resolution.
     second = f"{str(rows[1]['timestamp'])[:-4]}Z"
-    before, from_there = read_json(tmp_path / "data", "--until", second), read_json(tmp_path / "data", "--from", second)
+    before, from_second = (
+        read_json(tmp_path / "data", "--until", second),
+        read_json(tmp_path / "data", "--from", second),
+    )
     assert [row["value"] for row in before] in (["one"], [])
-    assert [row["value"] for row in from_there] in (["two"], ["one", "two"])
-    assert len(before) + len(from_there) == 2
+    assert [row["value"] for row in from_second] in (["two"], ["one", "two"])
+    assert len(before) + len(from_second) == 2
 
 
 def test_a_gap_is_cut_at_the_end(with_gap: Path) -> None:
@@ -174,7 +177,7 @@ def test_a_gap_is_cut_at_the_end(with_gap: Path) -> None:
     assert [row["seq"] for row in read_json(with_gap, "--until", "2")] == [1, 2]
 
 
-def test_it_reads_beside_a_writer_and_changes_nothing(data: Path) -> None:
+def test_reading_an_open_directory_changes_nothing(data: Path) -> None:
     with open_log(data, SETTINGS) as log:
         log.publish("events", "six")
         before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
@@ -182,7 +185,7 @@ def test_it_reads_beside_a_writer_and_changes_nothing(data: Path) -> None:
         assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
 
 
-def test_a_skip_is_printed_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_skip_is_printed_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     skip = ReceivedSkip("events", Position(9), ClientId(7), ClientSeq(3), 2, Seq(5))
     selection = Selection(1, last_seq=None, before=None, limit=None)
     print_chosen(selection.choose([skip]), "json")

@@ -1,4 +1,4 @@
-"""`seawall serve`: where its settings come from, and which of them win."""
+"""`seawall serve`: the sources of its settings, and their precedence."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from seawall.server.node import NodeSettings
 
 
 class Started:
-    """What a node would have been started with."""
+    """The settings that the command would start a node with."""
 
     config: Config
     settings: NodeSettings
@@ -22,7 +22,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     seen = Started()
 
-    async def run(config: Config, _place: object, settings: NodeSettings, *_: object) -> bool:
+    async def run(config: Config, _data: object, settings: NodeSettings, *_: object) -> bool:
         seen.config, seen.settings = config, settings
         return True
 
@@ -62,7 +62,7 @@ def test_the_defaults(started: Started) -> None:
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_file_may_be_named_before_or_behind_the_command(started: Started, file: str, is_before: bool) -> None:
+def test_a_file_may_be_given_before_or_after_the_command(started: Started, file: str, is_before: bool) -> None:
     serve(*(("--config", file, "serve") if is_before else ("serve", "--config", file)))
     own = started.settings
     assert (own.host, own.port, own.also) == ("127.0.0.1", 7000, (("::1", 7001),))
@@ -71,20 +71,20 @@ def test_a_file_may_be_named_before_or_behind_the_command(started: Started, file
     assert started.config.storage.checkpoint_size == 1_000_000
 
 
-def test_later_sources_win(started: Started, file: str) -> None:
+def test_later_sources_override_earlier_ones(started: Started, file: str) -> None:
     environ = {"SEAWALL_SERVER_CONNECTIONS": "20", "SEAWALL_SERVER_DRAIN": "4s", "SEAWALL_SERVER_STALL": "40"}
     serve("--set", "server.drain=5s", "--set", "server.stall=50", "serve", "--config", file, "--drain", "6", **environ)
     assert (started.settings.connections_max, started.config.server.drain) == (20, 6.0)
     assert started.settings.bounds.stall_s == 50
 
 
-def test_options_of_the_command_win_over_a_file_that_is_named_before_it(started: Started, file: str) -> None:
+def test_options_of_the_command_override_a_file_given_before_it(started: Started, file: str) -> None:
     serve("--config", file, "serve", "--connections", "30", "--memory-limit", "1GiB", "--brokers", "3")
-    assert (started.settings.connections_max, started.settings.port, started.settings.brokers) == (30, 7000, 3)
+    assert (started.settings.connections_max, started.settings.port, started.settings.event_loops) == (30, 7000, 3)
     assert started.config.server.memory_limit == 1 << 30
 
 
-def test_a_host_or_a_port_is_the_first_addresses(started: Started, file: str) -> None:
+def test_a_host_or_a_port_changes_the_first_address(started: Started, file: str) -> None:
     serve("serve", "--config", file, "--port", "0")
     assert (started.settings.host, started.settings.port, started.settings.also) == ("127.0.0.1", 0, (("::1", 7001),))
     serve("serve", "--host", "0.0.0.0")
@@ -93,7 +93,7 @@ def test_a_host_or_a_port_is_the_first_addresses(started: Started, file: str) ->
     assert (started.settings.host, started.settings.port) == ("0.0.0.0", 0)
 
 
-def test_what_is_for_trying_out_has_any_port_unless_told(started: Started, file: str) -> None:
+def test_dev_uses_any_port_unless_one_is_given(started: Started, file: str) -> None:
     serve("serve", "--dev")
     assert started.settings.port == 0
     serve("serve", "--dev", "--port", "1992")
@@ -114,7 +114,7 @@ def test_what_is_for_trying_out_has_any_port_unless_told(started: Started, file:
         (("--dev", "--data", "somewhere"), "omit --dev or --data"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], problem: str) -> None:
+def test_invalid_settings_are_refused(arguments: tuple[str, ...], problem: str) -> None:
     done = CliRunner().invoke(seawall, ["serve", *arguments])
     assert done.exit_code == 2
     assert problem in done.output

@@ -1,4 +1,4 @@
-"""`seawall session`: sessions listed and retired by the whole command line, of a directory and of a server."""
+"""`seawall session`: sessions of a data directory are listed and retired."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def run(data: Path, *arguments: str) -> Result:
     return CliRunner().invoke(seawall, ["session", *arguments, "--data", str(data)])
 
 
-def test_sessions_are_listed_beside_a_writer(data: Path) -> None:
+def test_sessions_are_listed_while_the_directory_is_open(data: Path) -> None:
     with open_log(data, SETTINGS):
         lines = run(data, "list").output.splitlines()
     assert [line.split("  seen ")[0] for line in lines] == [
@@ -58,7 +58,7 @@ def test_sessions_are_retired(data: Path) -> None:
     assert "client 12 has no session here" in again.output
 
 
-def test_what_is_no_client_id_is_refused(data: Path) -> None:
+def test_invalid_client_ids_are_refused(data: Path) -> None:
     for wrong in ("0", "x", str(1 << 63)):
         assert run(data, "retire", wrong).exit_code == 2
     assert len(json.loads(run(data, "list", "--json").output)) == 2

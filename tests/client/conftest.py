@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import its scripted server; and one with a topic, and a client of it."""
+"""Fixtures: a scripted server with a topic, and a client of it. The modules of this folder can be imported."""
 
 from __future__ import annotations
 

@@ -20,10 +20,12 @@ from seawall.errors import SeawallError
 
 WORKERS = 4
 RECORDS = 300
+#: How often the busy program forks its workers.
+ROUNDS = 2
 
 
 def child(work: Callable[[], object]) -> int:
-    """Fork; the child does something, and ends with exit code 1 where that raised."""
+    """Fork; the child runs `work`, and exits with 1 if it raises."""
     pid = os.fork()
     if pid:
         return pid
@@ -61,7 +63,7 @@ async def async_refusal(call: Awaitable[object]) -> str:
 
 def expect(found: object, wanted: object) -> None:
     if found != wanted:
-        raise AssertionError(f"{found!r}, and not {wanted!r}")
+        raise AssertionError(f"{found!r} instead of {wanted!r}")
 
 
 def publish_some(log: RemoteLog, name: str) -> None:
@@ -70,7 +72,7 @@ def publish_some(log: RemoteLog, name: str) -> None:
 
 
 def preload(url: str) -> object:
-    """Connect, publish, then fork workers which publish over the same log."""
+    """Connect, publish, then fork workers that publish over the same log."""
     with seawall.connect(url) as log:
         log.publish("events", b"parent-0")
         pids = [child(lambda worker=worker: publish_some(log, str(worker))) for worker in range(WORKERS)]
@@ -79,7 +81,7 @@ def preload(url: str) -> object:
 
 
 def busy(url: str) -> object:
-    """Fork by multiprocessing while threads use the log and a publisher; the children use the log, too."""
+    """Fork by multiprocessing while threads use the log and a publisher; the children use the log as well."""
     context = multiprocessing.get_context("fork")
     stop = threading.Event()
     counts = [0, 0]
@@ -92,19 +94,20 @@ def busy(url: str) -> object:
                 if not counts[0] % 100:
                     publisher.flush()
 
-        def ask() -> None:
+        def publish_alone() -> None:
             while not stop.is_set():
                 log.publish("events", f"wait-{counts[1]}".encode())
                 counts[1] += 1
                 log.topics()
 
-        threads = [threading.Thread(target=stream), threading.Thread(target=ask)]
+        threads = [threading.Thread(target=stream), threading.Thread(target=publish_alone)]
         for thread in threads:
             thread.start()
         codes = []
-        for turn in range(4):
+        for round_number in range(ROUNDS):
             workers = [
-                context.Process(target=publish_some, args=(log, f"{turn}-{worker}")) for worker in range(WORKERS)
+                context.Process(target=publish_some, args=(log, f"{round_number}-{worker}"))
+                for worker in range(WORKERS)
             ]
             for worker in workers:
                 worker.start()
@@ -118,7 +121,7 @@ def busy(url: str) -> object:
 
 
 def inherited(url: str) -> object:
-    """Objects that existed before the fork refuse in the child, leave quietly, and work on in the parent."""
+    """Objects that existed before the fork refuse calls in the child, close quietly, and still work in the parent."""
     with seawall.connect(url) as log:
         transaction = log.transaction()
         published = transaction.publish("events", b"in-a-transaction")
@@ -127,7 +130,7 @@ def inherited(url: str) -> object:
         staged = stager.publish(b"staged")
         staged.ranges()
         publisher = log.publisher("events", linger_s=30)
-        waiting = publisher.publish(b"under-way")
+        waiting = publisher.publish(b"in-flight")
         subscriber, positions = log.subscriber("events"), log.position_subscriber()
         following = iter(log.subscriber("events", "latest"))
 
@@ -148,14 +151,14 @@ def inherited(url: str) -> object:
             expect(refusal(stager.abort), wrong)
             for held in (publisher, transaction, stager):
                 held.__exit__(None, None, None)
-            # The log opens connections and a session of its own.
+            # The log opens new connections and a new session.
             log.publish("events", b"child")
             with log.transaction() as own:
                 own.publish("events", b"child in a transaction")
             log.close()
 
         codes = exit_codes([child(use), child(use)])
-        # Nothing that the children did reached what is the parent's.
+        # Nothing that the children did affected the parent's objects.
         transaction.commit()
         publisher.close()
         waiting.result()
@@ -167,8 +170,8 @@ def inherited(url: str) -> object:
         return {"codes": codes, "items": len(items), "followed": len(first) > 0}
 
 
-def on_a_loop(url: str, *, has_uvloop: bool) -> object:
-    """The same on an event loop: what was opened before the fork refuses in the child, which opens its own."""
+def on_event_loop(url: str, *, has_uvloop: bool) -> object:
+    """The same on an event loop: objects from before the fork refuse in the child, which opens its own log."""
 
     async def own() -> None:
         async with seawall.connect_async(url) as log:
@@ -189,7 +192,7 @@ def on_a_loop(url: str, *, has_uvloop: bool) -> object:
         async with seawall.connect_async(url) as log:
             await log.publish("events", b"parent-0")
             publisher = await log.publisher("events", linger_s=30)
-            waiting = publisher.publish(b"under-way")
+            waiting = publisher.publish(b"in-flight")
             subscriber = log.subscriber("events")
             await subscriber.poll()
 
@@ -197,7 +200,7 @@ def on_a_loop(url: str, *, has_uvloop: bool) -> object:
                 run(use(log, publisher, subscriber, waiting))
                 run(own())
 
-            # On a thread, which has no loop that runs.
+            # On a thread, which has no running loop.
             codes = await asyncio.to_thread(lambda: exit_codes([child(in_child), child(in_child)]))
             await publisher.close()
             await waiting
@@ -220,8 +223,8 @@ PROGRAMS: dict[str, Callable[[str], object]] = {
     "preload": preload,
     "busy": busy,
     "inherited": inherited,
-    "asyncio": lambda url: on_a_loop(url, has_uvloop=False),
-    "uvloop": lambda url: on_a_loop(url, has_uvloop=True),
+    "asyncio": lambda url: on_event_loop(url, has_uvloop=False),
+    "uvloop": lambda url: on_event_loop(url, has_uvloop=True),
 }
 
 if __name__ == "__main__":

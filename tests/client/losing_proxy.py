@@ -1,6 +1,6 @@
-"""A proxy that passes everything on, but for answers of one command: in place of each it may end the connection.
+"""A proxy that forwards everything, except that it may drop the answers of one command by closing the connection.
 
-So a request is carried out and nobody is told, which a server cannot be asked to do.
+So the server executes a request and its client gets no answer, which a server cannot be made to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROL = 0x40
 
 
 class LosingProxy:
-    """Listens on a port of its own and passes on to another; every connection has two threads."""
+    """Listens on its own port and forwards to another; every connection has two threads."""
 
     def __init__(self, port: int, command: int) -> None:
         self._target = port
@@ -27,7 +27,7 @@ class LosingProxy:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.port = self._listener.getsockname()[1]
-        #: How many answers are still to be lost, and how many were.
+        #: How many answers are still to be dropped, and how many were.
         self.left = 0
         self.lost = 0
 
@@ -40,12 +40,12 @@ class LosingProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Only this wakes a thread that waits for somebody to come.
+        # Only this wakes a thread that is blocked in accept.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for each in list(self._sockets):
-            _end(each)
+            _close(each)
         for thread in list(self._threads):
             thread.join()
 
@@ -62,19 +62,19 @@ class LosingProxy:
                 try:
                     server = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
-                    _end(client)
+                    _close(client)
                     continue
                 self._sockets.append(server)
-                self._run(self._pass_on, client, server)
-                self._run(self._pass_answers, server, client)
+                self._run(self._forward, client, server)
+                self._run(self._forward_answers, server, client)
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 target.sendall(data)
-        _end(target)
+        _close(target)
 
-    def _pass_answers(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward_answers(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError), source.makefile("rb") as frames:
             while len(header := frames.read(_HEADER)) == _HEADER:
                 payload = frames.read(_LENGTH.unpack_from(header, 32)[0])
@@ -84,11 +84,11 @@ class LosingProxy:
                     self.lost += 1
                     break
                 target.sendall(header + payload)
-        _end(source)
-        _end(target)
+        _close(source)
+        _close(target)
 
 
-def _end(each: socket.socket) -> None:
+def _close(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()

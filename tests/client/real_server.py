@@ -1,4 +1,4 @@
-"""Real servers for clients: a node on a thread, with a hand on its log and its connections, and a node as a process."""
+"""Real servers for clients: a node on a thread, with access to its log and connections, and a node in a process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 SMALL = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB)
 
 
-class ToldMemory:
-    """Memory of which a test says how much is taken."""
+class FakeMemory:
+    """Memory whose use a test sets, in percent."""
 
     limit = 1 << 30
 
@@ -50,13 +50,13 @@ class RealServer:
         *,
         tls: SSLContext | None = None,
         has_uvloop: bool = True,
-        brokers: int = 1,
+        event_loops: int = 1,
     ) -> None:
         self._path = path
         self._access = access
         self._memory = memory
         self._tls = tls
-        self._brokers = brokers
+        self._event_loops = event_loops
         self._make_loop = uvloop.new_event_loop if has_uvloop else asyncio.new_event_loop
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -84,7 +84,7 @@ class RealServer:
         self._end = asyncio.Event()
         self._node = await start_node(
             self._path,
-            NodeSettings(port=self.port, tls=self._tls, event_loops=self._brokers),
+            NodeSettings(port=self.port, tls=self._tls, event_loops=self._event_loops),
             store=SMALL,
             access=self._access,
             memory=self._memory,
@@ -95,26 +95,26 @@ class RealServer:
         await self._node.drain(20)
 
     def cut_all(self) -> None:
-        """End every connection, and keep listening."""
+        """Cut every connection, and keep listening."""
         for event_loop in self._node.event_loops:
             event_loop.loop.call_soon_threadsafe(_cut, event_loop)
 
     def run(self, work: Callable[[ServedLog], Coroutine[None, None, Result]]) -> Result:
-        """Do something with the log of the server."""
+        """Run a coroutine with the log of the server, on its loop."""
         return asyncio.run_coroutine_threadsafe(work(self._node.log), self._loop).result(60)
 
     @property
     def connection_counts(self) -> list[int]:
-        """How many connections each of its loops has."""
+        """The number of connections of each event loop."""
         return [len(event_loop.listener.connections) for event_loop in self._node.event_loops]
 
     @property
     def counts(self) -> dict[str, int]:
-        """What it has counted."""
+        """The counters of the node."""
         return self._node.counts
 
     def stop(self) -> None:
-        """End in order: who is connected is told, and answered."""
+        """Shut down in order: requests in flight are answered, and clients are notified."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join()
@@ -134,7 +134,7 @@ def _cut(event_loop: EventLoop) -> None:
 
 
 class ServerProcess:
-    """`seawall serve` in a process, which can be killed and started again on its port."""
+    """`seawall serve` in a process that can be killed and started again on its port."""
 
     def __init__(self, data: Path, *arguments: str) -> None:
         self._data = data
@@ -162,7 +162,7 @@ class ServerProcess:
         self._process.communicate()
 
     def stop(self) -> None:
-        """End in order, which gives its shared memory back."""
+        """Shut down in order, which frees its shared memory."""
         assert self._process is not None
         self._process.terminate()
         self._process.communicate()

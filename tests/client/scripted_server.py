@@ -1,8 +1,8 @@
-"""A server that misbehaves as it is told: it speaks the codecs over real sockets, and keeps its batches in memory.
+"""A scripted server: it uses the real codecs over real sockets, keeps its batches in memory, and fails on demand.
 
-What a real server cannot be made to do at will is scripted here: lost acks, cut frames, RETRY, UNKNOWN, pressure, acks
-in another order, sessions that are refused. `Script.on_batch` sees each batch before it is stored and says what becomes
-of it; everything else is answered as the protocol wants it.
+It does what a real server cannot be made to do: lost acks, cut frames, RETRY, UNKNOWN, pressure, reordered acks,
+refused sessions. `Script.on_batch` decides what happens to each batch before it is stored; all other frames are
+answered as the protocol requires.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Topic:
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     next_seq: int = 1
     floor: int = 1
-    #: Lost ranges that are told as gaps.
+    #: Lost ranges, reported as gaps.
     lost: list[tuple[int, int]] = field(default_factory=list)
     cursors: dict[int, int] = field(default_factory=dict)
 
@@ -74,11 +74,13 @@ class Client:
 
 @dataclass
 class Script:
-    """What goes wrong. A hook gets the connection and the batch, and may raise `CutError`."""
+    """What goes wrong. A hook gets the connection and what it received, and may raise `CutError`."""
 
-    #: True: store and answer as ever; False: neither.
+    #: Called with every frame. True: handle it; False: ignore it.
+    on_frame: Callable[[Peer, Frame], bool] = lambda _peer, _frame: True
+    #: True: store and acknowledge as usual; False: neither.
     on_batch: Callable[[Peer, BatchHeader], bool] = lambda _peer, _header: True
-    #: What is sent in place of an ACK.
+    #: Returns the entries that are sent as the ACK.
     on_ack: Callable[[Peer, list[AckEntry]], list[AckEntry]] = lambda _peer, entries: entries
     on_hello: Callable[[Peer, Hello], Welcome | None] = lambda _peer, _hello: None
     on_request: Callable[[Peer, object, int], bool] = lambda _peer, _request, _id: True
@@ -87,8 +89,10 @@ class Script:
     keepalive_ms: int = 10_000
     idle_ms: int = 30_000
     features: int = 0xFFFF
-    #: Why batches without records are refused without their number being used, the next one last.
-    refusals_of_nothing: list[ErrorCode] = field(default_factory=list)
+    #: Fetches are answered from the first seq on, whatever start they ask for.
+    ignores_start: bool = False
+    #: Errors that refuse batches without records without using their client seq; the next one is last.
+    refusals_of_empty: list[ErrorCode] = field(default_factory=list)
 
 
 class ScriptedServer:
@@ -102,10 +106,10 @@ class ScriptedServer:
         self.clients: dict[int, Client] = {}
         self.position = 0
         self.hellos: list[Hello] = []
-        #: Numbers of batches without records that came.
-        self.given_up: list[int] = []
+        #: Client seqs of the batches without records that arrived.
+        self.abandoned: list[int] = []
         self.goodbyes: list[Goodbye] = []
-        #: Set when a ping was answered.
+        #: Set after a ping was answered.
         self.pings: threading.Event | None = None
         self.peers: list[Peer] = []
         self._threads: list[threading.Thread] = []
@@ -132,13 +136,13 @@ class ScriptedServer:
             thread.start()
 
     def cut_all(self) -> None:
-        """End every connection, and keep listening."""
+        """Cut every connection, and keep listening."""
         with self.lock:
             for peer in self.peers:
                 peer.close()
 
     def close(self) -> None:
-        # Closing a socket does not end an accept that is under way; shutting it down does.
+        # Closing a socket does not wake a thread blocked in accept; shutting it down does.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -152,6 +156,11 @@ class ScriptedServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def wait_closed(self, peer: Peer) -> None:
+        """Wait until a connection has ended."""
+        with self.change:
+            assert self.change.wait_for(lambda: peer.is_closed, 30)
 
     def topic(self, name: str) -> Topic:
         return next(topic for topic in self.topics.values() if topic.reply.name == name)
@@ -175,6 +184,7 @@ class Peer:
         self.epoch = 0
         self.through = 0
         self.batch_count = 0
+        self.is_closed = False
         self.subscriptions: dict[int, tuple[Subscribe, threading.Thread]] = {}
 
     def close(self) -> None:
@@ -192,7 +202,7 @@ class Peer:
                 decoder.feed(data)
                 entries: list[AckEntry] = []
                 for frame in decoder.frames():
-                    self._take(frame, entries)
+                    self._handle(frame, entries)
                 if entries:
                     self.ack(entries)
         except (CutError, OSError):
@@ -200,6 +210,7 @@ class Peer:
         finally:
             self.socket.close()
             with self.server.change:
+                self.is_closed = True
                 self.server.change.notify_all()
 
     def ack(self, entries: list[AckEntry]) -> None:
@@ -222,8 +233,10 @@ class Peer:
     def say_goodbye(self) -> None:
         self.send(encode_control(Goodbye(int(ErrorCode.SHUTTING_DOWN), 1_000)))
 
-    def _take(self, frame: Frame, entries: list[AckEntry]) -> None:
+    def _handle(self, frame: Frame, entries: list[AckEntry]) -> None:
         header = frame.header
+        if not self.server.script.on_frame(self, frame):
+            return
         if header.kind == Kind.KEEPALIVE:
             if header.command == 0:
                 self.send(encode_pong(header.id))
@@ -243,7 +256,7 @@ class Peer:
     def _store(self, frame: Frame) -> AckEntry | None:
         server = self.server
         if not frame.header.record_count:
-            return self._give_up(frame)
+            return self._abandon(frame)
         header = parse_batch_header(frame.whole, source=BatchSource.CLIENT)
         self.batch_count += 1
         if not server.script.on_batch(self, header):
@@ -267,22 +280,22 @@ class Peer:
             return rejected(header, ErrorCode.TOPIC_NOT_FOUND)
         return self.store(header, bytes(frame.whole))
 
-    def _give_up(self, frame: Frame) -> AckEntry:
-        """A batch without records: its refusal uses its number, unless the script says otherwise."""
+    def _abandon(self, frame: Frame) -> AckEntry:
+        """Refuse a batch without records, which uses its client seq, unless the script says otherwise."""
         server = self.server
         number, client = ClientSeq(frame.header.id), server.clients[self.client_id]
         code, level = ErrorCode.INVALID_PAYLOAD, AckLevel.ORDERED
-        if server.script.refusals_of_nothing:
-            code, level = server.script.refusals_of_nothing.pop(), AckLevel.FAILURES
+        if server.script.refusals_of_empty:
+            code, level = server.script.refusals_of_empty.pop(), AckLevel.FAILURES
         none = (Seq(0), Position(0), TimestampNs(0), TopicId(0), 1, 0)
         entry = AckEntry(number, *none, AckStatus.REJECTED, level, int(code))
-        server.given_up.append(number)
+        server.abandoned.append(number)
         if level:
             client.decided[number] = entry
         return entry
 
     def store(self, header: BatchHeader, whole: bytes) -> AckEntry:
-        """Number a batch and keep it."""
+        """Assign seqs to a batch and keep it."""
         server = self.server
         topic, client = server.topics[header.topic_id], server.clients[header.client_id]
         stored = bytearray(whole)
@@ -389,7 +402,7 @@ class Peer:
     def _create(self, request: TopicCreate, request_id: int) -> None:
         server, name = self.server, request.name
         if any(topic.reply.name == name for topic in server.topics.values()):
-            self.refuse(request_id, ErrorCode.TOPIC_EXISTS, f"topic {name} is there already")
+            self.refuse(request_id, ErrorCode.TOPIC_EXISTS, f"topic {name} exists already")
             return
         self.send(encode_control(described(server.create(name, request.settings)), request_id=request_id))
 
@@ -407,8 +420,8 @@ class Peer:
                 self.send(encode_control(described(topic), request_id=request_id))
             case RecordsDelete():
                 before = min(int(request.before_seq or topic.next_seq), topic.next_seq)
-                gone, topic.floor = max(0, before - topic.floor), max(topic.floor, before)
-                self.send(encode_control(RecordsDeleted(gone), request_id=request_id))
+                deleted, topic.floor = max(0, before - topic.floor), max(topic.floor, before)
+                self.send(encode_control(RecordsDeleted(deleted), request_id=request_id))
             case DeleteTopic():
                 del self.server.topics[reply.topic_id]
                 self.send(encode_control(TopicDeletedReply(reply.topic_id), request_id=request_id))
@@ -445,10 +458,13 @@ class Peer:
             if fetch.wait_ms and start >= topic.next_seq:
                 server.change.wait_for(lambda: start < topic.next_seq, fetch.wait_ms / 1e3)
             with suppress(OSError):
-                self.send(self.piece(topic, start, fetch.max_bytes, Command.FETCH_DATA, request_id)[0])
+                start = 1 if server.script.ignores_start else start
+                self.send(self._response(topic, start, fetch.max_bytes, Command.FETCH_DATA, request_id)[0])
 
-    def piece(self, topic: Topic, start: int, max_bytes: int, command: Command, request_id: int) -> tuple[bytes, int]:
-        """The frame that answers a read from a seq on, and where it goes on."""
+    def _response(
+        self, topic: Topic, start: int, max_bytes: int, command: Command, request_id: int
+    ) -> tuple[bytes, int]:
+        """The frame that answers a read from a seq on, and the seq that follows it."""
         for first, last in topic.lost:
             if first <= start <= last:
                 gap = Gap(
@@ -516,14 +532,14 @@ class Peer:
                             lambda wanted=wanted: topic.next_seq > wanted or self.socket.fileno() < 0
                         )
                     if seq < topic.next_seq:
-                        frame, seq = self.piece(topic, seq, 1 << 20, Command.DATA, request_id)
+                        frame, seq = self._response(topic, seq, 1 << 20, Command.DATA, request_id)
                         self.send(frame)
         except OSError:
             return
 
 
 def described(topic: Topic) -> TopicReply:
-    """Everything about a topic."""
+    """The full description of a topic."""
     count = topic.next_seq - topic.floor
     size = sum(header.raw_length for header, _ in topic.batches)
     return replace(topic.reply, record_count=count, byte_count=size, span=(Seq(topic.floor), Seq(topic.next_seq)))

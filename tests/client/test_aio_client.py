@@ -1,4 +1,4 @@
-"""The client on an event loop, over connections that break."""
+"""The client on an event loop, with a scripted server whose connections break."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def every(count: int) -> Iterator[bool]:
         yield from [False] * (count - 1)
 
 
-def test_the_words_of_the_log(server: ScriptedServer) -> None:
+def test_the_api_of_the_log(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         assert (await log.create_topic("aged", ttl_ms=1_000)).config.ttl_ms == 1_000
         assert (await log.configure_topic("aged", cap_bytes=7)).config.cap_bytes == 7
@@ -92,7 +92,7 @@ def test_the_words_of_the_log(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_a_log_is_opened_first() -> None:
+def test_a_log_that_is_not_open_refuses_calls() -> None:
     async def work() -> None:
         log = seawall.connect_async("seawall://127.0.0.1:1")
         with pytest.raises(InvalidInputError, match="not open"):
@@ -102,7 +102,7 @@ def test_a_log_is_opened_first() -> None:
     asyncio.run(work())
 
 
-def test_a_log_without_a_server(server: ScriptedServer) -> None:
+def test_opening_without_a_server_fails(server: ScriptedServer) -> None:
     server.close()
 
     async def work() -> None:
@@ -113,7 +113,7 @@ def test_a_log_without_a_server(server: ScriptedServer) -> None:
     asyncio.run(work())
 
 
-def test_subscribers(server: ScriptedServer) -> None:
+def test_subscribers_poll_and_commit(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         await log.publish("events", [b"one", b"two"])
         subscriber = log.subscriber("events", "committed", owner="billing")
@@ -133,10 +133,10 @@ def test_subscribers(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_following_over_lost_connections_and_damage(server: ScriptedServer) -> None:
+def test_an_iterator_survives_lost_connections_and_reports_damage(server: ScriptedServer) -> None:
     topic = server.topic("events")
 
-    def look_if_asked(_peer: Peer, request: object, _id: int) -> bool:
+    def verify_if_asked(_peer: Peer, request: object, _id: int) -> bool:
         if isinstance(request, Subscribe) and not request.flags & ReadFlags.STORED_CODEC:
             topic.lost.append((3, 3))
         return True
@@ -151,14 +151,14 @@ def test_following_over_lost_connections_and_damage(server: ScriptedServer) -> N
         await log.publish("events", b"three")
         header, whole = topic.batches[2]
         topic.batches[2] = (header, whole[:-1] + b"X")
-        server.script.on_request = look_if_asked
+        server.script.on_request = verify_if_asked
         await following.aclose()
         assert await anext(aiter(log.subscriber("events", 3))) == Gap(3, 3, GapReason.CRASH)
 
     run(server, work)
 
 
-def test_a_follower_without_a_server_gives_up() -> None:
+def test_an_iterator_without_a_server_raises() -> None:
     server = ScriptedServer()
     server.create("events")
 
@@ -169,10 +169,10 @@ def test_a_follower_without_a_server_gives_up() -> None:
         with pytest.raises(RetryableError, match="no server"):
             await anext(aiter(subscriber))
 
-    run(server, work, timeout_s=1, connect_timeout_s=0.5)
+    run(server, work, timeout_s=0.3, connect_timeout_s=0.2)
 
 
-def test_lost_acks_are_made_up_for(server: ScriptedServer) -> None:
+def test_lost_acks_are_recovered(server: ScriptedServer) -> None:
     cut = every(5)
 
     def lose(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
@@ -196,7 +196,7 @@ def test_lost_acks_are_made_up_for(server: ScriptedServer) -> None:
     assert flags[HelloFlags.JOIN] >= 1
 
 
-def test_retry_pressure_and_doubt(server: ScriptedServer) -> None:
+def test_retry_pressure_unknown_outcomes_and_noise_are_recovered(server: ScriptedServer) -> None:
     seen: Counter[int] = Counter()
 
     def disturb(peer: Peer, header: BatchHeader) -> bool:
@@ -228,7 +228,7 @@ def test_retry_pressure_and_doubt(server: ScriptedServer) -> None:
 
 def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
-        async with await log.publisher("events", max_in_flight=50) as publisher:
+        async with await log.publisher("events", max_in_flight=50, client_id=5) as publisher:
             publisher.publish(b"x" * 100)
             with pytest.raises(FullError, match="await put"):
                 publisher.publish(b"y")
@@ -237,7 +237,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
                 delivery.result()
             await publisher.flush(20)
             assert publisher.in_flight == 0
-            assert publisher._sender.next_number == 3
+            assert publisher.next_client_seq == 3
         with pytest.raises(WrongStateError, match="closed"):
             publisher.publish(b"late")
         await publisher.close()
@@ -245,7 +245,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_lingering_numbers_and_levels(server: ScriptedServer) -> None:
+def test_linger_client_seqs_and_ack_levels(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         async with await log.publisher("events", linger_s=0.01, compression="lz4", connections=2) as publisher:
             first, second = publisher.publish(b"one" * 100), publisher.publish(b"two" * 100)
@@ -262,7 +262,7 @@ def test_lingering_numbers_and_levels(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_a_fence(server: ScriptedServer) -> None:
+def test_a_newer_session_fences_a_publisher(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         publisher = await log.publisher("events", client_id=5)
         await publisher.publish(b"mine")
@@ -278,7 +278,7 @@ def test_a_fence(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_a_fence_on_the_connection_and_a_new_session_for_lone_publishes(server: ScriptedServer) -> None:
+def test_publish_opens_a_new_session_after_it_was_fenced(server: ScriptedServer) -> None:
     def fence(peer: Peer, _header: BatchHeader) -> bool:
         peer.refuse(0, ErrorCode.FENCED, "another one", closes=1)
         return False
@@ -293,7 +293,7 @@ def test_a_fence_on_the_connection_and_a_new_session_for_lone_publishes(server: 
     run(server, work)
 
 
-def test_a_session_that_was_forgotten_is_opened_again(server: ScriptedServer) -> None:
+def test_a_forgotten_session_is_opened_again(server: ScriptedServer) -> None:
     def forget(peer: Peer, hello: Hello) -> Welcome | None:
         return peer.welcome(SessionStatus.NONE, Client()) if hello.flags & HelloFlags.JOIN else None
 
@@ -306,7 +306,7 @@ def test_a_session_that_was_forgotten_is_opened_again(server: ScriptedServer) ->
     run(server, work)
 
 
-def test_a_server_that_does_not_come_back_is_given_up() -> None:
+def test_publishing_fails_if_the_server_does_not_return() -> None:
     server = ScriptedServer()
     server.create("events")
     server.script.on_batch = lambda _peer, _header: False
@@ -325,10 +325,10 @@ def test_a_server_that_does_not_come_back_is_given_up() -> None:
         with pytest.raises(RetryableError):
             await log.publisher("events")
 
-    run(server, work, timeout_s=1, connect_timeout_s=0.5)
+    run(server, work, timeout_s=0.3, connect_timeout_s=0.2)
 
 
-def test_a_batch_that_no_server_survives_is_given_up(server: ScriptedServer) -> None:
+def test_a_batch_that_kills_every_connection_fails(server: ScriptedServer) -> None:
     def die(_peer: Peer, _header: BatchHeader) -> bool:
         raise CutError
 
@@ -342,7 +342,7 @@ def test_a_batch_that_no_server_survives_is_given_up(server: ScriptedServer) -> 
     run(server, work, timeout_s=0.3)
 
 
-def test_a_server_that_does_not_welcome() -> None:
+def test_a_server_that_sends_no_welcome_is_refused() -> None:
     with ScriptedServer() as server:
         server.script.on_request = lambda _peer, _request, _id: False
 
@@ -372,12 +372,12 @@ def test_a_server_that_does_not_welcome() -> None:
             seawall.connect(server.url, timeout_s=0.1, connect_timeout_s=0.05)
 
 
-def test_a_refusal_without_a_question_ends_a_connection(server: ScriptedServer) -> None:
+def test_an_unsolicited_error_closes_the_connection(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         server.peers[0].refuse(0, ErrorCode.TOO_SLOW, "too slow", closes=1)
         while len(server.peers) < 2:
             assert await log.topics() == ["events"]
-        # The old connection is left, and the new one is kept.
+        # The refused connection is closed, and the new one is kept.
         assert await log.topics() == ["events"]
         assert len(server.peers) == 2
 
@@ -395,7 +395,7 @@ def test_a_publisher_that_fills_the_socket(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_closing_gives_up_what_is_under_way(server: ScriptedServer) -> None:
+def test_closing_fails_records_in_flight(server: ScriptedServer) -> None:
     server.script.on_batch = lambda _peer, _header: False
 
     async def work(log: AsyncRemoteLog) -> None:
@@ -411,22 +411,21 @@ def test_closing_gives_up_what_is_under_way(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_pinged_and_then_disconnected() -> None:
     script = Script(keepalive_ms=20, idle_ms=150)
-    answer = Peer._take
     pinged: list[int] = []
 
-    def stop_reading(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
+    def ignore_pings(_peer: Peer, frame: Frame) -> bool:
         if frame.header.kind == Kind.KEEPALIVE:
             pinged.append(frame.header.id)
-        else:
-            answer(peer, frame, entries)
+            return False
+        return True
 
     with ScriptedServer(script) as server:
         server.create("events")
-        swallowed = every(2)
-        script.on_batch = lambda _peer, _header: not next(swallowed)
-        monkeypatch.setattr(Peer, "_take", stop_reading)
+        ignored = every(2)
+        script.on_batch = lambda _peer, _header: not next(ignored)
+        script.on_frame = ignore_pings
 
         async def work(log: AsyncRemoteLog) -> None:
             assert (await log.publish("events", b"value")).first_seq == 1
@@ -435,16 +434,15 @@ def test_a_silent_server_is_asked_and_then_left(monkeypatch: pytest.MonkeyPatch)
     assert pinged
 
 
-def test_pings_are_answered(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Peer._take
+def test_pings_are_answered(server: ScriptedServer) -> None:
     pongs: list[int] = []
 
-    def note(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
+    def note_pongs(_peer: Peer, frame: Frame) -> bool:
         if frame.header.kind == Kind.KEEPALIVE and frame.header.command == 1:
             pongs.append(frame.header.id)
-        answer(peer, frame, entries)
+        return True
 
-    monkeypatch.setattr(Peer, "_take", note)
+    server.script.on_frame = note_pongs
 
     async def work(log: AsyncRemoteLog) -> None:
         server.peers[0].send(encode_ping(77))
@@ -458,25 +456,25 @@ def test_pings_are_answered(server: ScriptedServer, monkeypatch: pytest.MonkeyPa
     run(server, work)
 
 
-def test_questions(server: ScriptedServer) -> None:
-    presses = [2]
+def test_requests_are_repeated_or_end_with_a_typed_error(server: ScriptedServer) -> None:
+    refusals = [2]
 
-    def press(peer: Peer, request: object, request_id: int) -> bool:
+    def refuse(peer: Peer, request: object, request_id: int) -> bool:
         if isinstance(request, TopicCreate):
             raise CutError
-        if isinstance(request, ListTopics) and presses[0]:
-            presses[0] -= 1
+        if isinstance(request, ListTopics) and refusals[0]:
+            refusals[0] -= 1
             peer.refuse(request_id, ErrorCode.RATE_LIMITED, "later")
             return False
         return True
 
-    server.script.on_request = press
+    server.script.on_request = refuse
 
     async def work(log: AsyncRemoteLog) -> None:
         with pytest.raises(OutcomeUnknownError, match="before the answer came"):
             await log.create_topic("other")
         assert await log.topics() == ["events"]
-        presses[0] = 1_000
+        refusals[0] = 1_000
         with pytest.raises(RetryableError, match="later"):
             await log.topics()
         server.script.on_request = lambda _peer, request, _id: not isinstance(request, (ListTopics, TopicCreate))
@@ -485,13 +483,13 @@ def test_questions(server: ScriptedServer) -> None:
         with pytest.raises(OutcomeUnknownError, match="in time"):
             await log.create_topic("other")
 
-    run(server, work, timeout_s=0.5)
+    run(server, work, timeout_s=0.3)
 
 
-def test_a_topic_that_was_made_anew_is_found(server: ScriptedServer) -> None:
+def test_a_topic_that_is_created_again_is_found(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
         await log.publish("events", b"old")
-        await log.create_topic("aside")
+        await log.create_topic("other")
         server.create("moved")
         async with seawall.connect_async(server.url) as other:
             await other.delete_topic("events")

@@ -83,12 +83,12 @@ def test_a_loss_beside_other_connections_decides_nothing() -> None:
     assert attempts.connect_after_ns > 9 * S
 
 
-def test_an_error_that_lasts_ends_a_session_at_once() -> None:
+def test_a_permanent_error_ends_a_session_at_once() -> None:
     fenced = FencedError("another publisher")
     assert SessionAttempts(TARGET, S).failed(fenced, "one:1", S) is fenced
 
 
-def test_a_session_that_is_unknown_to_the_server_is_asked_for_again_at_once() -> None:
+def test_a_session_unknown_to_the_server_is_opened_again_at_once() -> None:
     attempts = SessionAttempts(TARGET, S)
     attempts.failed(LOST, "one:1", S)
     attempts.not_granted()

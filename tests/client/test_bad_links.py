@@ -1,4 +1,4 @@
-"""Readers over a link that ends every connection after some bytes: they ask for less, and arrive."""
+"""Readers over a link that cuts every connection after some bytes: they request less, and still read everything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 import pytest
@@ -18,13 +17,13 @@ from seawall.api.received import Item, ReceivedBatch
 from seawall.client.read.response_size import ResponseSize
 from seawall.limits import FETCH_SIZE_MAX, KIB, MIB, RESPONSE_SIZE_MIN
 
-#: What a connection brings before it ends, and what is read: a plain read asks for more than the former at once.
+#: Bytes that a connection delivers before it is cut, and the records: one response would be larger than that.
 LIFE = 300 * KIB
-VALUES = [bytes([number]) * 64 * KIB for number in range(64)]
+VALUES = [bytes([number]) * 64 * KIB for number in range(32)]
 
 
 class BadLink:
-    """Passes everything on, and ends each connection after so many bytes of answers."""
+    """Forwards everything, and cuts each connection after `life` bytes of answers."""
 
     def __init__(self, port: int, life: int) -> None:
         self._target = port
@@ -33,7 +32,7 @@ class BadLink:
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self.url = f"seawall://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.ended = 0
+        self.cuts = 0
 
     def __enter__(self) -> Self:
         self._threads[0].start()
@@ -41,7 +40,7 @@ class BadLink:
 
     def __exit__(self, *_: object) -> None:
         for each in [self._listener, *self._sockets]:
-            _end(each)
+            _close(each)
         for thread in list(self._threads):
             thread.join()
 
@@ -52,37 +51,43 @@ class BadLink:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets += [client, server]
                 for source, target, life in ((client, server, None), (server, client, self._life)):
-                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, target, life)))
+                    self._threads.append(threading.Thread(target=self._forward, args=(source, target, life)))
                     self._threads[-1].start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, life: int | None) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, life: int | None) -> None:
         with suppress(OSError):
             while data := source.recv(16 * KIB):
                 target.sendall(data if life is None else data[:life])
                 if life is not None:
                     life -= len(data)
                     if life <= 0:
-                        self.ended += 1
+                        self.cuts += 1
                         break
-        _end(source)
-        _end(target)
+        _close(source)
+        _close(target)
 
 
-def _end(each: socket.socket) -> None:
+def _close(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[BadLink]:
-    with RealServer(tmp_path / "data") as server:
-        with seawall.connect(server.url) as log:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    """A server whose topic holds all values, each in its own batch."""
+    with RealServer(tmp_path_factory.mktemp("server") / "data") as running:
+        with seawall.connect(running.url) as log:
             log.create_topic("events")
             for value in VALUES:
                 log.publish("events", value)
-        with BadLink(server.port, LIFE) as bad:
-            yield bad
+        yield running
+
+
+@pytest.fixture
+def link(server: RealServer) -> Iterator[BadLink]:
+    with BadLink(server.port, LIFE) as bad:
+        yield bad
 
 
 def values(items: list[Item]) -> list[bytes]:
@@ -125,13 +130,13 @@ def positions(url: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("reading", [follow, poll, read, table, positions])
-def test_readers_arrive(link: BadLink, reading: Callable[[str], list[bytes]]) -> None:
+def test_readers_get_every_record(link: BadLink, reading: Callable[[str], list[bytes]]) -> None:
     assert reading(link.url) == VALUES
-    assert link.ended
+    assert link.cuts
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_readers_on_a_loop_arrive(link: BadLink) -> None:
+def test_readers_on_an_event_loop_get_every_record(link: BadLink) -> None:
     async def work() -> None:
         async with seawall.connect_async(link.url) as log:
             found: list[bytes] = []
@@ -144,13 +149,13 @@ def test_readers_on_a_loop_arrive(link: BadLink) -> None:
             assert values(await log.read("events")) == VALUES
 
     asyncio.run(work())
-    assert link.ended
+    assert link.cuts
 
 
-def test_what_is_asked_for_shrinks_and_grows() -> None:
+def test_the_requested_size_shrinks_and_grows() -> None:
     size = ResponseSize()
     assert size.at_most(1 << 40) == FETCH_SIZE_MAX
-    # Two that were lost with one connection count once, and one that asked for little not at all.
+    # Two responses lost with one connection count once, and a small one does not count.
     size.lost(FETCH_SIZE_MAX)
     size.lost(FETCH_SIZE_MAX)
     size.lost(1)

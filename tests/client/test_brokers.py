@@ -1,4 +1,4 @@
-"""A server with several loops: who gets which connection, and what one loop has to know of the others."""
+"""A server with several event loops: how connections are distributed, and what the loops share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[RealServer]:
 
 @pytest.fixture
 def logs(server: RealServer) -> Iterator[list[RemoteLog]]:
-    """One for each loop: every log has a connection of its own, and they are dealt in turn."""
+    """One log for each event loop: each has its own connection, and connections are distributed round-robin."""
     with ExitStack() as opened:
         made = [opened.enter_context(seawall.connect(server.url)) for _ in range(LOOPS)]
         for log in made:
@@ -60,7 +60,7 @@ def loop_threads() -> list[str]:
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> None:
+def test_connections_are_distributed_round_robin_and_limited_together(tmp_path: Path) -> None:
     async def work() -> None:
         node = await start_node(
             tmp_path / "data", NodeSettings(port=0, event_loops=LOOPS, connections_max=7), store=SMALL
@@ -84,8 +84,8 @@ def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> N
     asyncio.run(work())
 
 
-def test_a_topic_that_one_loop_makes_is_known_to_all(logs: list[RemoteLog]) -> None:
-    for number in range(100):
+def test_a_topic_created_at_one_loop_is_known_to_all(logs: list[RemoteLog]) -> None:
+    for number in range(2 * LOOPS):
         name = f"topic-{number}"
         logs[number % LOOPS].create_topic(name)
         for log in logs:
@@ -94,7 +94,7 @@ def test_a_topic_that_one_loop_makes_is_known_to_all(logs: list[RemoteLog]) -> N
     logs[0].delete_topic("topic-1")
     for log in logs:
         with pytest.raises(NotFoundError):
-            log.publish("topic-1", b"gone")
+            log.publish("topic-1", b"deleted")
 
 
 @pytest.mark.parametrize("order", [2, 5])
@@ -102,11 +102,11 @@ def test_one_session_over_all_loops_is_stored_once_and_in_its_order(
     server: RealServer, logs: list[RemoteLog], order: int
 ) -> None:
     logs[0].create_topic("events", order=order)
-    wanted = [b"%d" % number for number in range(6_000)]
+    wanted = [b"%d" % number for number in range(3_000)]
     with logs[0].publisher("events", batch_size=100, connections=2 * LOOPS) as publisher:
         for number, value in enumerate(wanted):
             publisher.publish(value)
-            if number % 1_500 == 750:
+            if number % 1_000 == 500:
                 server.cut_all()
     found = stored(logs[1], "events")
     assert sorted(found) == sorted(wanted)
@@ -114,7 +114,7 @@ def test_one_session_over_all_loops_is_stored_once_and_in_its_order(
         assert found == wanted
 
 
-def test_what_is_published_at_one_loop_is_pushed_at_all(logs: list[RemoteLog]) -> None:
+def test_records_published_at_one_loop_are_pushed_at_all(logs: list[RemoteLog]) -> None:
     logs[0].create_topic("events")
     wanted = [b"%d" % number for number in range(300)]
     found: list[list[bytes]] = [[] for _ in logs]
@@ -133,10 +133,10 @@ def test_what_is_published_at_one_loop_is_pushed_at_all(logs: list[RemoteLog]) -
     assert found == [wanted] * LOOPS
 
 
-def test_what_the_publish_thread_commits_is_pushed_at_all_loops(
+def test_records_committed_by_the_publish_thread_are_pushed_at_all_loops(
     logs: list[RemoteLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits while no loop does anything that would wake its readers."""
+    """It commits while no event loop is active that would wake its readers."""
     monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1)
     counts: list[int] = []
     commit = ResidentCommit.commit
@@ -205,7 +205,7 @@ def test_the_status_lists_the_brokers(server: RealServer, logs: list[RemoteLog])
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_port_in_use_leaves_no_threads_and_no_lock_behind(tmp_path: Path) -> None:
     async def work() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             settings = NodeSettings(port=taken.getsockname()[1], event_loops=LOOPS)
@@ -219,17 +219,17 @@ def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_only_the_first_loop_opens_and_closes_the_log(server: RealServer) -> None:
-    async def look(first: ServedLog) -> None:
-        assert [type(door) for door in first.loop_views] == [ServedLog, LoopView, LoopView]
+    async def check(first: ServedLog) -> None:
+        assert [type(view) for view in first.loop_views] == [ServedLog, LoopView, LoopView]
         with pytest.raises(WrongStateError):
             await first.loop_views[1].open()
         await first.loop_views[1].close()
         assert await first.loop_views[1].topics() == []
 
-    server.run(look)
+    server.run(check)
 
 
-def test_a_peer_that_is_gone_before_its_loop_has_it_harms_nobody(server: RealServer, logs: list[RemoteLog]) -> None:
+def test_a_peer_that_disconnects_before_it_is_accepted_is_harmless(server: RealServer, logs: list[RemoteLog]) -> None:
     for _ in range(3 * LOOPS):
         with socket.create_connection(("127.0.0.1", server.port)) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -239,7 +239,7 @@ def test_a_peer_that_is_gone_before_its_loop_has_it_harms_nobody(server: RealSer
     assert stored(logs[0], "events") == [b"there"] * LOOPS
 
 
-def test_a_connection_that_finds_no_descriptor_is_taken_later(
+def test_a_connection_is_accepted_later_if_descriptors_run_out(
     server: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept, refusals = AcceptingPort.accept, [OSError(errno.EMFILE, "too many open files")]

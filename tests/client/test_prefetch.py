@@ -1,4 +1,4 @@
-"""Reading ahead: each answer is asked for once and before it is wanted, and what goes wrong meanwhile costs nothing."""
+"""Prefetching: each response is requested once and early, and failures in between lose nothing."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ from seawall.wire.lwp1.requests import GetTopic
 from seawall.wire.lwp2.frames import encode_control, encode_ping
 from seawall.wire.lwp2.reading import Fetch
 
-#: Values whose answers do not arrive at once, and such that do.
+#: Values whose responses arrive in several parts, and in one.
 LARGE = [bytes([number]) * (2 * RECEIVE_SIZE) for number in range(1, 6)]
 SMALL = [bytes([number]) for number in range(1, 6)]
 
 
-class PendingRequest:
-    """The requests for data that a server gets."""
+class Fetches:
+    """The starts of the fetches that a server receives, and the connections that they used."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self._changed = threading.Condition()
         self.starts: list[int] = []
+        self.peers: list[Peer] = []
         server.script.on_request = self._note
 
-    def _note(self, _peer: Peer, request: object, _id: int) -> bool:
+    def _note(self, peer: Peer, request: object, _id: int) -> bool:
         if isinstance(request, Fetch):
             with self._changed:
                 self.starts.append(request.start)
+                self.peers.append(peer)
                 self._changed.notify_all()
         return True
 
@@ -71,6 +73,13 @@ def values(items: list[Item]) -> list[bytes]:
     return [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
 
 
+def assert_idle(server: ScriptedServer, log: RemoteLog) -> None:
+    """No response is in flight: the next request uses the only open connection."""
+    before = len(server.peers)
+    assert log.topics() == ["events"]
+    assert len(server.peers) == before
+
+
 def publish(server: ScriptedServer, made: list[bytes]) -> None:
     with seawall.connect(server.url, timeout_s=20) as log:
         for value in made:
@@ -78,63 +87,61 @@ def publish(server: ScriptedServer, made: list[bytes]) -> None:
 
 
 def damage(server: ScriptedServer, index: int) -> None:
-    """Damage a batch; whoever asks the server to look is told of it."""
+    """Damage a batch; the server reports it as lost to a reader that asks it to verify."""
     topic = server.topic("events")
     header, whole = topic.batches[index]
     topic.batches[index] = (header, whole[:-1] + bytes([whole[-1] ^ 1]))
 
-    def look_if_asked(_peer: Peer, request: object, _id: int) -> bool:
+    def verify_if_asked(_peer: Peer, request: object, _id: int) -> bool:
         if isinstance(request, Fetch) and not request.flags & ReadFlags.STORED_CODEC:
             topic.lost.append((index + 1, index + 1))
         return True
 
-    server.script.on_request = look_if_asked
+    server.script.on_request = verify_if_asked
 
 
 @pytest.mark.parametrize("made", [LARGE, SMALL], ids=["large", "small"])
-def test_each_answer_is_asked_for_once_and_before_it_is_wanted(
-    server: ScriptedServer, log: RemoteLog, made: list[bytes]
-) -> None:
+def test_each_response_is_requested_once_and_early(server: ScriptedServer, log: RemoteLog, made: list[bytes]) -> None:
     publish(server, made)
-    asked = PendingRequest(server)
+    fetches = Fetches(server)
     reading = log.subscriber("events")
     for number, value in enumerate(made, 1):
         assert values(reading.poll()) == [value]
         assert reading.next_seq == number + 1
         if number < len(made):
-            asked.wait_for(number + 1)
+            fetches.wait_for(number + 1)
     assert reading.poll() == []
-    assert asked.starts == [1, 2, 3, 4, 5, 6]
-    asked.starts.clear()
+    assert fetches.starts == [1, 2, 3, 4, 5, 6]
+    fetches.starts.clear()
     assert log.read_arrow("events").column("value").to_pylist() == made
-    assert asked.starts == [1, 2, 3, 4, 5]
-    assert not log._requests._in_flight
+    assert fetches.starts == [1, 2, 3, 4, 5]
+    assert_idle(server, log)
 
 
 @pytest.mark.usefixtures("each_event_loop")
 @pytest.mark.parametrize("made", [LARGE, SMALL], ids=["large", "small"])
-def test_a_loop_asks_once_and_before_it_is_wanted(server: ScriptedServer, made: list[bytes]) -> None:
+def test_an_event_loop_requests_each_response_once_and_early(server: ScriptedServer, made: list[bytes]) -> None:
     publish(server, made)
-    asked = PendingRequest(server)
+    fetches = Fetches(server)
 
     async def work(log: AsyncRemoteLog) -> None:
         reading = log.subscriber("events")
         for number, value in enumerate(made, 1):
             assert values(await reading.poll()) == [value]
             if number < len(made):
-                await asyncio.to_thread(asked.wait_for, number + 1)
+                await asyncio.to_thread(fetches.wait_for, number + 1)
         assert await reading.poll() == []
-        assert asked.starts == [1, 2, 3, 4, 5, 6]
-        asked.starts.clear()
+        assert fetches.starts == [1, 2, 3, 4, 5, 6]
+        fetches.starts.clear()
         table = await log.read_arrow("events")
         assert table.column("value").to_pylist() == made
-        assert asked.starts == [1, 2, 3, 4, 5]
+        assert fetches.starts == [1, 2, 3, 4, 5]
 
     run(server, work)
 
 
 @pytest.mark.parametrize("made", [LARGE, SMALL], ids=["large", "small"])
-def test_the_answer_behind_a_damaged_one_is_not_taken(
+def test_the_response_prefetched_behind_a_damaged_one_is_dropped(
     server: ScriptedServer, log: RemoteLog, made: list[bytes]
 ) -> None:
     publish(server, made)
@@ -146,7 +153,7 @@ def test_the_answer_behind_a_damaged_one_is_not_taken(
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_a_loop_passes_the_answer_behind_a_damaged_one_over(server: ScriptedServer) -> None:
+def test_an_event_loop_drops_the_response_behind_a_damaged_one(server: ScriptedServer) -> None:
     publish(server, LARGE)
     damage(server, 1)
 
@@ -159,7 +166,7 @@ def test_a_loop_passes_the_answer_behind_a_damaged_one_over(server: ScriptedServ
     run(server, work)
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(server: ScriptedServer, log: RemoteLog) -> None:
+def test_a_lost_response_is_requested_again(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
     reading = log.subscriber("events")
     for value in LARGE:
@@ -168,7 +175,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(server: ScriptedServer, log: 
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_a_loop_asks_again_for_what_is_lost(server: ScriptedServer) -> None:
+def test_an_event_loop_requests_a_lost_response_again(server: ScriptedServer) -> None:
     publish(server, LARGE)
 
     async def work(log: AsyncRemoteLog) -> None:
@@ -180,7 +187,7 @@ def test_a_loop_asks_again_for_what_is_lost(server: ScriptedServer) -> None:
     run(server, work)
 
 
-def test_what_the_server_refuses_is_raised(server: ScriptedServer, log: RemoteLog) -> None:
+def test_a_refusal_of_a_prefetch_is_raised(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
 
     def refuse_others(peer: Peer, request: object, request_id: int) -> bool:
@@ -194,36 +201,40 @@ def test_what_the_server_refuses_is_raised(server: ScriptedServer, log: RemoteLo
     assert values(reading.poll()) == [LARGE[0]]
     with pytest.raises(NotFoundError, match="deleted"):
         reading.poll()
-    assert not log._requests._in_flight
+    assert_idle(server, log)
 
 
-def test_a_log_that_is_closed_ends_what_is_under_way(server: ScriptedServer, log: RemoteLog) -> None:
+def test_closing_a_log_closes_connections_with_a_prefetch_in_flight(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
+    fetches = Fetches(server)
     reading = log.subscriber("events")
     assert values(reading.poll()) == [LARGE[0]]
-    assert len(log._requests._in_flight) == 1
+    fetches.wait_for(2)
     log.close()
-    assert not log._requests._in_flight
+    server.wait_closed(fetches.peers[-1])
     with pytest.raises(WrongStateError, match="closed"):
         reading.poll()
 
 
-def test_a_subscriber_that_nobody_has_leaves_nothing_behind(server: ScriptedServer, log: RemoteLog) -> None:
+def test_a_collected_subscriber_closes_its_prefetch(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
+    fetches = Fetches(server)
     reading = log.subscriber("events")
     assert values(reading.poll()) == [LARGE[0]]
-    [connection] = log._requests._in_flight
+    fetches.wait_for(2)
     del reading
     gc.collect()
-    assert not log._requests._in_flight
-    assert connection.stream.fileno() == -1
+    server.wait_closed(fetches.peers[-1])
 
 
-def test_nothing_is_asked_of_a_server_that_says_goodbye(server: ScriptedServer, log: RemoteLog) -> None:
+def test_nothing_is_prefetched_from_a_server_that_says_goodbye(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
+
+    fetches: list[Peer] = []
 
     def leave(peer: Peer, request: object, _id: int) -> bool:
         if isinstance(request, Fetch):
+            fetches.append(peer)
             peer.say_goodbye()
         return True
 
@@ -231,22 +242,23 @@ def test_nothing_is_asked_of_a_server_that_says_goodbye(server: ScriptedServer, 
     reading = log.subscriber("events")
     for value in LARGE:
         assert values(reading.poll()) == [value]
-        assert not log._requests._in_flight
+    # Each connection got one fetch, and nothing was prefetched behind the last.
+    assert len(set(map(id, fetches))) == len(fetches) == len(LARGE)
 
 
-def test_a_read_asks_ahead_within_its_bounds(server: ScriptedServer, log: RemoteLog) -> None:
+def test_a_read_prefetches_within_its_limits(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
-    asked = PendingRequest(server)
+    fetches = Fetches(server)
     assert values(log.read("events", max_bytes=64 * MIB)) == LARGE
     assert values(log.read("events", max_bytes=1)) == LARGE[:1]
     assert values(log.read("events", limit=2, max_bytes=1)) == LARGE[:1]
-    assert asked.starts == [1, 1, 1]
+    assert fetches.starts == [1, 1, 1]
     assert Budget(FETCH_SIZE_MAX, None).prefetch_size == 0
     assert Budget(FETCH_SIZE_MAX + 5, None).prefetch_size == 5
     assert Budget(64 * MIB, 7).prefetch_size == 0
 
 
-def test_what_comes_behind_an_answer_is_not_lost(server: ScriptedServer, log: RemoteLog) -> None:
+def test_frames_behind_a_response_are_kept(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, SMALL)
 
     def say_more(peer: Peer, request: object, request_id: int) -> bool:
@@ -262,7 +274,7 @@ def test_what_comes_behind_an_answer_is_not_lost(server: ScriptedServer, log: Re
     assert log.describe("events").next_seq == 6
 
 
-def test_a_follower_stands_behind_what_it_has_handed_out(server: ScriptedServer, log: RemoteLog) -> None:
+def test_an_iterator_is_positioned_behind_the_delivered_items(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, SMALL)
     reading = log.subscriber("events", owner="billing")
     following = iter(reading)
@@ -276,7 +288,7 @@ def test_a_follower_stands_behind_what_it_has_handed_out(server: ScriptedServer,
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_a_follower_on_a_loop_stands_behind_what_it_has_handed_out(server: ScriptedServer) -> None:
+def test_an_async_iterator_is_positioned_behind_the_delivered_items(server: ScriptedServer) -> None:
     publish(server, SMALL)
 
     async def work(log: AsyncRemoteLog) -> None:
@@ -293,7 +305,7 @@ def test_a_follower_on_a_loop_stands_behind_what_it_has_handed_out(server: Scrip
     run(server, work)
 
 
-def test_going_back_never_goes_ahead() -> None:
+def test_going_back_never_moves_forward() -> None:
     reader = TopicReader("events", TopicId(1), ReadBy.SEQ, 5)
     reader.go_back(Seq(9))
     assert reader.next_seq == 5
@@ -301,11 +313,11 @@ def test_going_back_never_goes_ahead() -> None:
     assert reader.start == (ReadBy.SEQ, 3)
 
 
-def test_following_to_the_end_asks_ahead_too(server: ScriptedServer, log: RemoteLog) -> None:
+def test_following_to_the_end_prefetches(server: ScriptedServer, log: RemoteLog) -> None:
     publish(server, LARGE)
-    asked = PendingRequest(server)
+    fetches = Fetches(server)
     assert values(list(log.follow("events", 2))) == LARGE[1:]
-    assert asked.starts == [2, 3, 4, 5, 6]
+    assert fetches.starts == [2, 3, 4, 5, 6]
     with pytest.raises(InvalidInputError, match="begin at 1"):
         next(log.follow("events", 0))
     server.create("others")

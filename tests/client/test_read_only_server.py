@@ -1,4 +1,4 @@
-"""Clients of a server whose disk fails: they get typed errors and do not retry for ever, and readers go on."""
+"""Clients of a server whose disk fails: writers get typed errors and do not retry forever, and readers continue."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from seawall.api.received import ReceivedBatch
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.publisher import RemotePublisher
 from seawall.engine.maintenance.flushing import FlushJob
+from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
 from seawall.io.disk.disk_ring import Completion, DiskRing
 from seawall.server.lwp2 import session as lwp2_session
@@ -26,11 +27,11 @@ def _failing_reap(self: DiskRing, **named: bool) -> list[Completion]:
     return [Completion(tag, -errno.EIO) for tag, _ in _REAP(self, **named)]
 
 
-@pytest.fixture(params=[1, 2], ids=["one broker", "two brokers"])
+@pytest.fixture(params=[1, 2], ids=["one loop", "two loops"])
 def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
-    """A server that writes by its disk ring alone, so that a test can make it fail."""
+    """A server that writes through its disk ring alone, so that a test can make writes fail."""
     monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 << 60)
-    made = RealServer(tmp_path / "data", brokers=request.param)
+    made = RealServer(tmp_path / "data", event_loops=request.param)
     made.start()
     yield made
     monkeypatch.undo()
@@ -43,17 +44,22 @@ def _stored(log: seawall.RemoteLog) -> set[bytes]:
 
 
 def _errors_of(publisher: RemotePublisher, values: Iterable[bytes]) -> Iterator[SeawallError]:
-    """Publish all of it at once: the error that each of them gets, now or when it is waited for."""
-    under_way: list[Delivery] = []
+    """Publish all values without waiting: the error of each, raised by the call or by its delivery."""
+    in_flight: list[Delivery] = []
     for value in values:
         try:
-            under_way.append(publisher.publish(value))
+            in_flight.append(publisher.publish(value))
         except SeawallError as error:
             yield error
-    for delivery in under_way:
+    for delivery in in_flight:
         with pytest.raises(SeawallError) as raised:
             delivery.result(20)
         yield raised.value
+
+
+async def release_memory(log: ServedLog) -> None:
+    """Have the server flush, as it does under memory pressure."""
+    log.release_memory()
 
 
 def test_deliveries_in_flight_end_and_later_ones_are_refused(
@@ -65,7 +71,7 @@ def test_deliveries_in_flight_end_and_later_ones_are_refused(
         durable = [publisher.publish(b"before %d" % number) for number in range(50)]
         publisher.flush(20)
         monkeypatch.setattr(DiskRing, "reap", _failing_reap)
-        # As many as are on their way at once, so that some are when the disk fails; a late one is refused as it comes.
+        # Enough that some are in flight when the disk fails; later ones are refused on arrival.
         kinds = {type(error) for error in _errors_of(publisher, [b"after %d" % number * 100 for number in range(20)])}
         assert OutcomeUnknownError in kinds
         assert kinds <= {OutcomeUnknownError, ReadOnlyError}
@@ -74,7 +80,7 @@ def test_deliveries_in_flight_end_and_later_ones_are_refused(
         assert all(delivery.result(1) for delivery in durable)
         assert {b"before %d" % number for number in range(50)} <= _stored(log)
         with pytest.raises(ReadOnlyError, match="read-only"):
-            log.commit("somebody", "events", 3)
+            log.commit("reader", "events", 3)
         with pytest.raises(ReadOnlyError, match="read-only"):
             log.publish("events", b"keyed", idempotency_key="one")
         assert log.status().details["state"] == "read-only"
@@ -82,7 +88,9 @@ def test_deliveries_in_flight_end_and_later_ones_are_refused(
             publisher.close()
 
 
-def test_the_same_on_an_event_loop(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliveries_on_an_event_loop_end_and_later_ones_are_refused(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url, timeout_s=20) as log:
             await log.create_topic("events")
@@ -116,7 +124,7 @@ def test_a_change_in_flight_has_an_unknown_outcome(server: RealServer, monkeypat
 def test_a_failure_beside_the_commits_is_reported_to_publishers(
     server: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment that cannot be filled makes the log read-only, though no commit was under way."""
+    """A segment that cannot be written makes the log read-only, though no commit was in flight."""
 
     def execute(_: FlushJob) -> None:
         raise SyncError("the disk is gone")
@@ -126,7 +134,9 @@ def test_a_failure_beside_the_commits_is_reported_to_publishers(
         publisher = log.publisher("events")
         publisher.publish(b"before").result(20)
         monkeypatch.setattr(FlushJob, "execute", execute)
-        server.run(lambda log: asyncio.to_thread(log._opened().flush_thread.flush))
+        server.run(release_memory)
+        while log.status().details["state"] != "read-only":
+            pass
         with pytest.raises(ReadOnlyError, match="read-only"):
             publisher.publish(b"after").result(20)
         assert _stored(log) == {b"before"}

@@ -27,9 +27,9 @@ def stored(log: RemoteLog) -> list[bytes]:
     return [each.value for item in log.follow("events") if isinstance(item, ReceivedBatch) for each in item]
 
 
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_sessions_are_listed_and_retired(tmp_path: Path, brokers: int) -> None:
-    with RealServer(tmp_path / "data", brokers=brokers) as server, seawall.connect(server.url) as log:
+@pytest.mark.parametrize("event_loops", [1, 3])
+def test_sessions_are_listed_and_retired(tmp_path: Path, event_loops: int) -> None:
+    with RealServer(tmp_path / "data", event_loops=event_loops) as server, seawall.connect(server.url) as log:
         log.create_topic("events")
         publishers = [log.publisher("events", client_id=client_id) for client_id in (3, 4)]
         for publisher in publishers:
@@ -61,7 +61,7 @@ def test_sessions_are_listed_and_retired(tmp_path: Path, brokers: int) -> None:
         assert stored(log) == [b"one", b"one", b"two", b"three"]
 
 
-def test_sessions_on_a_loop(tmp_path: Path) -> None:
+def test_sessions_on_an_event_loop(tmp_path: Path) -> None:
     async def work(url: str) -> None:
         async with seawall.connect_async(url) as log:
             await log.create_topic("events")
@@ -79,7 +79,7 @@ def test_sessions_on_a_loop(tmp_path: Path) -> None:
 
 
 def expire(server: ScriptedServer) -> None:
-    """Have the server forget all sessions there are, as one does whose clients were silent for long."""
+    """Have the server forget all sessions, as it does after a long silence of their clients."""
 
     def on_hello(peer: Peer, hello: Hello) -> Welcome | None:
         if hello.session_epoch:
@@ -97,7 +97,7 @@ def welcome(status: SessionStatus, epoch: int, next_seq: int) -> Welcome:
     return Welcome(2, status, 1 << 24, 0, *numbers, Term(1), TimestampNs(1), 0)
 
 
-def test_a_publisher_with_nothing_undecided_goes_on_in_a_new_session() -> None:
+def test_a_publisher_with_nothing_undecided_continues_in_a_new_session() -> None:
     outgoing = Outgoing(ack=2, batch_size=100, linger_ns=0, codec=Codec.NONE)
     session = Session(parse_target("seawall://127.0.0.1:1"), outgoing, 5)
     assert session.is_granted(welcome(SessionStatus.NEW, 1, 1))
@@ -111,8 +111,8 @@ def test_a_publisher_with_nothing_undecided_goes_on_in_a_new_session() -> None:
         session.is_granted(welcome(SessionStatus.REFUSED_SUPERSEDED, 10, 501))
 
 
-def test_what_was_sent_and_not_answered_is_not_sent_again(server: ScriptedServer, log: RemoteLog) -> None:
-    """The server has stored it, the answer is lost, and the session has expired since: nobody can tell any more."""
+def test_an_unanswered_batch_of_an_expired_session_is_not_sent_again(server: ScriptedServer, log: RemoteLog) -> None:
+    """The batch is stored, its ack is lost, and then the session expires: the outcome cannot be found out."""
 
     def lose(_peer: Peer, _header: BatchHeader) -> bool:
         expire(server)

@@ -1,4 +1,4 @@
-"""Threads that publish at once have sessions of their own, up to a bound; one that has failed is replaced."""
+"""Threads that publish concurrently get separate sessions, up to a limit; a failed session is replaced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from real_server import RealServer
 import seawall
 from seawall.api.received import ReceivedBatch
 from seawall.client.publish import sender_pool
+from seawall.client.publish.sender_pool import SenderPool
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, WrongStateError
+
+#: The most sessions that a log opens for its threads.
+SESSIONS_MAX = 8
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def values(log: RemoteLog) -> list[bytes]:
     return [each.value for item in log.follow("events") if isinstance(item, ReceivedBatch) for each in item]
 
 
-def publish_at_once(log: RemoteLog, threads: int, count: int) -> None:
+def publish_concurrently(log: RemoteLog, threads: int, count: int) -> None:
     def publish(name: int) -> None:
         for number in range(count):
             log.publish("events", b"%d %d" % (name, number))
@@ -48,12 +52,12 @@ def test_one_thread_has_one_session(log: RemoteLog) -> None:
 
 
 @pytest.mark.parametrize("threads", [3, 20])
-def test_threads_that_meet_get_sessions_of_their_own(
+def test_concurrent_threads_get_separate_sessions(
     log: RemoteLog, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender_pool, "_BUSY_CALLS", 1)
-    publish_at_once(log, threads, 100)
-    assert 1 < len(log.sessions()) <= min(threads, sender_pool._SENDERS_MAX)
+    publish_concurrently(log, threads, 100)
+    assert 1 < len(log.sessions()) <= min(threads, SESSIONS_MAX)
     found = values(log)
     assert len(found) == len(set(found)) == 100 * threads
     for name in range(threads):
@@ -72,10 +76,8 @@ def test_a_session_that_has_failed_is_replaced(log: RemoteLog) -> None:
     assert [each.client_id for each in log.sessions()] != [session.client_id]
 
 
-def test_a_closed_log_opens_no_session(log: RemoteLog) -> None:
-    log.publish("events", b"before")
-    log.close()
+def test_a_closed_pool_opens_no_session() -> None:
+    pool = SenderPool(lambda: pytest.fail("a closed pool opened a session"))
+    pool.close()
     with pytest.raises(WrongStateError, match="closed"):
-        log.publish("events", b"after")
-    with pytest.raises(WrongStateError, match="closed"):
-        log._senders.publish("events", TopicId(1), [])
+        pool.publish("events", TopicId(1), [])

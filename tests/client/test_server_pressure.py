@@ -1,4 +1,4 @@
-"""Clients of a server whose memory is short: they wait, and nothing fails."""
+"""Clients of a server that is short of memory: they wait, and nothing fails."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_server import RealServer, ToldMemory
+from real_server import FakeMemory, RealServer
 
 import seawall
 from seawall.api.received import ReceivedBatch
 
 
 @pytest.fixture
-def memory() -> ToldMemory:
-    return ToldMemory()
+def memory() -> FakeMemory:
+    return FakeMemory()
 
 
 @pytest.fixture(params=[1, 3], ids=["one loop", "three loops"])
-def server(request: pytest.FixtureRequest, tmp_path: Path, memory: ToldMemory) -> Iterator[RealServer]:
-    with RealServer(tmp_path / "data", memory=memory, brokers=request.param) as real:
+def server(request: pytest.FixtureRequest, tmp_path: Path, memory: FakeMemory) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", memory=memory, event_loops=request.param) as real:
         yield real
 
 
-def until(server: RealServer, cause: str) -> None:
-    """Until the server has counted this."""
+def wait_for_count(server: RealServer, cause: str) -> None:
+    """Wait until the server has counted this at least once."""
     while not server.counts.get(cause):
         time.sleep(0.01)
 
 
-def test_a_publisher_waits_and_others_read(server: RealServer, memory: ToldMemory) -> None:
+def test_a_publisher_waits_while_others_read(server: RealServer, memory: FakeMemory) -> None:
     with seawall.connect(server.url) as log, seawall.connect(server.url) as other:
         log.create_topic("events")
         log.publish("events", b"before")
         memory.percent = 97
-        until(server, "memory_holds")
+        wait_for_count(server, "memory_holds")
         publisher = log.publisher("events")
         deliveries = [publisher.publish(b"%d" % number) for number in range(300)]
         while not server.counts.get("publishers_told"):
@@ -50,15 +50,15 @@ def test_a_publisher_waits_and_others_read(server: RealServer, memory: ToldMemor
 
 
 @pytest.mark.usefixtures("each_event_loop")
-def test_a_publisher_on_an_event_loop_waits_too(server: RealServer, memory: ToldMemory) -> None:
+def test_a_publisher_on_an_event_loop_waits(server: RealServer, memory: FakeMemory) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
             await log.create_topic("events")
             memory.percent = 97
-            await asyncio.to_thread(until, server, "memory_holds")
+            await asyncio.to_thread(wait_for_count, server, "memory_holds")
             publisher = await log.publisher("events")
             deliveries = [publisher.publish(b"%d" % number) for number in range(300)]
-            await asyncio.to_thread(until, server, "publishers_told")
+            await asyncio.to_thread(wait_for_count, server, "publishers_told")
             assert not any(delivery.done for delivery in deliveries)
             memory.percent = 10
             results = await asyncio.gather(*deliveries)

@@ -1,4 +1,4 @@
-"""Values that are joined on their way into a socket: the same bytes as their block, whatever the socket takes when."""
+"""Values that are encoded while they are sent: the same bytes as their block, however the socket splits them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seawall.wire.format.frames import checksum
 from seawall.wire.format.records import encode_raw
 from seawall.wire.lwp2.session import Welcome
 
-pytestmark = pytest.mark.skipif(not HAS_KNOWN_LAYOUT, reason="this interpreter has its objects another way")
+pytestmark = pytest.mark.skipif(not HAS_KNOWN_LAYOUT, reason="this interpreter has another object layout")
 
 HEADER = bytes(range(96))
 
@@ -32,7 +32,7 @@ def _welcome(features: int) -> Welcome:
 
 
 class Pair:
-    """A connection, and what its peer does."""
+    """A connection with a small send buffer, and the socket of its peer."""
 
     def __init__(self, features: int = int(Features.TRAILING_CHECKSUM)) -> None:
         ours, self.peer = socket.socketpair()
@@ -41,7 +41,7 @@ class Pair:
         self.connection._welcome = _welcome(features)
 
     def receive(self, size: int) -> bytes:
-        """What comes, while there is room for more of it all the time."""
+        """Receive so many bytes, while the connection flushes."""
         received = bytearray()
         while len(received) < size:
             self.connection.flush()
@@ -63,14 +63,14 @@ def held(count: int) -> UnencodedBlock:
 
 
 def sent_for(values: UnencodedBlock) -> bytes:
-    """Their block, and its checksum behind it."""
+    """The block of the values, and its trailing checksum."""
     block = made(values)
-    behind = np.zeros(SUM_FRAME_SIZE, np.uint8)
-    write_sum(behind, 0, 7, checksum(block.block))
-    return bytes(block.block) + behind.tobytes()
+    trailer = np.zeros(SUM_FRAME_SIZE, np.uint8)
+    write_sum(trailer, 0, 7, checksum(block.block))
+    return bytes(block.block) + trailer.tobytes()
 
 
-def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
+def test_values_are_sent_as_their_block_and_in_order(pair: Pair) -> None:
     connection, first, second = pair.connection, held(2_000), held(1_000)
     assert connection.can_stream_values
     connection.send(b"before")
@@ -78,46 +78,46 @@ def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
     assert connection.is_write_blocked
     assert connection.stream.wants_space
     assert not connection.is_idle
-    connection.send(b"behind")
-    expected = b"before" + HEADER + sent_for(first) + b"behind"
+    connection.send(b"after")
+    expected = b"before" + HEADER + sent_for(first) + b"after"
     assert pair.receive(len(expected)) == expected
     assert not connection.is_write_blocked
     assert not connection.stream.wants_space
     assert connection.is_idle
-    # The next ones begin anew, in the same memory.
+    # The next batch reuses the memory.
     connection.send_values(HEADER, 7, second)
     expected = HEADER + sent_for(second)
     assert pair.receive(len(expected)) == expected
 
 
-def test_a_server_that_does_not_know_checksums_behind_batches_gets_blocks() -> None:
+def test_a_server_without_trailing_checksums_gets_blocks() -> None:
     older = Pair(features=int(Features.LZ4 | Features.ZSTD))
     with older.peer:
         assert not older.connection.can_stream_values
         older.connection.close()
 
 
-def test_values_that_fit_are_out_at_once(pair: Pair) -> None:
+def test_values_that_fit_are_sent_at_once(pair: Pair) -> None:
     values = UnencodedBlock([b"value"] * 20, 200)
     pair.connection.send_values(HEADER, 7, values)
     assert not pair.connection.is_write_blocked
     assert pair.peer.recv(1_000) == HEADER + sent_for(values)
 
 
-def test_nobody_is_mistaken_for_who_takes_them_when_something_waits(pair: Pair) -> None:
+def test_values_are_refused_while_data_is_unsent(pair: Pair) -> None:
     pair.connection.send_values(HEADER, 7, held(2_000))
     with pytest.raises(AssertionError, match="unsent data"):
         pair.connection.send_values(HEADER, 7, held(10))
 
 
-def test_a_peer_that_goes_ends_the_connection(pair: Pair) -> None:
+def test_a_peer_that_disconnects_ends_the_connection(pair: Pair) -> None:
     pair.connection.send_values(HEADER, 7, held(2_000))
     pair.peer.close()
     with pytest.raises(ConnectionError):
         pair.connection.flush()
 
 
-def test_half_a_frame_is_not_followed_by_a_farewell(pair: Pair) -> None:
+def test_half_a_frame_is_not_followed_by_a_goodbye(pair: Pair) -> None:
     values = held(2_000)
     pair.connection.send_values(HEADER, 7, values)
     pair.connection.close()

@@ -1,4 +1,4 @@
-"""URLs, pauses and refusals: the pure parts of a client."""
+"""URLs, backoff and refusals: the parts of the client without I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from seawall.wire.lwp2.session import Error
         ("seawall://[::1]:7", ("[::1]:7",)),
     ],
 )
-def test_urls(url: str, addresses: tuple[str, ...]) -> None:
+def test_urls_name_addresses(url: str, addresses: tuple[str, ...]) -> None:
     target = parse_target(url, token="secret")
     assert target.addresses == addresses
     assert "secret" not in repr(target)
@@ -48,17 +48,17 @@ def test_urls(url: str, addresses: tuple[str, ...]) -> None:
         *(f"seawall://{'a' * 64}", "seawall://a..b", f"seawall://{'é' * 300}:7"),
     ],
 )
-def test_bad_urls(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_target(url)
 
 
-def test_patience_is_above_nothing() -> None:
+def test_a_timeout_must_be_above_0() -> None:
     with pytest.raises(InvalidInputError, match="above 0"):
         parse_target("seawall://host", timeout_s=0)
 
 
-def test_pauses_grow_to_a_bound_and_half_of_them_is_chance() -> None:
+def test_pauses_grow_to_a_limit_and_half_of_each_is_random() -> None:
     short, long = Backoff(lambda: 0.0), Backoff(lambda: 1.0)
     pauses = [(short.pause_ns(), long.pause_ns()) for _ in range(40)]
     assert pauses[0] == (FIRST_PAUSE_NS // 2, FIRST_PAUSE_NS)
@@ -87,13 +87,13 @@ def test_deadlines() -> None:
         (0x7777, ErrorClass.OUTCOME_UNKNOWN, OutcomeUnknownError),
     ],
 )
-def test_refusals_are_errors_of_the_tree(code: int, kind: ErrorClass, error: type[SeawallError]) -> None:
+def test_refusals_become_typed_errors(code: int, kind: ErrorClass, error: type[SeawallError]) -> None:
     found = error_of(Error(int(code), kind, False, ""))
     assert type(found) is error
     assert f"{int(code):02x}" in str(found)
 
 
-def test_refused_batches_say_why() -> None:
+def test_refused_batches_name_the_reason() -> None:
     assert "does not exist any more" in str(rejection(int(ErrorCode.TOPIC_NOT_FOUND), "events", 4))
     assert type(rejection(int(ErrorCode.INTERNAL), "events", 4)) is FatalError
     assert "does not know" in str(rejection(0x7777, "events", 4))

@@ -1,4 +1,4 @@
-"""Encrypted connections: everything works over them, and nobody is believed who is not to be."""
+"""TLS connections: the API works over them, and servers that are not trusted are refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from click.testing import CliRunner
 from real_server import RealServer, ServerProcess
 
@@ -23,10 +25,12 @@ from seawall.errors import CallerError, InvalidInputError, RetryableError
 from seawall.io.network.tls import TlsStream, client_context, server_context
 from seawall.limits import MIB
 
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate that vouches for itself, and its key."""
+    """A self-signed certificate and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
@@ -44,10 +48,27 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def server(tmp_path: Path, certificate: tuple[Path, Path], request: pytest.FixtureRequest) -> Iterator[RealServer]:
-    tls = server_context(*certificate)
-    with RealServer(tmp_path / "data", tls=tls, has_uvloop=request.param == "uvloop") as real:
+def loop(request: pytest.FixtureRequest) -> str:
+    """The event loop of the server, and of the client where it has one."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(tmp_path: Path, certificate: tuple[Path, Path], loop: str) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", tls=server_context(*certificate), has_uvloop=loop == "uvloop") as real:
         yield real
+
+
+@pytest.fixture
+def run(loop: str) -> Run:
+    """Run a coroutine on an event loop of the kind that the server has."""
+
+    def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
+        make_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(work)
+
+    return run_on_loop
 
 
 def values(items: list[Item]) -> list[bytes]:
@@ -63,18 +84,17 @@ def test_threads_write_and_read(server: RealServer, certificate: tuple[Path, Pat
         with log.publisher("events") as publisher:
             for value in wanted:
                 publisher.publish(value)
-            # Many values become one block, which is sent as such.
+            # Many values become one block.
             publisher.publish(many)
         wanted += many
         assert values(list(log.follow("events"))) == wanted
-        # Long stretches come straight out of files, where a connection allows that.
+        # Without TLS, long runs are sent straight from files.
         assert log.read_arrow("events").column("value").to_pylist() == wanted
         subscriber = log.subscriber("events", len(wanted))
         assert values(subscriber.poll(5)) == wanted[-1:]
 
 
-@pytest.mark.usefixtures("each_event_loop")
-def test_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path]) -> None:
+def test_event_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path], run: Run) -> None:
     async def work() -> None:
         url = server.url.replace("seawall://", "seawalls://")
         async with seawall.connect_async(url, tls=client_context(certificate[0])) as log:
@@ -89,26 +109,26 @@ def test_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path]
                     break
             assert found == wanted
 
-    asyncio.run(work())
+    run(work())
 
 
-@pytest.mark.usefixtures("each_event_loop")
-def test_who_is_not_trusted_is_told_at_once(server: RealServer, certificate: tuple[Path, Path]) -> None:
+def test_an_untrusted_server_is_refused_at_once(server: RealServer, certificate: tuple[Path, Path], run: Run) -> None:
     async def work(**named: object) -> None:
         async with seawall.connect_async(server.url, **named):
-            pytest.fail("it was trusted")
+            pytest.fail("the server was trusted")
 
     with pytest.raises(CallerError, match="not trusted"):
         seawall.connect(server.url, tls=True)
     with pytest.raises(CallerError, match="not trusted"):
-        asyncio.run(work(tls=True))
+        run(work(tls=True))
     elsewhere = f"seawall://127.0.0.2:{server.port}"
     with pytest.raises((CallerError, RetryableError)):
         seawall.connect(elsewhere, tls=certificate[0], timeout_s=0.2)
 
 
-@pytest.mark.usefixtures("each_event_loop")
-def test_plain_and_encrypted_do_not_mix(server: RealServer, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+def test_plain_and_encrypted_connections_do_not_mix(
+    server: RealServer, certificate: tuple[Path, Path], tmp_path: Path, run: Run
+) -> None:
     with pytest.raises(RetryableError):
         seawall.connect(server.url, timeout_s=0.2, connect_timeout_s=0.2)
     with RealServer(tmp_path / "plain") as plain:
@@ -120,27 +140,25 @@ def test_plain_and_encrypted_do_not_mix(server: RealServer, certificate: tuple[P
                 pytest.fail("there is no TLS")
 
         with pytest.raises(RetryableError, match="no answer"):
-            asyncio.run(work())
-    # The server is as it was.
+            run(work())
+    # The server still works.
     with seawall.connect(server.url, tls=certificate[0]) as log:
         assert log.topics() == []
 
 
-@pytest.mark.parametrize("source", ["options", "file"])
-def test_a_node_of_its_own_and_commands(tmp_path: Path, certificate: tuple[Path, Path], source: str) -> None:
-    given = ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
-    if source == "file":
-        settings = tmp_path / "seawall.toml"
-        settings.write_text(f'[server]\ntls_cert = "{certificate[0]}"\ntls_key = "{certificate[1]}"\n')
-        given = ["--config", str(settings)]
+def test_commands_over_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """The certificate comes from an option of `seawall serve`, its key from the settings file."""
+    settings = tmp_path / "seawall.toml"
+    settings.write_text(f'[server]\ntls_key = "{certificate[1]}"\n')
+    given = ["--config", str(settings), "--tls-cert", str(certificate[0])]
     node = ServerProcess(tmp_path / "data", *given)
     try:
-        place = ("--url", node.url, "--tls-ca", str(certificate[0]))
+        server = ("--url", node.url, "--tls-ca", str(certificate[0]))
         runner = CliRunner()
-        created = runner.invoke(command, ["topic", "create", "events", "--order", "5", *place])
+        created = runner.invoke(command, ["topic", "create", "events", "--order", "5", *server])
         assert created.output == "created events (topic 1)\n"
-        assert runner.invoke(command, ["pub", "events", *place], input="one\ntwo\n").exit_code == 0
-        assert runner.invoke(command, ["read", "events", *place]).output == "one\ntwo\n"
+        assert runner.invoke(command, ["pub", "events", *server], input="one\ntwo\n").exit_code == 0
+        assert runner.invoke(command, ["read", "events", *server]).output == "one\ntwo\n"
         untrusted = runner.invoke(command, ["topic", "list", "--url", node.url.replace("seawall:", "seawalls:")])
         assert untrusted.exit_code != 0
         assert "not trusted" in untrusted.output
@@ -148,7 +166,7 @@ def test_a_node_of_its_own_and_commands(tmp_path: Path, certificate: tuple[Path,
         node.stop()
 
 
-def test_settings_that_cannot_be(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_invalid_tls_settings_are_refused(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     with pytest.raises(InvalidInputError, match="no TLS with certificate"):
         server_context(certificate[1], certificate[0])
     (tmp_path / "empty.pem").write_text("")
@@ -163,13 +181,13 @@ def test_settings_that_cannot_be(tmp_path: Path, certificate: tuple[Path, Path])
     assert "needs both" in halves.output
 
 
-def send_for_ever(stream: TlsStream, block: bytes) -> None:
+def send_forever(stream: TlsStream, block: bytes) -> None:
     while True:
         stream.send([block])
 
 
-def test_a_stream_takes_what_fits_and_says_what_is_left(certificate: tuple[Path, Path]) -> None:
-    """What was decrypted and not taken does not show on the socket."""
+def test_a_stream_sends_what_fits_and_keeps_decrypted_bytes(certificate: tuple[Path, Path]) -> None:
+    """Decrypted bytes that were not read do not make the socket readable."""
     ours, theirs = socket.socketpair()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     peer = server_context(*certificate).wrap_bio(incoming, outgoing, server_side=True)
@@ -207,14 +225,14 @@ def test_a_stream_takes_what_fits_and_says_what_is_left(certificate: tuple[Path,
     rest = bytearray(10)
     assert (stream.receive_into(rest), bytes(rest[:6])) == (6, b"abcdef")
     assert not stream.has_bytes
-    # As much as the socket takes, and no more: nobody reads at the other end.
+    # The peer does not read: the stream takes only what fits into the socket.
     block = bytes(4 * MIB)
     taken = stream.send([b"head", b"er", block])
     assert 0 < taken < len(block)
     assert stream.send([block[taken:]]) == 0
     theirs.close()
     with pytest.raises(ConnectionError):
-        send_for_ever(stream, block)
+        send_forever(stream, block)
     stream.close()
     stream.close()
     assert not stream.has_bytes

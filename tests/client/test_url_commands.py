@@ -1,18 +1,20 @@
-"""Commands with `--url`: the same words behind a server as on a directory."""
+"""Commands with `--url`: the same behaviour with a server as with a data directory."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from scripted_server import ScriptedServer
+from scripted_server import Peer, ScriptedServer
 
+from seawall import connect
 from seawall.api.topic_config import Durability, Order, TopicConfig
-from seawall.cli import subscribe
 from seawall.cli.main import seawall
+from seawall.wire.lwp2.reading import Fetch
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_topics(server: ScriptedServer) -> None:
     assert "events" not in run(server, "topic", "list").output
 
 
-def test_settings_and_deletes_are_those_of_a_directory(server: ScriptedServer) -> None:
+def test_settings_and_deletes_work_as_with_a_directory(server: ScriptedServer) -> None:
     created = run(server, "topic", "create", "events", "--order", "5", "--set", "durability=disk", "--json")
     assert json.loads(created.output)["config"] == TopicConfig(order=Order.CLIENT, durability=Durability.DISK).to_json()
     run(server, "pub", "events", text="one\ntwo\nthree\n")
@@ -64,22 +66,28 @@ def test_owners(server: ScriptedServer) -> None:
     assert run(server, *committed).output == ""
 
 
-def test_following_waits_for_what_comes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_waits_for_new_records(server: ScriptedServer) -> None:
     run(server, "pub", "events", "--create", text="one\n")
-    monkeypatch.setattr(subscribe, "_SERVER_WAIT_SECONDS", 0.01)
-    rests = iter([False, True])
+    publishers: list[threading.Thread] = []
 
-    def publish(_seconds: float) -> None:
-        if next(rests, False):
-            assert run(server, "pub", "events", text="two\n").exit_code == 0
+    def publish() -> None:
+        with connect(server.url) as log:
+            log.publish("events", "two")
 
-    monkeypatch.setattr(subscribe, "_pause", publish)
+    def publish_when_waiting(_peer: Peer, request: object, _id: int) -> bool:
+        if isinstance(request, Fetch) and request.wait_ms and not publishers:
+            publishers.append(threading.Thread(target=publish))
+            publishers[0].start()
+        return True
+
+    server.script.on_request = publish_when_waiting
     followed = run(server, "sub", "events", "--follow", "--limit", "2", "--owner", "billing", "--commit")
+    publishers[0].join()
     assert followed.output == "one\ntwo\n"
     assert set(server.topic("events").cursors.values()) == {3}
 
 
-def test_a_command_has_one_log(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_url_and_a_directory_together_are_refused(server: ScriptedServer, tmp_path: Path) -> None:
     both = run(server, "topic", "list", "--data", str(tmp_path))
     assert both.exit_code == 2
     assert "name two logs" in both.output

@@ -1,4 +1,4 @@
-"""One record at a time: an exchange past everything else, and whatever may come instead of its ack."""
+"""The fast path of `publish`: one exchange with the server, and everything that may arrive instead of its ack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_server import CutError, Peer, ScriptedServer, rejected
 
-from seawall.client.publish import waiting_exchange as lone_exchange
+from seawall.client.publish.waiting_exchange import BLOCK_SIZE_MAX
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import SessionEpoch
 from seawall.errors import NotFoundError, OutcomeUnknownError, RetryableError
@@ -21,7 +21,7 @@ from seawall.wire.lwp2.session import Ack, AckEntry
 
 @pytest.fixture
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the kernel said of each exchange."""
+    """The result code of the kernel for each exchange."""
     real, codes = kernels.exchange_one_batch, []
 
     def counted(*arguments: Any) -> int:
@@ -33,7 +33,7 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def stored(server: ScriptedServer) -> list[int]:
-    """The client seqs of everything that is stored."""
+    """The client seqs of all stored batches."""
     with server.lock:
         (topic,) = (each for each in server.topics.values() if each.batches)
         return [int(header.client_seq) for header, _ in topic.batches]
@@ -48,13 +48,13 @@ def test_each_record_is_one_exchange(server: ScriptedServer, log: RemoteLog, exc
     assert stored(server) == [1, 2, 3, 4, 5, 6]
 
 
-def test_large_ones_go_the_usual_way(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:
-    assert log.publish("events", bytes(lone_exchange.BLOCK_SIZE_MAX)).first_seq == 1
+def test_large_records_take_the_ordinary_path(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:
+    assert log.publish("events", bytes(BLOCK_SIZE_MAX)).first_seq == 1
     assert log.publish("events", b"small").first_seq == 2
     assert exchanges == [kernels.STORED]
 
 
-def test_an_ack_in_pieces_and_one_behind_a_ping(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:
+def test_an_ack_in_parts_with_a_ping_behind_it(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:
     pieces = threading.Semaphore(0)
 
     def in_pieces(peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
@@ -68,13 +68,13 @@ def test_an_ack_in_pieces_and_one_behind_a_ping(server: ScriptedServer, log: Rem
     server.script.on_ack = in_pieces
     assert log.publish("events", b"one").first_seq == 1
     server.script.on_ack = lambda _peer, entries: entries
-    # What came behind the ack is in the way of the next one, and of that one alone.
+    # The frame behind the ack sends the next publish on the ordinary path, and no later one.
     assert [log.publish("events", b"%d" % number).first_seq for number in (2, 3)] == [2, 3]
     assert (exchanges[0], exchanges[-1]) == (kernels.UNRESOLVED, kernels.STORED)
     assert stored(server) == [1, 2, 3]
 
 
-def test_a_lost_connection_is_made_again_and_nothing_is_stored_twice(
+def test_a_lost_connection_is_replaced_and_nothing_is_stored_twice(
     server: ScriptedServer, log: RemoteLog, exchanges: list[int]
 ) -> None:
     log.publish("events", b"one")
@@ -93,7 +93,7 @@ def test_a_lost_connection_is_made_again_and_nothing_is_stored_twice(
     assert stored(server) == [1, 2, 3]
 
 
-def test_a_refusal_is_raised_and_its_number_is_used_again(
+def test_a_refusal_is_raised_and_its_client_seq_is_used_again(
     server: ScriptedServer, log: RemoteLog, exchanges: list[int]
 ) -> None:
     def refuse(peer: Peer, header: BatchHeader) -> bool:
@@ -123,10 +123,10 @@ def test_threads_share_the_session(server: ScriptedServer, log: RemoteLog, excha
 
 def test_closing_ends_an_exchange(server: ScriptedServer, log: RemoteLog, exchanges: list[int]) -> None:
     log.publish("events", b"one")
-    has_come = threading.Event()
+    arrived = threading.Event()
 
     def never(_peer: Peer, _header: BatchHeader) -> bool:
-        has_come.set()
+        arrived.set()
         return False
 
     server.script.on_batch = never
@@ -140,7 +140,7 @@ def test_closing_ends_an_exchange(server: ScriptedServer, log: RemoteLog, exchan
 
     thread = threading.Thread(target=publish)
     thread.start()
-    assert has_come.wait(10)
+    assert arrived.wait(10)
     log.close()
     thread.join(10)
     assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Waits of the client end: by their timeout, or because what broke inside is what everybody is told."""
+"""Waits of the client end: by their timeout, or because an internal error fails everything undecided."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripted_server import ScriptedServer
 
 import seawall
 from seawall.client.connection.session import Session
-from seawall.client.publish import ack_handler as verdicts
+from seawall.client.publish import ack_handler
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.outgoing import Outgoing
@@ -22,23 +22,23 @@ from seawall.client.publish.waiting_exchange import WaitingExchange
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import FatalError, OutcomeUnknownError, RetryableError
 
-#: How long a wait that must end may take before that is a failure.
-PATIENCE_S = 20
+#: A wait that must end and takes longer fails its test.
+TIMEOUT_S = 20
 BROKEN = (FatalError, OutcomeUnknownError)
 
-#: Where an error that nobody expects is injected: an object and its attribute. It happens while something is under way.
+#: Where an unexpected error is injected: an object and its attribute. Records are in flight when it happens.
 SEAMS: dict[str, tuple[Any, str]] = {
     "making a frame": (Outgoing, "frame_of"),
     "choosing a batch": (Outgoing, "next_batch"),
     "taking an ack": (Outgoing, "acked"),
-    "the window of an ack": (verdicts, "ack_window"),
+    "the window of an ack": (ack_handler, "ack_window"),
     "when something is due": (Outgoing, "due_ns"),
 }
 ASYNC_SEAMS: dict[str, tuple[Any, str]] = {
     "making a frame": (Outgoing, "frame_of"),
     "choosing a batch": (Outgoing, "next_batch"),
     "taking an ack": (Outgoing, "acked"),
-    "the window of an ack": (verdicts, "ack_window"),
+    "the window of an ack": (ack_handler, "ack_window"),
 }
 
 
@@ -51,10 +51,10 @@ def broken(*_arguments: object, **_named: object) -> None:
 
 
 def ends(work: Callable[[], object]) -> object:
-    """What a call on a thread returns or raises; it must end."""
+    """Run a call on a thread, which must end: its result or its exception."""
     outcome: list[object] = []
     with ThreadPool(1) as pool:
-        pool.apply_async(work, callback=outcome.append, error_callback=outcome.append).wait(PATIENCE_S)
+        pool.apply_async(work, callback=outcome.append, error_callback=outcome.append).wait(TIMEOUT_S)
     assert outcome, "the wait did not end"
     return outcome[0]
 
@@ -64,42 +64,42 @@ def outcome_of(delivery: Delivery) -> object:
 
 
 @pytest.mark.parametrize("seam", SEAMS)
-def test_a_sender_that_breaks_fails_what_is_under_way(
+def test_an_error_in_a_sender_fails_records_in_flight(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
     """INV-SENDER-ENDS."""
     arrived, called = threading.Event(), threading.Event()
 
-    def take(*_: object) -> bool:
+    def note_arrival(*_: object) -> bool:
         arrived.set()
         return False
 
-    server.script.on_batch = take
+    server.script.on_batch = note_arrival
     publisher = log.publisher("events", batch_size=1)
     first = publisher.publish(b"first")
     first.add_callback(lambda _: called.set())
-    assert arrived.wait(PATIENCE_S), "the first batch was not sent"
+    assert arrived.wait(TIMEOUT_S), "the first batch was not sent"
     with monkeypatch.context() as patch:
         patch.setattr(*SEAMS[seam], broken)
         server.script.on_batch = lambda _peer, _header: True
         second = ends(lambda: publisher.publish(b"second"))
         server.cut_all()
         assert isinstance(outcome_of(first), BROKEN)
-        assert called.wait(PATIENCE_S), "the callback was not called"
+        assert called.wait(TIMEOUT_S), "the callback was not called"
         if isinstance(second, Delivery):
             second = outcome_of(second)
-        # Where acks can be taken, its own may have come before anything was due.
+        # If acks still work, its own may have arrived before a timer was due.
         assert isinstance(second, BROKEN) or (seam == "when something is due" and isinstance(second, Delivery))
         assert isinstance(ends(publisher.flush), BROKEN)
     assert isinstance(ends(lambda: publisher.publish(b"third")), BROKEN)
     assert not isinstance(ends(publisher.close), AssertionError)
     assert not publisher.in_flight
-    # The log is as usable as before, by another session.
+    # The log still works, with another session.
     assert isinstance(ends(lambda: log.publish("events", b"fourth")), Delivery)
 
 
 @pytest.mark.parametrize("seam", ASYNC_SEAMS)
-def test_a_sender_on_a_loop_that_breaks_fails_what_is_under_way(
+def test_an_error_in_a_sender_on_an_event_loop_fails_records_in_flight(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
     """INV-SENDER-ENDS."""
@@ -111,7 +111,7 @@ def test_a_sender_on_a_loop_that_breaks_fails_what_is_under_way(
             return error
 
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S), seawall.connect_async(server.url, timeout_s=10) as log:
+        async with asyncio.timeout(TIMEOUT_S), seawall.connect_async(server.url, timeout_s=10) as log:
             publisher = await log.publisher("events", batch_size=1)
             with monkeypatch.context() as patch:
                 patch.setattr(*ASYNC_SEAMS[seam], broken)
@@ -127,11 +127,11 @@ def test_a_sender_on_a_loop_that_breaks_fails_what_is_under_way(
     asyncio.run(main())
 
 
-def test_a_task_that_connects_and_breaks_fails_what_is_under_way(
+def test_an_error_in_a_connecting_task_fails_records_in_flight(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S), seawall.connect_async(server.url, timeout_s=10) as log:
+        async with asyncio.timeout(TIMEOUT_S), seawall.connect_async(server.url, timeout_s=10) as log:
             publisher = await log.publisher("events")
             server.script.on_batch = lambda _peer, _header: False
             delivery = publisher.publish(b"value")
@@ -146,11 +146,11 @@ def test_a_task_that_connects_and_breaks_fails_what_is_under_way(
     asyncio.run(main())
 
 
-def test_opening_with_a_sender_that_breaks_ends(
+def test_an_error_while_opening_a_publisher_is_raised(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def open_one() -> None:
-        async with asyncio.timeout(PATIENCE_S), seawall.connect_async(server.url, timeout_s=10) as loop_log:
+        async with asyncio.timeout(TIMEOUT_S), seawall.connect_async(server.url, timeout_s=10) as loop_log:
             with pytest.raises(BROKEN):
                 await loop_log.publisher("events")
 
@@ -159,7 +159,7 @@ def test_opening_with_a_sender_that_breaks_ends(
     asyncio.run(open_one())
 
 
-def test_a_lone_publish_that_breaks_ends_and_the_next_one_works(
+def test_an_error_in_publish_is_raised_and_the_next_publish_works(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert log.publish("events", b"first").first_seq == 1
@@ -169,7 +169,7 @@ def test_a_lone_publish_that_breaks_ends_and_the_next_one_works(
     assert isinstance(ends(lambda: log.publish("events", b"third")), Delivery)
 
 
-def test_threads_that_wait_for_a_broken_leader_end(
+def test_threads_waiting_for_a_failed_leader_end(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script.on_batch = lambda _peer, _header: False
@@ -182,7 +182,7 @@ def test_threads_that_wait_for_a_broken_leader_end(
     monkeypatch.setattr(Outgoing, "lost", broken)
     server.cut_all()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert [isinstance(each, BROKEN) for each in outcomes] == [True] * 4
     assert isinstance(ends(publisher.close), BROKEN)
 
@@ -195,7 +195,7 @@ def test_closing_ends_by_its_timeout(server: ScriptedServer, log: RemoteLog) -> 
     assert isinstance(outcome_of(delivery), OutcomeUnknownError | RetryableError)
 
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S), seawall.connect_async(server.url, timeout_s=10) as loop_log:
+        async with asyncio.timeout(TIMEOUT_S), seawall.connect_async(server.url, timeout_s=10) as loop_log:
             on_loop = await loop_log.publisher("events")
             sent = on_loop.publish(b"value")
             with pytest.raises(TimeoutError):
@@ -206,7 +206,7 @@ def test_closing_ends_by_its_timeout(server: ScriptedServer, log: RemoteLog) -> 
     asyncio.run(main())
 
 
-def test_a_callback_that_raises_keeps_nobody_waiting(
+def test_a_callback_that_raises_blocks_no_other_delivery(
     server: ScriptedServer, log: RemoteLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     called = threading.Event()
@@ -215,6 +215,6 @@ def test_a_callback_that_raises_keeps_nobody_waiting(
         first.add_callback(broken)
         second.add_callback(lambda _: called.set())
         assert isinstance(outcome_of(second), Delivery)
-        assert called.wait(PATIENCE_S)
+        assert called.wait(TIMEOUT_S)
         assert isinstance(outcome_of(publisher.publish(b"third")), Delivery)
     assert "a callback of a delivery to 'events' raised" in caplog.text

@@ -1,4 +1,4 @@
-"""`check` raises for what does not hold, and only then."""
+"""`check` raises if its condition is false, and only then."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from seawall.core.checks import check
 from seawall.errors import InvariantError
 
 
-def test_a_holding_invariant_is_silent() -> None:
+def test_a_true_condition_does_nothing() -> None:
     check(True, "INV-SEQ-ONCE", "never shown")
 
 
-def test_a_broken_invariant_is_named_with_what_was_seen() -> None:
+def test_a_violated_invariant_is_named_with_its_detail() -> None:
     with pytest.raises(InvariantError, match=r"^INV-SEQ-ONCE violated: 5 follows 7$") as caught:
         check(False, "INV-SEQ-ONCE", "5 follows 7")
     assert caught.value.name == "INV-SEQ-ONCE"

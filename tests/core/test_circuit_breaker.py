@@ -130,14 +130,14 @@ def test_the_presets() -> None:
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_a_policy_has_no_zero(index: int) -> None:
+def test_a_policy_refuses_zeros(index: int) -> None:
     values = [1, 1, 1, 1]
     values[index] = 0
     with pytest.raises(InvalidInputError, match="must be at least 1, not 0"):
         BreakerPolicy(*values)
 
 
-def test_failures_in_a_row_open_it_and_it_stays_open_for_the_timeout() -> None:
+def test_consecutive_failures_open_it_for_the_timeout() -> None:
     breaker = CircuitBreaker(POLICY, 0)
     fail_at(breaker, 0, 1, 2)
     assert breaker.state is CircuitState.OPEN
@@ -146,7 +146,7 @@ def test_failures_in_a_row_open_it_and_it_stays_open_for_the_timeout() -> None:
     assert breaker.state is CircuitState.HALF_OPEN
 
 
-def test_a_success_forgets_failures() -> None:
+def test_a_success_clears_earlier_failures() -> None:
     breaker = CircuitBreaker(POLICY, 0)
     fail_at(breaker, 0, 1)
     admitted = breaker.admit(2)
@@ -177,7 +177,7 @@ def test_probes_are_limited_and_enough_successes_close_it() -> None:
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_a_failed_probe_opens_it_again_for_a_full_timeout() -> None:
+def test_a_failed_probe_reopens_it_for_a_full_timeout() -> None:
     breaker = CircuitBreaker(POLICY, 0)
     breaker.trip(0)
     fail_at(breaker, 15)
@@ -186,7 +186,7 @@ def test_a_failed_probe_opens_it_again_for_a_full_timeout() -> None:
     assert breaker.admit(25) is not None
 
 
-def test_lost_probes_do_not_block_it_for_ever() -> None:
+def test_lost_probes_do_not_block_it_forever() -> None:
     breaker = CircuitBreaker(POLICY, 0)
     breaker.trip(0)
     lost = breaker.admit(10)
@@ -229,7 +229,7 @@ def test_an_operator_closes_it_at_once() -> None:
     assert breaker.state is CircuitState.CLOSED
 
 
-def test_time_going_back_does_not_shorten_the_timeout() -> None:
+def test_a_clock_stepping_back_does_not_shorten_the_timeout() -> None:
     breaker = CircuitBreaker(POLICY, 0)
     breaker.trip(20)
     breaker.trip(5)

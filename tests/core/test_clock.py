@@ -118,18 +118,18 @@ def test_a_full_counter_borrows_the_next_millisecond_and_the_wall_clock_catches_
     assert clock.now(START + 2 * MS) == START + 2 * MS
 
 
-def test_a_wall_clock_stepping_back_makes_it_count() -> None:
+def test_a_wall_clock_stepping_back_advances_the_counter() -> None:
     clock = HybridClock()
     first = clock.now(START)
     assert [clock.now(START - 3_600_000 * MS) for _ in range(3)] == [first + 1, first + 2, first + 3]
     assert clock.health(START - 3_600_000 * MS) is ClockHealth.CRITICAL
 
 
-def test_a_restarted_clock_stays_above_what_the_log_holds() -> None:
+def test_a_restarted_clock_stays_above_the_timestamps_of_the_log() -> None:
     assert HybridClock(last_ns=START + 5).now(START - MS) == START + 6
 
 
-def test_a_remote_clock_too_far_ahead_is_refused_and_moves_nothing() -> None:
+def test_a_remote_clock_too_far_ahead_is_refused_and_changes_nothing() -> None:
     clock = HybridClock()
     before = clock.now(START)
     limit_ns = START + limits.HLC_AHEAD_MS_MAX * MS
@@ -139,7 +139,7 @@ def test_a_remote_clock_too_far_ahead_is_refused_and_moves_nothing() -> None:
     assert clock.receive(limit_ns, START) == limit_ns + 1
 
 
-def test_a_timestamp_already_passed_is_never_refused() -> None:
+def test_a_past_timestamp_is_never_refused() -> None:
     clock = HybridClock(last_ns=START)
     long_ago = START - 10 * limits.HLC_AHEAD_MS_MAX * MS
     assert clock.receive(START - 1, long_ago) == START + 1
@@ -165,7 +165,7 @@ def test_health_follows_the_drift(drift_ms: int, health: ClockHealth) -> None:
 
 
 @given(st.lists(st.integers(0, 2**62), min_size=2))
-def test_any_wall_clock_gives_rising_timestamps(walls: list[int]) -> None:
+def test_timestamps_increase_for_any_wall_clock(walls: list[int]) -> None:
     clock = HybridClock()
     stamps = [clock.now(wall) for wall in walls]
     assert stamps == sorted(set(stamps))

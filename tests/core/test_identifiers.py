@@ -25,7 +25,7 @@ def test_topic_names_refused(name: str) -> None:
         identifiers.check_topic_name(name)
 
 
-def test_a_long_topic_name_is_a_limit_error_that_does_not_repeat_it_all() -> None:
+def test_the_error_for_a_long_topic_name_shortens_it() -> None:
     with pytest.raises(LimitError, match="has 256 characters; at most 255") as caught:
         identifiers.check_topic_name("A" * 256)
     assert len(str(caught.value)) < 120
@@ -78,7 +78,7 @@ def test_connection_numbers_refused(number: int) -> None:
 
 
 @given(st.integers(1, 2**64 - 1))
-def test_client_ids_survive_their_text(number: int) -> None:
+def test_client_ids_round_trip_as_text(number: int) -> None:
     text = identifiers.format_client_id(ClientId(number))
     assert len(text) == 16
     assert identifiers.parse_client_id(text) == identifiers.parse_client_id(text.upper()) == number
@@ -93,7 +93,7 @@ def test_client_id_texts_refused(text: str) -> None:
 
 
 @given(st.binary(min_size=16, max_size=16).filter(any))
-def test_unique_ids_survive_their_text(random_bytes: bytes) -> None:
+def test_unique_ids_round_trip_as_text(random_bytes: bytes) -> None:
     unique_id = identifiers.unique_id_from(random_bytes)
     assert identifiers.unique_id_bytes(unique_id) == random_bytes
     assert identifiers.parse_unique_id(unique_id.upper()) == unique_id
@@ -105,7 +105,7 @@ def test_unique_id_texts_refused(text: str) -> None:
         identifiers.parse_unique_id(text)
 
 
-def test_ids_take_exactly_their_bytes() -> None:
+def test_ids_have_their_exact_size() -> None:
     with pytest.raises(InvalidInputError, match="exactly 8 random bytes, not 7"):
         identifiers.client_id_from(bytes(7))
     with pytest.raises(InvalidInputError, match="exactly 16 random bytes, not 17"):

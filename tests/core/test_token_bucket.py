@@ -80,7 +80,7 @@ TestBucketMachine.settings = settings(stateful_step_count=25)
 
 
 @given(st.lists(st.integers(0, SECOND), max_size=50), st.integers(1, 10**6))
-def test_many_small_steps_earn_exactly_what_one_large_step_does(steps: list[int], rate: int) -> None:
+def test_many_small_steps_refill_exactly_as_one_large_step(steps: list[int], rate: int) -> None:
     small, large = TokenBucket(rate, 10**9, 0), TokenBucket(rate, 10**9, 0)
     assert small.take(10**9, 0)
     assert large.take(10**9, 0)
@@ -91,7 +91,7 @@ def test_many_small_steps_earn_exactly_what_one_large_step_does(steps: list[int]
     assert small.take_up_to(10**9, now) == large.take_up_to(10**9, now) == rate * now // SECOND
 
 
-def test_time_going_back_neither_gives_nor_takes() -> None:
+def test_a_clock_stepping_back_changes_nothing() -> None:
     bucket = TokenBucket(10, 10, 5 * SECOND)
     assert bucket.take(10, 5 * SECOND)
     assert not bucket.take(1, 0)
@@ -101,7 +101,7 @@ def test_time_going_back_neither_gives_nor_takes() -> None:
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_bucket_needs_a_rate_and_a_burst(rate: int, burst: int) -> None:
+def test_a_bucket_needs_a_positive_rate_and_burst(rate: int, burst: int) -> None:
     with pytest.raises(InvalidInputError, match="must be at least 1, not"):
         TokenBucket(rate, burst, 0)
     bucket = TokenBucket(7, 7, 0)
@@ -111,7 +111,7 @@ def test_a_bucket_needs_a_rate_and_a_burst(rate: int, burst: int) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 11])
-def test_what_can_never_be_taken_is_an_error_and_not_an_endless_wait(count: int) -> None:
+def test_taking_more_than_the_burst_is_an_error(count: int) -> None:
     bucket = TokenBucket(1, 10, 0)
     with pytest.raises(InvalidInputError, match=f"cannot take {count} tokens"):
         bucket.take(count, 0)
@@ -119,7 +119,7 @@ def test_what_can_never_be_taken_is_an_error_and_not_an_endless_wait(count: int)
         bucket.wait_ns(count, 0)
 
 
-def test_up_to_takes_more_than_a_burst_in_parts_and_no_negative_count() -> None:
+def test_take_up_to_splits_large_requests_and_refuses_negative_ones() -> None:
     bucket = TokenBucket(1, 10, 0)
     assert bucket.take_up_to(11, 0) == 10
     assert bucket.take_up_to(11, 0) == 0

@@ -1,9 +1,9 @@
-"""The script of `crash_world` for a store that connections publish to: batches arrive, and are committed together.
+"""The script of `crash_world` for a store that connections publish to: received batches are committed together.
 
-They arrive in the ring of an event loop, or in the receive buffer of the publish thread while nothing is in the ring.
-Most commits are one epoch of whatever has arrived (`engine.commit.commit_cycle`); what is large, capped or repeated
-goes through the sequencer, and what of the receive buffer was not committed goes to the ring, as in a server.
-Publishers count what is answered as durable; a repetition that is answered must name the seq of the first.
+Batches arrive in the ring of an event loop, or in the receive buffer of the publish thread while the ring is empty.
+Most commits are one epoch of all received batches (`engine.commit.commit_cycle`); large, capped and duplicate batches
+go through the sequencer, and the uncommitted rest of the receive buffer goes to the ring, as in a server. Publishers
+count answered batches as durable; the answer to a duplicate must have the seq of the first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sent:
 
 
 class ArrivingWorld(World):
-    """A store behind a ring of the network, and what everybody was told."""
+    """A store that receives batches through a network ring, and the history of its clients."""
 
     def open(self) -> Store:
         self.opened += 1
@@ -85,7 +85,7 @@ class ArrivingWorld(World):
         return self.orderer.arrivals.rings[0]
 
     def _config(self, durability: Durability) -> TopicConfig:
-        # Half of them without caps and ages, and with room for more than one commit in a segment.
+        # Half of them without caps and ages, and with segments of more than one commit.
         if self.chance.random() < 0.5:
             return super()._config(durability)
         return TopicConfig(durability=durability, segment_max_records=self.chance.choice((60, 1_000)))
@@ -117,7 +117,7 @@ class ArrivingWorld(World):
             # What each commit has made durable is known by then.
             self.level = Level.STAGED
             if self.orderer.is_stuck:
-                return  # there is no space: what waits is stored later, or never
+                return  # no space: pending batches are stored later, or never
             require(not self.sent, f"{len(self.sent)} batches were not answered")
             for client, (_, due) in self.sessions.items():
                 known = self._usable().sessions.window.state(client)
@@ -141,7 +141,7 @@ class ArrivingWorld(World):
         return Sent(topic, values, client, seq, encode_batch(header, block))
 
     def _publish(self, sent: Sent) -> None:
-        """Let a batch arrive behind all others, since histories are of one order."""
+        """Let a batch arrive after all others, because a history has one order."""
         clients = [each.client for each in self.received]
         is_behind = not self.sent and (sent.client not in clients or clients[-1] == sent.client)
         # Between connections no order is promised: a cycle may take a batch of the second and leave one of the first.
@@ -156,7 +156,7 @@ class ArrivingWorld(World):
         self._publish_to_ring(sent)
 
     def _receive(self) -> Received:
-        """Lay what the publish thread has received where a cycle finds it."""
+        """Put the received batches into the buffer that a cycle reads."""
         received, at = self.orderer.cycle.received, 0
         for number, sent in enumerate(self.received):
             size = len(sent.batch)
@@ -168,7 +168,7 @@ class ArrivingWorld(World):
         return received
 
     def _answer_received(self, received: Received) -> list[Sent]:
-        """What was committed is answered; the rest, which goes to the ring."""
+        """Answer the committed batches; returns the rest, which goes to the ring."""
         rest: list[Sent] = []
         rows = received.rows[: len(self.received)][["is_staged", "base_seq", "timestamp_ns"]].tolist()
         came, self.received = self.received, []
@@ -195,9 +195,9 @@ class ArrivingWorld(World):
         self._take_answers()
 
     def _commit_resident(self) -> bool:
-        """Commit what was received by the steps of the resident kernel, but for its write; false if it cannot be.
+        """Commit the received batches with the steps of the resident kernel, except its write; False if impossible.
 
-        What is lacking is provided as `engine.commit.resident_commit` does it.
+        Missing resources are provided as in `engine.commit.resident_commit`.
         """
         store, cycle = self._usable(), self.orderer.cycle
         if not self.received or not self.orderer.is_at_rest:
@@ -252,10 +252,10 @@ class ArrivingWorld(World):
         store = self._usable()
         received = self._receive()
         commit = store.begin([])
-        # As a server does: what is ordered may be answered to who wants no more.
+        # As in a server: an ordered batch may be answered at ack level 1.
         self._take_answers()
         if self.chance.random() < 0.3:
-            # Somebody looks while it is written, and what was committed before takes effect.
+            # A reader runs during the write, and applies earlier commits.
             self._observe(store, Level.STAGED)
         try:
             commit.execute()

@@ -1,4 +1,4 @@
-"""Bugs that the crash sweep must find: each is planted by replacing a part of the engine for the length of a test."""
+"""Bugs that the crash sweep must find: each replaces a part of the engine for the duration of a test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-ANSWER-DURABLE: what was not synced is acked."""
+    """Breaks INV-ANSWER-DURABLE: unsynced records are acked."""
 
     def sync(self: WalWriter) -> int:
         return self.at
@@ -76,7 +76,7 @@ def names_not_synced(part: str) -> Plant:
 
 
 def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
-    """Replay believes the header of an epoch and looks at no checksum of its batches."""
+    """Replay trusts the header of an epoch and verifies no checksum of its batches."""
 
     def verify_epoch(
         data: Bytes, start: int, end: int, shift: int, position: int, count: int, rows: WalRows, first_row: int
@@ -92,7 +92,7 @@ def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def rotation_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Files that are looked for one byte behind where they begin, to be read back or to be removed."""
+    """Files are searched one byte after their start, to be read back or removed."""
     real_path, real_open = wal_handles.wal_path, wal_handles.open_to_read
 
     def off(first_at: WalAddress) -> WalAddress:
@@ -105,7 +105,7 @@ def rotation_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def continued_before_named(patch: pytest.MonkeyPatch) -> None:
-    """A file says that the log continues in one that has no name yet."""
+    """A file is marked as continued in one that has no name yet."""
     real = WalWriter._rotate
 
     def rotate(self: WalWriter, needed: int, timestamp_ns: TimestampNs) -> WalFile:
@@ -121,7 +121,7 @@ def continued_before_named(patch: pytest.MonkeyPatch) -> None:
 
 
 def begun_before_the_log(patch: pytest.MonkeyPatch) -> None:
-    """FORMAT says that there is a log before it has a file."""
+    """FORMAT declares a log before it has a file."""
     real = ControlLog.begin_term
 
     def begin_term(self: ControlLog) -> None:
@@ -170,7 +170,7 @@ def reference_before_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def ceiling_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-FRONTIER-CEILING: after a crash numbering goes on behind the last record that survived."""
+    """Breaks INV-FRONTIER-CEILING: after a crash, numbering continues after the last surviving record."""
     real = opening._numbers_of
 
     def numbers_of(topic: object) -> TopicNumbers:
@@ -231,7 +231,7 @@ def clean_mark_always(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_tail_kept(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-WAL-ZERO-TAIL: recovery leaves what a crash has torn behind the end of the log."""
+    """Breaks INV-WAL-ZERO-TAIL: recovery leaves torn bytes after the end of the log."""
     patch.setattr(wal_reader, "is_zero", lambda *_: 1)
 
 
@@ -246,7 +246,7 @@ def delete_before_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def floor_not_logged(patch: pytest.MonkeyPatch) -> None:
-    """An eviction takes effect, and the log says that nothing was evicted."""
+    """An eviction takes effect, but the log records no eviction."""
     real = LogWriter.stage_control
 
     def stage_control(self: LogWriter, control: Control, wall_ns: int) -> Position:
@@ -264,7 +264,7 @@ def _without_floors(control: Control) -> Control:
 
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
-    """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
+    """An eviction is only as durable as the class of its topic, and segments are deleted before it is synced."""
     real, real_preceding = LogCleaner.drop_dead, LocalOrderer._stage_preceding
 
     def drop_dead(self: LogCleaner) -> int:
@@ -282,12 +282,12 @@ def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot lists batches at places that were never synced."""
+    """A snapshot lists batches at segment positions that were never synced."""
     patch.setattr(SegmentWriter, "sync", _nothing)
 
 
 def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """What has arrived is acked when it is written."""
+    """Received batches are acked when they are written."""
     real = CommitCycle._begun
 
     def begun(self: CommitCycle, size: int) -> Commit:
@@ -298,7 +298,7 @@ def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-CYCLE-BEHIND: the window and the order count what is staged."""
+    """Breaks INV-CYCLE-BEHIND: the window and the order count staged batches."""
     real, settle = CommitCycle.begin, commit_cycle.kernels.settle_cycle
 
     def begin(self: CommitCycle) -> Commit | None:
@@ -312,7 +312,7 @@ def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Catalog and index learn of the first batch of each cycle alone."""
+    """Catalog and index get only the first batch of each cycle."""
     real = CommitCycle.finish
 
     def finish(self: CommitCycle, commit: Commit) -> None:
@@ -323,7 +323,7 @@ def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_rows_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
-    """Somebody has applied rows while a cycle was written, and what lies at the front is taken for its rows."""
+    """After rows were applied during the write of a cycle, other rows are taken for its own."""
     real = CommitCycle.finish
 
     def finish(self: CommitCycle, commit: Commit) -> None:
@@ -333,8 +333,8 @@ def cycle_rows_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitCycle, "finish", finish)
 
 
-def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
-    """The log goes on one position behind the last of a cycle."""
+def cycle_skips_a_position(patch: pytest.MonkeyPatch) -> None:
+    """The log continues one position too far after a cycle."""
     real = WalWriter.begin_encoded
     patch.setattr(
         WalWriter,
@@ -344,7 +344,7 @@ def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_rows_applied_twice(patch: pytest.MonkeyPatch) -> None:
-    """Catalog and index learn once more of what they know."""
+    """Catalog and index get a row twice."""
     real = PendingRows.take
 
     def take(self: PendingRows) -> WalRows:
@@ -355,7 +355,7 @@ def cycle_rows_applied_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
-    """An epoch says that everything before it is durable, which class disk does not wait for."""
+    """An epoch declares everything before it durable, although class disk does not wait for that."""
     real = CommitCycle.grant
 
     def grant(self: CommitCycle) -> None:
@@ -367,7 +367,7 @@ def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
-    """The store's window does not learn of what a cycle has stored."""
+    """The client window is not updated with the batches of a cycle."""
     real = CommitCycle.finish
 
     def finish(self: CommitCycle, commit: Commit) -> None:
@@ -379,7 +379,7 @@ def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
 
 
 def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """Breaks INV-ANSWER-DURABLE: the resident kernel answers what is written."""
+    """Breaks INV-ANSWER-DURABLE: the resident kernel acks written batches."""
     real = publish_cycle.stage_received
 
     def stage_received(publishers: Any, cycles: Any, memory: Any) -> int:
@@ -391,13 +391,13 @@ def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def resident_overwrites_its_last_epoch(patch: pytest.MonkeyPatch) -> None:
-    """The log does not grow by what the resident kernel has written."""
+    """The log does not grow by the bytes that the resident kernel has written."""
     real = publish_cycle.settle_received
     patch.setattr(publish_cycle, "settle_received", lambda publishers, cycles, _size: real(publishers, cycles, 0))
 
 
 def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    """Whoever commits behind the resident kernel writes where that began."""
+    """The next commit after the resident kernel writes to where that began."""
     lend, take_back = WalWriter.lend, WalWriter.take_back
     began: dict[WalWriter, int] = {}
 
@@ -414,7 +414,7 @@ def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_skips_the_window(patch: pytest.MonkeyPatch) -> None:
-    """A local orderer takes a batch for new that its session has stored before."""
+    """A local orderer accepts a batch as new that its session has already stored."""
     real = CommitCycle.begin_appends
 
     def begin_appends(self: CommitCycle, appends: Sequence[Append], wall_ns: int) -> Commit | None:
@@ -426,7 +426,7 @@ def cycle_skips_the_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def cycle_begins_where_another_has(patch: pytest.MonkeyPatch) -> None:
-    """A cycle that begins while another is written takes its place in the log."""
+    """A cycle that begins while another is written gets the same log address."""
     real = WalWriter.begin_encoded
 
     def begin_encoded(self: WalWriter, *arguments: Any, **named: Any) -> EpochWrite:
@@ -517,29 +517,29 @@ def transaction_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def adopted_without_a_note(patch: pytest.MonkeyPatch) -> None:
-    """A staged file is stamped, and nobody knows what it was."""
+    """A staged file is stamped without a note of its former content."""
     patch.setattr(adopting, "replace_file", lambda *_: None)
     patch.setattr(adoption, "settle", lambda *_: None)
 
 
 def adopted_and_never_put_back(patch: pytest.MonkeyPatch) -> None:
-    """An opening leaves a staged file where a commit has moved it that nobody was told of."""
+    """An open does not undo the move of a staged file by a commit that was not acked."""
     patch.setattr(opening, "put_back", lambda *_: None)
 
 
 def adopted_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """A staged file is moved, and its name is only told to whoever asks now."""
+    """A staged file is adopted without a sync of its headers."""
     patch.setattr(adopting, "_stamp", _stamp_without_sync)
 
 
-def _stamp_without_sync(file: File, preface: bytes, places: Sequence[int], headers: Sequence[Buffer]) -> None:
-    for place, data in zip([0, *places], [preface, *headers], strict=True):
-        write_all(file, [data], place)
+def _stamp_without_sync(file: File, preface: bytes, offsets: Sequence[int], headers: Sequence[Buffer]) -> None:
+    for offset, data in zip([0, *offsets], [preface, *headers], strict=True):
+        write_all(file, [data], offset)
 
 
 #: Bugs of transactions, which the scripts with transactions must find.
 PLANTED_IN_TRANSACTIONS: dict[str, Plant] = {
-    "transaction before its places are durable": transaction_before_data,
+    "transaction before its data is durable": transaction_before_data,
     "transaction without its last batch": transaction_half_applied,
     "keys not in snapshots": keys_not_in_snapshots,
     "transaction acked before it is synced": transaction_acked_before_sync,
@@ -554,19 +554,19 @@ PLANTED_IN_LOCAL_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
     "cycle forgets its rows": cycle_rows_forgotten,
     "cycle does not move its rows": cycle_rows_stay_where_they_were,
-    "cycle passes a position over": cycle_passes_a_position_over,
+    "cycle skips a position": cycle_skips_a_position,
     "cycle claims that all is synced": cycle_claims_that_all_is_synced,
     "cycle begins where another has begun": cycle_begins_where_another_has,
-    "cycle does not ask the window": cycle_skips_the_window,
+    "cycle does not check the window": cycle_skips_the_window,
 }
 
-#: Bugs of the commits of what has arrived.
+#: Bugs of the commits of received batches.
 PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
     "cycle settled before it is written": cycle_settled_before_the_write,
     "cycle forgets its rows": cycle_rows_forgotten,
     "cycle does not move its rows": cycle_rows_stay_where_they_were,
-    "cycle passes a position over": cycle_passes_a_position_over,
+    "cycle skips a position": cycle_skips_a_position,
     "cycle has rows applied twice": cycle_rows_applied_twice,
     "cycle claims that all is synced": cycle_claims_that_all_is_synced,
     "cycle does not update the window": cycle_window_not_updated,

@@ -1,7 +1,7 @@
 """The script of `crash_world` for publishers of one process that wait for small records: most commits are cycles.
 
-Batches of sessions and of nobody, alone, together, or as two commits of which the second begins while the first is
-written (`engine.commit.commit_cycle`). A session sends a batch again now and then, and gets the result of the first.
+Batches with and without a session, alone, together, or as two commits of which the second starts while the first is
+written (`engine.commit.commit_cycle`). A session sometimes repeats a batch, and gets the result of the first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIENT = ClientId(5)
 
 @dataclass
 class Batch:
-    """A batch, and what is in it."""
+    """A batch and its records."""
 
     topic: TopicState
     values: list[Written]
@@ -35,7 +35,7 @@ class Batch:
 
 
 class CyclingWorld(World):
-    """A store that one process appends to, and what everybody was told."""
+    """A store that one process appends to, and the history of its clients."""
 
     def settings(self) -> StoreSettings:
         # Ceilings that are raised seldom: reservations last for more than one commit.
@@ -82,7 +82,7 @@ class CyclingWorld(World):
             # What each commit has made durable is known by then.
             self.level = Level.STAGED
             if any(batch.append.error is not None and batch.append.has_session for batch in batches):
-                # The number of a batch that was refused stays undecided: go on as another client.
+                # The client seq of a refused batch stays undecided: continue as another client.
                 self.client, self.epoch, self.last = ClientId(self.client + 1), 0, None
             else:
                 due = store.sessions.window.state(self.client).next_expected
@@ -125,7 +125,7 @@ class CyclingWorld(World):
     def _finish(self, store: Store, commit: Commit, batches: list[Batch]) -> None:
         self.cycles += commit.is_cycle
         if self.chance.random() < 0.2:
-            # Somebody looks while it is written, and what was committed before takes effect.
+            # A reader runs during the write, and applies earlier commits.
             self._observe(store, Level.STAGED)
         is_untidy = self._write_out(store, commit)
         stored = [batch for batch in batches if batch.append.error is None]
@@ -139,7 +139,7 @@ class CyclingWorld(World):
             store.tidy_up(commit.limited)
 
     def _write_out(self, store: Store, commit: Commit) -> bool:
-        """Write a commit and finish it; whether something is due behind it."""
+        """Write a commit and finish it; True if maintenance is due after it."""
         try:
             commit.execute()
         except BaseException as error:

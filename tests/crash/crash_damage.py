@@ -1,8 +1,8 @@
-"""A small directory that was closed in order, and what a flipped bit of any of its files costs.
+"""A small directory after an orderly close, and the cost of a flipped bit in any of its files.
 
-`cost_of(path, byte)` flips one bit of that byte on a copy of the disk, lets verification judge it, opens the log twice
-and reads everything. Whatever is returned must be what was written; what is not returned must lie in a gap; the damaged
-file stays, with its damage; deleted records stay away.
+`cost_of(path, byte)` flips one bit of that byte on a copy of the disk, verifies the directory, opens the log twice and
+reads everything. Returned records must equal the written ones, missing ones must be in a gap, the damaged file must
+stay unchanged, and deleted records must not reappear.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seawall.topics.config import TopicConfig
 from seawall.wire.format.codes import GapReason
 
 SETTINGS = StoreSettings(wal_file_size=128 * KIB, ceiling_step=16, ballast_size=4_096, checkpoint_size=1 << 62)
-#: One in so many zeros behind a preface is shown to an opening; all are to verification.
+#: Of the zeros after a preface, an open is tried on one in this many; verification on all.
 _OPENED_PADDING = 16
 
 Contents = dict[str, dict[int, bytes]]
@@ -62,7 +62,7 @@ class Original:
 
 @lru_cache(maxsize=1)
 def original() -> Original:
-    """A log that was closed in order: sealed segments, deletes, a snapshot, and a log that goes on behind it."""
+    """A log after an orderly close: sealed segments, deletes, a snapshot, and WAL after it."""
     disk = WatchedDisk(1, unit_size=512)
     store = opened(disk)
     contents: Contents = {}
@@ -105,7 +105,7 @@ def damaged(path: str, byte: int) -> WatchedDisk:
 
 @dataclass
 class Cost:
-    """What came of a damage."""
+    """The cost of a damage."""
 
     is_found: bool = False
     is_refused: bool = False
@@ -123,21 +123,21 @@ def cost_of(path: str, byte: int) -> Cost:
             cost.is_found = not verify_directory(disk, looked_at).is_sound
         finally:
             looked_at.close()
-        # The zeros behind a preface are looked at by one check, and are more than all the rest: some opens show it.
+        # One check covers all zeros after a preface, which are most of the bytes: a few opens are enough.
         is_padding = PREFACE_SIZE <= byte < DATA_START
         cost.lost = lost_by(disk, times=byte % _OPENED_PADDING == 0 if is_padding else 2)
     except CorruptionError:
         cost.is_found = cost.is_refused = True
     if not path.endswith(".index"):
         # Evidence stays; an index, which follows from its segment, may be made again.
-        # What is behind the end of the log is cleared.
+        # Recovery clears the bytes after the end of the log.
         is_kept = disk.durable_bytes(path)[byte] == before
         assert is_kept or ("/wal/" in path and byte >= DATA_START), (path, byte)
     return cost
 
 
 def lost_by(disk: SimDisk, times: int = 2) -> set[tuple[str, int]]:
-    """Open and read everything; what is returned is right, and what is not returned is in a gap. Then once more."""
+    """Open and read everything, twice; returned records are correct, and missing ones are in a gap."""
     lost: set[tuple[str, int]] = set()
     contents = original().contents
     for _ in range(times):
@@ -158,7 +158,7 @@ def lost_by(disk: SimDisk, times: int = 2) -> set[tuple[str, int]]:
     return lost
 
 
-# --- what each kind of file may cost ----------------------------------------------------------------------------------
+# --- the allowed cost for each kind of file ---------------------------------------------------------------------------
 
 
 def check_sealed(path: str, byte: int) -> None:
@@ -169,14 +169,14 @@ def check_sealed(path: str, byte: int) -> None:
 
 
 def check_index(path: str, byte: int) -> None:
-    """Also a snapshot: what it says, the log says too."""
+    """Also a snapshot: the WAL still has its content."""
     cost = cost_of(path, byte)
     assert cost.is_found, byte
     assert not cost.lost, byte
 
 
 def check_log(path: str, byte: int) -> None:
-    """At most an epoch; a file without its preface is refused, since nobody knows which numbers it used."""
+    """At most an epoch; a file without its preface is refused, because the numbers it used are unknown."""
     cost = cost_of(path, byte)
     assert byte >= mark_at(path) or cost.is_found, byte
     assert byte < DATA_START or not cost.is_refused, byte
@@ -185,7 +185,7 @@ def check_log(path: str, byte: int) -> None:
 
 
 def mark_at(path: str) -> int:
-    """Where the mark of a clean close begins; it and what follows it carry nothing."""
+    """The start of the clean-shutdown marker; from there on the file has no records."""
     return original().data(path).rindex(EPOCH_MAGIC)
 
 
@@ -193,9 +193,9 @@ CHECKS = {".sealed": check_sealed, ".index": check_index, ".meta": check_index, 
 
 
 def every_byte(kind: str, *, zeros: int = 1, content: int = 1) -> Iterator[tuple[str, int]]:
-    """Bytes of the first file of a kind: of its preface, the zeros behind that, and its content up to behind its end.
+    """Bytes of the first file of a kind: its preface, the zeros after it, and its content.
 
-    In a sample, one out of so many of the zeros and of the content.
+    A sample has one in `zeros` of the zeros and one in `content` of the content.
     """
     path = original().files(kind)[0]
     data = original().data(path)

@@ -1,8 +1,8 @@
-"""The script of `crash_world` for a store that follows an order: records are ordered first, and then followed.
+"""The script of `crash_world` for a store that applies an order: records are ordered first, and then applied.
 
-Numbers are given when a batch is ordered; what its publisher is told counts from when it is followed. Every other
-change is made at a position of the order. Batches of publishers with sessions are among them, with entries that bring
-nothing: repetitions, refusals, and client seqs that were given up.
+Numbers are assigned when a batch is ordered; its ack counts from when it is applied. Every other change is made at a
+position of the order. Some batches have sessions, with entries that store nothing: duplicates, refusals, and abandoned
+client seqs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ordered:
 
 
 class FollowingWorld(World):
-    """A store that follows, and what everybody was told."""
+    """A store that applies an order, and the history of its clients."""
 
     order: CommittedOrder
     applier: Applier
@@ -60,7 +60,7 @@ class FollowingWorld(World):
         return store
 
     def _config(self, durability: Durability) -> TopicConfig:
-        # Whoever orders refuses what a topic has no room for; here nobody does.
+        # The sequencer would refuse batches for a full topic; here there is none.
         return replace(super()._config(durability), discard=Discard.OLD)
 
     def _pick(self) -> TopicState | None:
@@ -134,7 +134,7 @@ class FollowingWorld(World):
         return self._seq
 
     def _apply_all(self) -> None:
-        """Follow what is ordered, commit by commit; what is followed is acked."""
+        """Apply the ordered batches, commit by commit; applied batches are acked."""
         if self.store is None or self.applier.next_position >= self.order.committed:
             return
         with super().changing():
@@ -149,7 +149,7 @@ class FollowingWorld(World):
                         self.history.acked(each.topic_id, seq, value, each.timestamp_ns, self.level)
 
     def check_opened(self) -> None:
-        """What the sessions know: nothing that nobody sent, and all that was followed."""
+        """Check the sessions: they know only sent batches, and all applied ones."""
         super().check_opened()
         window = self._usable().sessions.window
         if CLIENT in window:

@@ -1,22 +1,21 @@
-"""What everybody was told about a log, and whether what it shows now can be true.
+"""The history of a log as its clients saw it, and the check of a store against it.
 
-Facts are kept across crashes: every (seq, value) that an ack or a read has shown, what must survive which end, what was
-only tried. `check` holds a store against them:
+The history spans crashes: every (seq, value) that an ack or a read has returned, which records must survive which
+crash, and which changes were only tried. `check` requires:
 
-- records that were promised are there, identical: `fsync` after any end, `disk` after a kill, `memory` after a kill
-  too, once anything was written behind it; `ephemeral` ones are gone after every end;
-- nothing is there that nobody wrote, nothing twice, and the records of a topic are in the order of their writing;
-- what an opening did not show and had not promised never comes back;
-- seqs are dense: each one is a record, part of an explicit gap, or deleted; without damage no gap says corruption;
-- deleted records never come back, and none goes that no delete meant;
-- caps and ages take only what they may, the oldest first, and what they took is a gap;
-- no seq ever belongs to two records, whoever saw it and however long ago;
-- next seqs and floors never go back;
-- live records and bytes are counted right;
-- topics, their configuration and cursors are as the last ack says, or as something that was tried since then would
-  have made them.
+- acknowledged records exist, identical: `fsync` after any crash, `disk` after a kill, `memory` after a kill too, once
+  anything was written after them; `ephemeral` ones do not survive any crash;
+- every record was written by a client, exists once, and the records of a topic are in the order of their writing;
+- a record that was neither acknowledged nor returned by an open never reappears later;
+- seqs are dense: each one is a record, part of an explicit gap, or deleted; without damage no gap reports corruption;
+- deleted records never reappear, and every missing record was deleted or evicted;
+- caps and ages evict only what they may, the oldest first, and report a gap;
+- no seq ever belongs to two records, at any time;
+- next seqs and floors never decrease;
+- live records and bytes are counted correctly;
+- topics, their configuration and cursors are those of the last ack, or of a change that was tried since then.
 
-Sessions and keys have their place in `Written`: what tells two attempts of one publisher apart is said there.
+`Written` has the sessions and keys, which distinguish two attempts of one publisher.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EVICTIONS = (GapReason.CAP, GapReason.TTL)
 
 
 class BrokenPromiseError(AssertionError):
-    """The log has broken a promise."""
+    """The log has broken a guarantee."""
 
 
 def require(condition: bool, complaint: str) -> None:
@@ -61,7 +60,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record that somebody tried to write; its number says when that was, and no other has it."""
+    """A record that a client tried to write; its number is unique and rises with time."""
 
     number: int
     zeros: int
@@ -91,17 +90,17 @@ Shown = tuple[int, bytes] | None
 class TopicFacts:
     """One life of a topic."""
 
-    #: What may turn up, by its number; and those numbers that nobody was told a seq of.
+    #: Records that may exist, by number; and the numbers whose seq is unknown.
     values: dict[int, Written] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
-    #: Seq → number, for ever.
+    #: Seq → number, over all crashes.
     seen: dict[int, int] = field(default_factory=dict)
     live: dict[int, Live] = field(default_factory=dict)
     evicted: dict[int, Level] = field(default_factory=dict)
     #: Seqs of deletes that were tried, and of those that took effect.
     deletable: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
-    #: Every configuration that may have been in force since somebody looked.
+    #: Every configuration that may have been in force since the last check.
     configs: list[TopicConfig] = field(default_factory=list)
     next_seq: int = 1
     floors: list[int] = field(default_factory=lambda: [1, 1, 1])
@@ -154,7 +153,7 @@ class History:
     def topic(self, topic_id: int) -> TopicFacts:
         return self.topics.setdefault(topic_id, TopicFacts())
 
-    # --- what was tried and told -----------------------------------------------------------------------------------
+    # --- attempts and acks ----------------------------------------------------------------------------------------
 
     def write(self, topic_id: int, zeros: int, tag: bytes | None) -> Written:
         """A value that was never written before."""
@@ -179,7 +178,7 @@ class History:
         facts.live[seq] = Live(value, value.record().size, timestamp_ns, level)
 
     def reached(self, level: Level) -> None:
-        """Everything acked so far has come so far."""
+        """Everything acked so far has reached this level of durability."""
         for facts in self.topics.values():
             if facts.is_volatile:
                 continue
@@ -193,7 +192,7 @@ class History:
         self.kept = Level.DURABLE
 
     def meant(self, topic_id: int, next_seq: int, before_seq: int | None, match: TagMatch | None) -> set[int]:
-        """The seqs that a delete means, as far as somebody was shown them."""
+        """The known seqs that a delete covers."""
         below = next_seq if before_seq is None else min(before_seq, next_seq)
         if match is None:
             return {*range(1, below)}
@@ -213,13 +212,13 @@ class History:
         return len(gone)
 
     def observe(self, topic: TopicState, level: Level) -> None:
-        """After a change: what was evicted by it, and how far that has come."""
+        """After a change: note its evictions and their level of durability."""
         facts = self.topic(topic.topic_id)
         gone = [seq for seq in facts.live if seq < topic.evict_floor]
         for seq in gone:
             require(facts.may_be_evicted(seq, self.now_ns), f"{topic.name}: seq {seq} was evicted without need")
         if gone and not facts.is_volatile:
-            # An eviction is durable, whatever the class: what was told to be gone does not come back.
+            # An eviction is durable in every class: an evicted record does not reappear.
             level = Level.DURABLE
         for seq in gone:
             del facts.live[seq]
@@ -231,7 +230,7 @@ class History:
         require(before == number, f"topic {topic_id}: seq {seq} was {before} and is {number}")
         facts.next_seq = max(facts.next_seq, seq + 1)
 
-    # --- names and cursors: what may be shown ---------------------------------------------------------------------
+    # --- names and cursors: allowed states ------------------------------------------------------------------------
 
     def try_name(self, name: str, shown: Shown, config: TopicConfig | None = None) -> None:
         self.names.setdefault(name, {None}).add(shown)
@@ -251,9 +250,9 @@ class History:
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def check(self, store: Store, chance: random.Random, *, whole: bool = True) -> None:
-        """Read everything and compare; what is shown now is a fact from now on.
+        """Read everything and compare; what a read returns is part of the history from now on.
 
-        `whole` says that the store was opened just now; later some of what it shows may be neither durable nor final.
+        `whole` means that the store was just opened; later, some records may be neither durable nor final.
         """
         for name in sorted({*self.names, *store.catalog.names()}):
             shown = shown_by(store, name)
@@ -299,7 +298,7 @@ class History:
         require(topic.live_bytes == size, f"{name}: {size} bytes, counted {topic.live_bytes}")
         topic.check_invariants()
         if whole:
-            # What an open shows was synced by it; what it does not show and was not promised is gone for good.
+            # An open syncs what it returns; a record that it does not return and that was not acked is lost for good.
             facts.values = {live.value.number: live.value for live in found.values()}
             facts.live = found
             facts.dead |= seen.silent
@@ -351,7 +350,7 @@ def shown_by(store: Store, name: str) -> Shown:
 
 @dataclass
 class Seen:
-    """All that a reader of a topic is shown: records and the time of their batch by seq, gaps; and what it is not."""
+    """What a reader of a topic sees: records with the time of their batch by seq, gaps, and the missing seqs."""
 
     records: dict[int, tuple[Record, int]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
@@ -365,7 +364,7 @@ def read_all(store: Store, name: str, size_max: int = 1 << 22) -> Seen:
     while items := store.queries.read(name, Seq(seq), size_max=size_max):
         for item in items:
             if isinstance(item, StoredSkip):
-                # Nothing may be left of what was stored behind it.
+                # No record stored after it may be left.
                 seen.silent |= {*range(seq, item.next_seq)}
                 seq = max(seq, int(item.next_seq))
                 continue
@@ -393,6 +392,6 @@ def _take(seen: Seen, batch: StoredBatch) -> None:
 
 
 def read_values(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:
-    """Every value by its seq, and every gap; deleted records are passed over."""
+    """Every value by its seq, and every gap; deleted records are skipped."""
     seen = read_all(store, name)
     return {seq: bytes(record.value) for seq, (record, _) in seen.records.items()}, seen.gaps

@@ -1,15 +1,14 @@
-"""A process that writes until it is killed, and the check of what it leaves behind on a real disk.
+"""A process that writes until it is killed, and the check of its directory on a real disk.
 
-The child says a line for each thing that it is told. It has a thread that publishes and waits for a topic of each
-class, one that hands records to publishers and does not wait, one that writes to two topics in transactions, and one
-that deletes below seqs and by tags; checkpoints come often. The parent keeps the facts of all lives of the directory
-together:
+The child prints a line for each ack. It has a thread for each durability class that publishes and waits, one that uses
+publishers and does not wait, one that writes to two topics in transactions, and one that deletes by seq and tag;
+checkpoints are frequent. The parent collects the facts over all lives of the directory and checks:
 
-- acked in class `fsync` or `disk`: there for ever, but for what a delete or a cap meant;
-- acked in class `memory`: there, or part of an explicit gap, and once an opening has shown it, there for ever;
-- what a delete was acked for is gone, and nothing that no delete meant is passed over in silence;
-- seqs are dense, no seq is ever given to another value, and what one thread has written is in its order;
-- of each transaction there is all or nothing, in both topics, at one position.
+- a record acked in class `fsync` or `disk` exists until a delete or a cap removes it;
+- a record acked in class `memory` exists or is in an explicit gap; once an open has returned it, it stays;
+- records of an acked delete are gone, and every record that is missing without a gap was deleted;
+- seqs are dense, no seq is ever reused for another value, and the records of one thread are in its order;
+- of each transaction all or nothing exists, in both topics, at one position.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ CHILDREN.set_forkserver_preload(["seawall.engine.api.open_log"])
 # --- the child ------------------------------------------------------------------------------------------------------
 
 
-def say(line: str) -> None:
-    """Tell the parent; a line is written whole or, by the kill, not at all."""
+def report(line: str) -> None:
+    """Send a line to the parent; it is written whole or, because of the kill, not at all."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -80,26 +79,26 @@ class Writer:
         return Message(text + self.chance.randbytes(size), tag=tag)
 
 
-def tell_acks(topic: str, values: list[Message], delivery: Delivery) -> None:
+def report_acks(topic: str, values: list[Message], delivery: Delivery) -> None:
     if delivery.error is None:
         digests = " ".join(digest(value.value) for value in values)
-        say(f"ack {topic} {delivery.first_seq} {digests}")
+        report(f"ack {topic} {delivery.first_seq} {digests}")
 
 
 def publish_and_wait(log: EmbeddedLog, topic: str, seed: int) -> None:
     writer = Writer(topic, seed)
     while True:
         values = writer.values(topic)
-        tell_acks(topic, values, log.publish(topic, values))
+        report_acks(topic, values, log.publish(topic, values))
 
 
-def publish_and_go_on(log: EmbeddedLog, seed: int) -> None:
+def publish_without_waiting(log: EmbeddedLog, seed: int) -> None:
     writer = Writer("publisher", seed)
     publishers = {topic: log.publisher(topic, max_in_flight=200 * KIB) for topic in TOPICS}
     while True:
         topic = writer.chance.choice([*TOPICS])
         values = writer.values(topic)
-        publishers[topic].publish(values).add_callback(lambda done, t=topic, v=values: tell_acks(t, v, done))
+        publishers[topic].publish(values).add_callback(lambda done, t=topic, v=values: report_acks(t, v, done))
 
 
 def transact(log: EmbeddedLog, seed: int) -> None:
@@ -112,44 +111,46 @@ def transact(log: EmbeddedLog, seed: int) -> None:
                 transaction.publish(topic, messages)
         for each in transaction.published:
             digests = " ".join(digest(message.value) for message in values[each.topic])
-            say(f"ack {each.topic} {each.seqs.start} {digests}")
+            report(f"ack {each.topic} {each.seqs.start} {digests}")
 
 
-def delete_now_and_then(log: EmbeddedLog, seed: int) -> None:
+def delete_repeatedly(log: EmbeddedLog, seed: int) -> None:
     chance = random.Random(f"deletes {seed}")
     while True:
         topic = chance.choice([*TOPICS])
         info = log.describe(topic)
         tag = chance.choice((None, "x"))
         before_seq = max(1, info.next_seq - chance.choice((20, 200)))
-        say(f"deleting {topic} {before_seq} {tag}")
+        report(f"deleting {topic} {before_seq} {tag}")
         log.delete(topic, before_seq=before_seq, tag=tag)
-        say(f"deleted {topic} {before_seq} {tag}")
+        report(f"deleted {topic} {before_seq} {tag}")
         threading.Event().wait(0.02)
 
 
 def opened(directory: str, brokers: int) -> EmbeddedLog:
-    """The log; a fabric that a killed process leaves lies beside its directory."""
+    """The open log; the fabric of a killed process is next to its directory."""
     fabric = replace(FABRIC, directory=str(Path(directory).parent))
     return open_log(directory, SETTINGS, config=Config(fabric=fabric), brokers=brokers)
 
 
-def write_for_ever(directory: str, seed: int, outlet: Connection, brokers: int) -> None:
+def write_until_killed(directory: str, seed: int, outlet: Connection, brokers: int) -> None:
     """The child."""
     os.dup2(outlet.fileno(), 1)
-    threading.excepthook = complain
+    threading.excepthook = exit_on_error
     log = opened(directory, brokers)
     for topic, settings in {**TOPICS, **PAIR}.items():
         if topic not in log.topics():
             log.create_topic(topic, segment_max_records=50, **settings)
     work = [threading.Thread(target=publish_and_wait, args=(log, topic, seed), daemon=True) for topic in TOPICS]
-    work += [threading.Thread(target=target, args=(log, seed), daemon=True) for target in (publish_and_go_on, transact)]
+    work += [
+        threading.Thread(target=target, args=(log, seed), daemon=True) for target in (publish_without_waiting, transact)
+    ]
     for thread in work:
         thread.start()
-    delete_now_and_then(log, seed)
+    delete_repeatedly(log, seed)
 
 
-def complain(failed: threading.ExceptHookArgs) -> None:
+def exit_on_error(failed: threading.ExceptHookArgs) -> None:
     """No thread of the child may fail."""
     threading.__excepthook__(failed)
     os._exit(1)
@@ -165,22 +166,22 @@ def digest(value: object) -> str:
 
 @dataclass
 class Facts:
-    """What is known of one topic, over all lives."""
+    """The facts about one topic, over all lives."""
 
-    #: Seq → digest, for ever; it ends with x where the record has that tag.
+    #: Seq → digest, over all lives; it ends with x if the record has that tag.
     seen: dict[int, str] = field(default_factory=dict)
-    #: Seqs that must be there.
+    #: Seqs that must exist.
     due: set[int] = field(default_factory=set)
     #: Deletes as (before seq, tag): all that were begun, and where the acked ones have left nothing.
     begun: list[tuple[int, str]] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
 
     def meant(self, seq: int) -> bool:
-        """Whether some delete has meant a seq."""
+        """True if some delete covers a seq."""
         return any(seq < below and (tag == "None" or self.is_tagged(seq)) for below, tag in self.begun)
 
     def is_tagged(self, seq: int) -> bool:
-        # Of what was never acked nobody knows.
+        # The tag of a record that was never acked is unknown.
         return seq not in self.seen or self.seen[seq].endswith("x")
 
     def saw(self, seq: int, value: str) -> None:
@@ -191,21 +192,21 @@ Known = dict[str, Facts]
 
 
 def kill_cycle(directory: Path, seed: int, known: Known, brokers: int = 0) -> int:
-    """Let a child write, kill it at some ack, open what it left, compare; the records it acked."""
+    """Let a child write, kill it at some ack, open its log and check; returns the number of acked records."""
     chance = random.Random(f"kill {seed}")
     inlet, outlet = CHILDREN.Pipe(duplex=False)
-    child = CHILDREN.Process(target=write_for_ever, args=(str(directory), seed, outlet, brokers))
+    child = CHILDREN.Process(target=write_until_killed, args=(str(directory), seed, outlet, brokers))
     child.start()
     outlet.close()
     with os.fdopen(os.dup(inlet.fileno()), "rb") as lines:
         acks = sum(note(known, lines.readline()) for _ in range(chance.randint(1, 400)))
-        # Anywhere in what it does next: the more there is in the pipe, the later it is.
+        # The kill hits at any later step: the more lines are in the pipe, the later.
         child.kill()
         acks += sum(note(known, line) for line in lines)
     child.join()
     inlet.close()
-    assert child.exitcode == -signal.SIGKILL, "the writer ended by itself: see its complaint above"
-    # What was written by way of brokers is opened without them, and the other way round.
+    assert child.exitcode == -signal.SIGKILL, "the writer ended by itself: see its error above"
+    # A log written with brokers is opened without them, and the reverse.
     with opened(str(directory), 0 if brokers else seed % 2) as log:
         for topic in log.topics():
             check_topic(log, topic, known.setdefault(topic, Facts()))
@@ -219,7 +220,7 @@ def batches_of(log: EmbeddedLog, topic: str) -> list[ReceivedBatch]:
 
 
 def note(known: Known, line: bytes) -> int:
-    """One line of the child; the records it acks."""
+    """Note one line of the child; returns the number of records that it acks."""
     if not line.endswith(b"\n"):
         return 0
     word, topic, number, *rest = line.decode().split()
@@ -233,7 +234,7 @@ def note(known: Known, line: bytes) -> int:
     if word == "deleting":
         facts.begun.append((seq, rest[0]))
     else:
-        # Records below the bound were acked to somebody, though perhaps not to us before the kill.
+        # Records below the bound were acked, but the line may have been lost in the kill.
         gone = {each for each in facts.seen if each < seq and (rest[0] == "None" or facts.is_tagged(each))}
         facts.deleted |= gone
     return 0
@@ -263,14 +264,14 @@ def check_topic(log: EmbeddedLog, topic: str, facts: Facts) -> None:
     info = log.describe(topic)
     assert info.record_count == len(found)
     check_absent(topic, facts, found, gaps, range(1, info.next_seq))
-    # What an opening has shown stays.
+    # Records that an open has returned must stay.
     facts.due = {*found}
 
 
 def check_absent(
     topic: str, facts: Facts, found: dict[int, str], gaps: dict[int, GapReason], seqs: Iterable[int]
 ) -> None:
-    """Whether everything that is not there may be gone, and whether readers were told of it."""
+    """Check that every missing record may be missing, and that readers get a gap for it."""
     back = found.keys() & facts.deleted
     assert not back, f"{topic}: seqs {sorted(back)[:9]} were deleted and are back"
     head = max(seqs, default=0)

@@ -1,15 +1,15 @@
-"""Everything at once on a real directory for a while, and a checker for every single answer.
+"""All operations at once on a real directory, with every result checked.
 
 Threads publish and wait, publishers do not wait, an event loop does both; others read, read as Arrow, subscribe; others
 delete below seqs and by tag, and one makes checkpoints. One topic has a cap, one only grows.
 
-Every value says its topic, its writer, the writer's count and whether it is tagged. So each reader can tell by itself:
+Every value contains its topic, its writer, the writer's count and whether it is tagged. So each reader can check:
 
-- a value belongs to its topic, and each writer's values come in its order, none twice;
-- seqs rise; what is passed over in silence was meant by a delete, what is a gap was evicted by the cap of its topic;
-- a seq has the same value for everybody, and the one that the delivery of its writer says.
+- a value belongs to its topic, and each writer's values arrive once and in its order;
+- seqs rise; a skipped seq was deleted, and a seq in a gap was evicted by the cap of its topic;
+- a seq has the same value for every reader, and the one of the delivery of its writer.
 
-At the end, in every topic, what was delivered and never deleted or evicted is there, before and after a reopening.
+At the end every delivered record that was neither deleted nor evicted exists, before and after a reopen.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ ERRORS = (
     *(RuntimeError, SeawallError, TypeError, ValueError),
 )
 
-#: Seqs that a reader goes back to begin anew, so that it meets what was deleted meanwhile.
+#: Seqs that a reader goes back at a restart, so that it reads ranges with new deletes.
 _BACK = 500
 
 
 @dataclass
 class Told:
-    """What anybody was told of one topic; shared by all threads."""
+    """Delivered records and deletes of one topic; shared by all threads."""
 
     values: dict[int, bytes] = field(default_factory=dict)
     delivered: set[int] = field(default_factory=set)
-    #: Bounds of deletes that were begun: of everything, and of what has the tag.
+    #: Bounds of started deletes: of all records, and of tagged records.
     below: int = 1
     tagged_below: int = 1
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -191,7 +191,7 @@ async def write_on_loop(stress: Stress, log: AsyncLog, name: str) -> None:
 
 
 class Reader:
-    """Checks what one reader is given, piece by piece."""
+    """Checks the items that one reader receives."""
 
     def __init__(self, stress: Stress, topic: str) -> None:
         self._told = stress.told[topic]
@@ -204,7 +204,7 @@ class Reader:
         self._numbers: dict[bytes, int] = {}
 
     def take(self, items: Sequence[Item]) -> int:
-        """Check what comes next; the records in it."""
+        """Check the next items; returns the number of records in them."""
         count = 0
         for item in items:
             if isinstance(item, ReceivedBatch):
@@ -233,7 +233,7 @@ class Reader:
         return count
 
     def passed(self, seq: int) -> None:
-        """Everything up to here was passed over."""
+        """Note that all seqs before this one were skipped."""
         with self._told.lock:
             self._passed(seq)
             self.next_seq = max(self.next_seq, seq)
@@ -272,7 +272,7 @@ def arrow_reader(stress: Stress, log: EmbeddedLog, topic: str) -> Callable[[rand
         reader = Reader(stress, topic)
         reader.begin(max(1, log.describe(topic).next_seq - chance.choice((100, 5_000))))
         table = log.read_arrow(topic, reader.next_seq, columns=["value"])
-        # A table has no gaps in it: it cannot say what the cap took.
+        # A table contains no gaps, so evicted records are just missing.
         rows = zip(table["seq"].to_pylist(), table["value"].to_pylist(), strict=True)
         return reader.records(rows, told_of_gaps=topic != CAPPED)
 
@@ -363,7 +363,7 @@ async def _run(stress: Stress, directory: Path) -> None:
 
 
 def check_end(stress: Stress, log: EmbeddedLog) -> None:
-    """Everything delivered is there, but for what was deleted or evicted."""
+    """Every delivered record exists, unless it was deleted or evicted."""
     for topic, told in stress.told.items():
         reader = Reader(stress, topic)
         count = reader.take([*log.follow(topic)])

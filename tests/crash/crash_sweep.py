@@ -1,23 +1,22 @@
-"""One case of the crash sweep: a script of changes, its end at some call, recoveries that may be cut too, the oracle.
+"""One case of the crash sweep: a script of changes that crashes at some call, recoveries that may crash too, checks.
 
-A case is a number and a seed: `run_case(seed, number)` always does the same. The script (`crash_world`) is drawn from
-the seed and `number // CASES_PER_SCRIPT`; where and how it ends from the case.
+A case is a seed and a number: `run_case(seed, number)` is deterministic. The script (`crash_world`) is drawn from the
+seed and `number // CASES_PER_SCRIPT`; where and how it ends is drawn from the case.
 
 Two kinds of cases, together `CASES_PER_SCRIPT` of a script:
 
-- *photos*: the script runs to its end, and before every tenth call that changes the disk a copy of disk and facts is
-  taken and ended there: power lost with none, all or a random part of what was not synced, or the process killed. The
-  ten photo cases of a script cover every such call of it;
+- *photos*: the script runs to its end. Before every tenth call that changes the disk, a copy of disk and history is
+  taken and ended there: a power loss that keeps none, all or a random part of the unsynced bytes, or a kill. The ten
+  photo cases of a script cover every such call;
 - *ends*: the script itself ends before or inside a call, or at a call that fails, once or from then on, followed by one
   of these ends or by a close.
 
-A quarter of the photo cases have a failing call too. Crashes also hit the recovery, up to twice. Every image is
-recovered and held against `History`; some are then written on, closed, opened and held against it again.
+A quarter of the photo cases have a failing call too. The recovery may crash too, up to twice. Every image is recovered
+and checked against `History`; some are then appended to, closed, opened and checked again.
 
-Recovery twice: of some images, after one recovery and a crash that keeps nothing unsynced a second one is run (after
-two, where the image was that of a clean close: the crash is then the first one). Both
-must leave the same durable bytes in every file outside wal/ (but for LOCK and FABRIC, no data), and the batches in wal/
-of the second must be those of the first and one start of a term behind them, nothing else.
+Recovery twice: some images are recovered, crashed without keeping unsynced bytes, and recovered again. Both recoveries
+must leave the same durable bytes in every file outside wal/ (except LOCK and FABRIC, which hold no data), and the
+second may add nothing to wal/ but one start of a term.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from unittest.mock import patch
 from crash_history import BrokenPromiseError, require
 from crash_world import PATH, WatchedDisk, World
 
-from seawall.engine.commit import appends
-from seawall.engine.commit import reservations as rooms
-from seawall.engine.maintenance import flushing as placing
+from seawall.engine.commit import appends, reservations
+from seawall.engine.maintenance import flushing
 from seawall.engine.transactions import copying as transaction_copying
 from seawall.errors import InvariantError, SeawallError
 from seawall.limits import BATCH_HEADER_SIZE, KIB
@@ -72,24 +70,25 @@ class Case:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a process lives on after its fault: where names cannot be synced a file system is read-only then.
+        """True if the process continues after its fault.
 
-        Only a restart of the machine brings it back, without what its cache held.
+        It does not if names cannot be synced: the file system is then read-only until the machine restarts, which loses
+        its cache.
         """
         return self.fault is not None and self.fault[0] != "sync_directory"
 
 
-#: Several large batches of a commit are several writes, as are those of a transaction, without megabytes of them.
-_small_places = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
+#: Small batches count as large, so that a commit or a transaction has several writes without megabytes of data.
+_small_pieces = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
 _small_copies = patch.object(transaction_copying, "_UNCACHED_SIZE", 0)
 #: The operating system copies contiguous runs, however short.
-_system_copies = patch.object(placing, "_SYSTEM_COPY_SIZE_MIN", 1 * KIB)
-_nothing_kept = patch.object(rooms, "_UNREAD_CACHED_SIZE", 0)
+_system_copies = patch.object(flushing, "_SYSTEM_COPY_SIZE_MIN", 1 * KIB)
+_uncached_writes = patch.object(reservations, "_UNREAD_CACHED_SIZE", 0)
 
 
 @lru_cache(maxsize=64)
 def calls_of(script: int, make: type[World] = World) -> int:
-    """How many calls of a script change the disk, if nothing goes wrong."""
+    """The number of calls of a script that change the disk, without faults."""
     world = make(WatchedDisk(0, unit_size=512), script)
     world.run()
     return world.disk.calls
@@ -103,7 +102,7 @@ def case_of(seed: int, number: int, make: type[World] = World) -> Case:
     if chance.random() < 0.25:
         error = chance.choice((errno.EIO, errno.ENOSPC))
         fault = (chance.choice(FAULTS), chance.randint(1, 40), error, chance.random() < 0.5)
-    # Ends are spread over the script, so that one script's cases do not meet.
+    # Ends are spread over the script, so that its cases end at different calls.
     step = calls_of(script, make) / END_CASES
     nth = kind if kind < PHOTO_CASES else 1 + int((kind - PHOTO_CASES + chance.random()) * step)
     keep = chance.choice(ENDS)
@@ -112,9 +111,9 @@ def case_of(seed: int, number: int, make: type[World] = World) -> Case:
     return Case(seed, number, chance.choice((512, 4_096)), keep, chance.random() < 0.5, fault, nth)
 
 
-@_small_places
+@_small_pieces
 @_small_copies
-@_nothing_kept
+@_uncached_writes
 @_system_copies
 def run_case(seed: int, number: int, make: type[World] = World) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
@@ -148,7 +147,7 @@ def run_case(seed: int, number: int, make: type[World] = World) -> int:
 
 
 class Camera:
-    """Takes copies of a world while its script runs, ends them, and checks what is left."""
+    """Takes copies of a world while its script runs, crashes them, and checks the recovered state."""
 
     def __init__(self, world: World, case: Case) -> None:
         self._world = world
@@ -176,7 +175,7 @@ class Camera:
 
 
 def recover(world: World, chance: random.Random, keep: str) -> int:
-    """Open what an end has left, after up to two more ends in the middle of that, and check it; how many those were."""
+    """Recover after a crash, with up to two more crashes during recovery, and check; returns the number of images."""
     images = 1
     for _ in range(chance.choice((0, 1, 2))):
         world.disk.crash_after(chance.randint(1, 40))
@@ -193,7 +192,7 @@ def recover(world: World, chance: random.Random, keep: str) -> int:
 
 
 def check_recovered(world: World, chance: random.Random) -> None:
-    """Open, compare, write on, close in order, open and compare again."""
+    """Open, check, append, close in order, open and check again."""
     world.store = None
     world.open()
     world.check_opened()

@@ -1,14 +1,14 @@
-"""The script of `crash_world` with transactions in it, and what they promise: all of each or nothing, in every topic.
+"""The script of `crash_world` with transactions: all of each or nothing exists, in every topic.
 
-Records are staged first, then committed into some topics with a cursor beside them; some are aborted, some repeated.
-Some are staged apart, each batch in a segment of its own, which the commit makes a segment of its topic.
-Whether a transaction has happened is told by the memory of keys, and everything else must agree with that:
+Records are staged first, then committed into some topics together with a cursor; some are aborted, some repeated. Some
+use an own staging partition, each batch in its own segment, which the commit makes a segment of its topic. The table of
+idempotency keys shows whether a transaction was committed, and everything else must agree with it:
 
-- one that was acked has happened, whatever came then;
-- of one that has happened every record is in the topics it was for, under the seqs that its result names, unless a
-  delete meant it or a limit took it; its cursor is there;
-- of one that has not happened nothing is anywhere, and its cursor is not;
-- nothing that is staged is shown by any topic, nor by readers of positions.
+- an acked transaction is committed;
+- of a committed one every record is in its topics, under the seqs of its result, unless it was deleted or evicted; its
+  cursor is stored;
+- of one that is not committed no record is visible anywhere, nor its cursor;
+- staged records are visible neither in a topic nor to readers of positions.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from seawall.topics.state import TopicState
 from seawall.wire.format.codes import AckStatus
 
 OWNER = "job"
-#: Transactions whose records are looked for again and again; older ones have been evicted, deleted or seen often.
+#: Transactions whose records are checked repeatedly; older ones have been evicted, deleted or checked often.
 WATCHED = 6
 
 
 @dataclass
 class Tried:
-    """A transaction that somebody tried to commit."""
+    """A transaction that a client tried to commit."""
 
     epoch: int
     #: Values by topic, in their order.
@@ -66,7 +66,7 @@ class Tried:
 
 @dataclass
 class TransactionHistory(History):
-    """What is known, with what was tried in transactions."""
+    """The history, with tried transactions."""
 
     tried: list[Tried] = field(default_factory=list)
     epoch: int = 0
@@ -78,7 +78,7 @@ class TransactionHistory(History):
 
 
 class TransactionWorld(World):
-    """A store with transactions, and what everybody was told."""
+    """A store with transactions, and the history of its clients."""
 
     def __init__(self, disk: object, script: int, history: TransactionHistory | None = None) -> None:
         super().__init__(disk, script, TransactionHistory() if history is None else history)
@@ -126,17 +126,17 @@ class TransactionWorld(World):
         last = self._usable().catalog.transactions.last(OWNER)
         for tried in self.told.tried:
             if kept is not Level.WRITTEN:
-                # A power loss may take what is staged.
+                # A power loss may lose staged records.
                 tried.staged = ()
             elif tried is self.told.tried[-1] and tried.result is None:
                 self._check_staged(tried, None if last is None else last.epoch)
         for tried in self.told.tried:
             if last is not None and tried.epoch == last.epoch and tried.result is None:
-                # Its commit failed, nobody knew how far it had come, and now it is seen to have happened.
+                # Its commit failed with an unknown outcome, and now it turns out to be committed.
                 tried.result = last
 
     def _check_staged(self, tried: Tried, reached: int | None) -> None:
-        """A transaction that has not happened may be tried again: what was staged for it is where it was."""
+        """A transaction that is not committed may be tried again: its staged records still exist."""
         if reached is None or reached < tried.epoch:
             store = self._usable()
             for held in StagedBatches.of(store.catalog, store.parts.logs.of, tried.staged).staged:
@@ -266,7 +266,7 @@ class TransactionWorld(World):
             for seq, value in zip(span.seqs, values, strict=True):
                 shown = facts.seen.get(seq)
                 require(shown in (None, value.number), f"seq {seq} of {topic.name} is {shown}, not {value.number}")
-                # What nobody has seen must be gone by a limit or a delete, which the history has judged.
+                # A missing record must have been evicted or deleted, which the history has checked.
                 is_gone = seq < topic.floor or seq in facts.dead or seq in facts.deletable
                 require(
                     shown is not None or seq in facts.live or is_gone,
@@ -282,7 +282,7 @@ class TransactionWorld(World):
             require(not shown, f"transaction {tried.epoch} did not happen, and {sorted(shown)} of it are there")
 
     def _check_positions(self, store: Store) -> None:
-        """Readers of positions never see what is staged, and each position whole."""
+        """Readers of positions never see staged records, and see each position whole."""
         position, before = Position(0), -1
         while True:
             plan = store.queries.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
@@ -306,7 +306,7 @@ def adopting_anything() -> Iterator[None]:
 
 
 class FollowingTransactionWorld(TransactionWorld, FollowingWorld):
-    """The same where others make the order: what is staged is followed, and a commit has a position of the order."""
+    """The same with an external order: staged batches are applied, and a commit has a position of the order."""
 
     def _append_staged(self, appends: list[Append]) -> None:
         for append in appends:

@@ -1,7 +1,7 @@
-"""A store on a simulated disk, a script of changes to it, and what everybody was told.
+"""A store on a simulated disk, a random script of changes to it, and the history of their acks.
 
 The script is drawn from a seed: topics of every class, with and without caps and ages, are created, written, deleted
-from, configured, read and dropped; the log is synced, checkpointed, closed and opened; time goes by.
+from, configured, read and deleted; the log is synced, checkpointed, closed and opened; time advances.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 256 * KIB)
 
 
 class WatchedDisk(SimDisk):
-    """A disk that tells somebody before each call that may change it."""
+    """A disk that calls a watcher before each call that may change it."""
 
     def __init__(self, seed: int, *, unit_size: int) -> None:
         super().__init__(seed, unit_size=unit_size)
@@ -85,7 +85,7 @@ def settings_of(script: int) -> StoreSettings:
 
 
 def append_of(topic_id: int, values: list[Written]) -> Append:
-    """One batch. A publisher's session or a key would be told here."""
+    """One batch, without session and key."""
     return Append(TopicId(topic_id), encode_block([value.record() for value in values]), len(values))
 
 
@@ -95,7 +95,7 @@ def encoded(topic_id: int, values: list[bytes]) -> Append:
 
 
 class World:
-    """A store on a simulated disk, and what everybody was told."""
+    """A store on a simulated disk, and the history of its clients."""
 
     def __init__(self, disk: WatchedDisk, script: int, history: History | None = None) -> None:
         self.disk = disk
@@ -135,7 +135,7 @@ class World:
         return settings_of(self.script)
 
     def check_opened(self) -> None:
-        """Hold what was just opened against the facts; behind the end of its log there is nothing but zeros."""
+        """Check the opened store against the history, and that only zeros follow the end of its log."""
         store = self._usable()
         self.history.check(store, self.chance)
         starts = wal_addresses(self.disk, f"{PATH}/wal")
@@ -174,14 +174,14 @@ class World:
 
     @contextmanager
     def changing(self) -> Iterator[Store]:
-        """One change; `level` says, at its end, how far it and everything before it have come."""
+        """One change; after it, it and everything before it have the durability `level`."""
         store = self._usable()
         self.history.now_ns = self.clock.wall_ns()
         self.level = Level.DURABLE
         try:
             yield store
         except (SeawallError, OSError):
-            # What it evicted before it failed is known, how far that has come is not.
+            # Its evictions before the failure are known, their durability is not.
             self._observe(store, Level.STAGED)
             raise
         self._observe(store, self.level)
@@ -255,7 +255,7 @@ class World:
         self._write(topics)
 
     def churn(self) -> None:
-        """Fill a topic with limits, so that what a checkpoint has sealed is evicted by appends."""
+        """Fill a topic with limits, so that appends evict segments that a checkpoint has sealed."""
         limited = [topic for topic in self._usable().catalog if topic.config.cap_records or topic.config.cap_bytes]
         if limited:
             topic = self.chance.choice(limited)
@@ -287,7 +287,7 @@ class World:
                 # A topic that rejects; the others of the commit are stored.
                 pass
             except DiskFullError as error:
-                # So they are where one finds no room on the disk: topics in memory need none.
+                # Only when the disk is full: topics in memory need no space on it.
                 full = error
             stored = [topic for (topic, _), append in zip(groups, appends, strict=True) if append.error is None]
             # One write and one sync for all of them.
@@ -355,7 +355,7 @@ class World:
             store.maintenance.checkpoint()
 
     def place(self) -> None:
-        """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
+        """Background work between checkpoints: it gives no guarantee, and must break none."""
         store = self._usable()
         for job in store.maintenance.plan_flushes():
             job.execute()

@@ -1,11 +1,10 @@
-"""The long crash run: crash images and damaged bytes on a simulated disk, kills of a real process, everything at once.
+"""The long crash run: crash images and damaged bytes on a simulated disk, kills of a real process, stress.
 
     python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
 
-Scripts are of four kinds in turn: appends, small appends in a row, arrivals of connections, transactions.
+Scripts alternate between four kinds: appends, small appends, batches received from connections, transactions.
 
-A failing case is printed with the command that runs it, and nothing else, again.
-Ends with 1 if there was one.
+A failing case is printed with the command that repeats only this case. Exits with 1 if there was one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from crash_world import World
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-#: The bytes of a kind of file are damaged in so many pieces of work.
+#: Pieces of work into which the bytes of a kind of file are divided.
 DAMAGE_PIECES = 40
 
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -81,7 +80,7 @@ def again(seed: int, number: int) -> str:
 
 
 def kill(seed: int, cycles: int, progress: Progress) -> int:
-    """Kills on one real directory; 1 if a promise was broken."""
+    """Kills on one real directory; returns 1 if a guarantee was broken."""
     task = progress.add_task("kills", total=cycles)
     known: Known = {}
     acks = 0
@@ -98,7 +97,7 @@ def kill(seed: int, cycles: int, progress: Progress) -> int:
 
 
 def damage_bytes(kind: str, piece: int) -> dict[int, str]:
-    """Damage one byte in so many of a kind of file; the traceback of each that cost too much."""
+    """Damage one piece of the bytes of a kind of file; returns the traceback of each that cost too much."""
     failures: dict[int, str] = {}
     for path, byte in islice(every_byte(kind), piece, None, DAMAGE_PIECES):
         try:

@@ -1,8 +1,8 @@
-"""Bytes of every kind of file are damaged in turn: nothing wrong is ever returned, and the rest stays readable.
+"""Damaged bytes in every kind of file: no wrong data is returned, and the rest stays readable.
 
-What a flipped bit may cost: a batch (and in the log what follows it in its epoch), never silently: a reader is told of
-a gap. What may refuse to open: a log whose last file has lost its preface, since nobody knows which numbers it used.
-Here a sample; `python tests/crash/run.py --damage` takes every byte.
+A flipped bit may cost one batch (in the WAL also the rest of its epoch), always reported as a gap. A WAL whose last
+file has lost its preface does not open, because the numbers it used are unknown. The tests damage a sample of the
+bytes; `python tests/crash/run.py --damage` damages every byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seawall.testing import SimDisk
 from seawall.topics.config import TopicConfig
 
 
-def test_the_directory_is_whole() -> None:
+def test_the_undamaged_directory_has_every_kind_of_file() -> None:
     assert not lost_by(original().disk.photo())
     assert len(original().files(".sealed")) >= 3
     assert len(original().files(".meta")) == 1
@@ -36,30 +36,30 @@ def test_the_directory_is_whole() -> None:
 
 
 def test_a_damaged_sealed_segment_costs_at_most_one_batch() -> None:
-    for path, byte in every_byte(".sealed", zeros=401, content=3):
+    for path, byte in every_byte(".sealed", zeros=401, content=7):
         check_sealed(path, byte)
 
 
 def test_a_damaged_index_costs_nothing() -> None:
-    for path, byte in every_byte(".index", zeros=401, content=3):
+    for path, byte in every_byte(".index", zeros=401, content=7):
         check_index(path, byte)
 
 
-def test_a_damaged_snapshot_costs_nothing_while_the_log_is_there() -> None:
-    for path, byte in every_byte(".meta", zeros=401, content=13):
+def test_a_damaged_snapshot_costs_nothing_while_the_wal_exists() -> None:
+    for path, byte in every_byte(".meta", zeros=401, content=31):
         check_index(path, byte)
 
 
-def test_damage_of_the_log_costs_at_most_an_epoch() -> None:
-    for path, byte in every_byte("/wal/", zeros=401, content=29):
+def test_damage_of_the_wal_costs_at_most_an_epoch() -> None:
+    for path, byte in every_byte("/wal/", zeros=401, content=61):
         check_log(path, byte)
 
 
-def test_a_log_without_its_preface_is_refused() -> None:
+def test_a_wal_without_its_preface_is_refused() -> None:
     assert cost_of(original().files("/wal/")[0], 8).is_refused
 
 
-def test_a_lost_create_hides_a_topic_and_gives_its_id_to_nobody() -> None:
+def test_a_lost_create_hides_a_topic_and_its_id_is_not_reused() -> None:
     disk = SimDisk(seed=3)
     store = opened(disk)
     contents: Contents = {}
@@ -81,15 +81,15 @@ def test_a_lost_create_hides_a_topic_and_gives_its_id_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_a_missing_segment_is_told(name: str) -> None:
+def test_a_missing_segment_is_reported_as_a_gap(name: str) -> None:
     topic = {"one": "00000001", "two": "00000002"}[name]
     disk = original().disk.photo()
     disk.unlink(original().files(f"/topics/{topic}/00000000000000000001-")[0])
     assert lost_by(disk) == {(name, seq) for seq in range(1, 5)}
 
 
-def test_damage_is_paid_for_once() -> None:
-    """The first opening accounts for it; the next one finds a clean end and gives the next number."""
+def test_damage_is_reported_once() -> None:
+    """The first open accounts for the damage; the next one finds a clean end and continues with the same seq."""
     path = original().files("/wal/")[0]
     disk = damaged(path, len(original().data(path).rstrip(b"\0")) - 200)
     store = opened(disk)

@@ -1,4 +1,4 @@
-"""A full disk refuses what it cannot hold and harms nothing: reads go on, deletes work, appends do again with space."""
+"""A full disk refuses appends and harms nothing: reads and deletes work, and appends work again with free space."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def publish(store: Store, name: str, value: bytes) -> None:
 
 
 def fill(store: Store, name: str, size: int) -> list[bytes]:
-    """Append until the disk refuses, also after a log that takes much of it was shortened because of that."""
+    """Append until the disk refuses twice in a row: after the first refusal a checkpoint may trim the log."""
     accepted: list[bytes] = []
     is_full = False
     while True:
@@ -56,7 +56,7 @@ def fill(store: Store, name: str, size: int) -> list[bytes]:
 
 @pytest.mark.parametrize("size", [500, 20_000, 80_000])
 @pytest.mark.parametrize("capacity", [2 * MIB, 2 * MIB + 300_000])
-def test_a_full_disk_is_no_failure(size: int, capacity: int) -> None:
+def test_a_full_disk_refuses_appends_and_harms_nothing(size: int, capacity: int) -> None:
     """INV-LOG-SPACE."""
     disk = SimDisk(seed=size, capacity=capacity)
     store = opened(disk)
@@ -92,7 +92,7 @@ def test_a_directory_on_a_full_disk_opens_for_reading_and_deleting() -> None:
     store.close()
 
 
-def test_deletes_use_the_ballast_and_give_it_back() -> None:
+def test_deletes_use_the_ballast_and_restore_it() -> None:
     disk = SimDisk(seed=6, capacity=3 * MIB)
     store = opened(disk)
     names = [f"topic-{number}" for number in range(40)]
@@ -101,14 +101,14 @@ def test_deletes_use_the_ballast_and_give_it_back() -> None:
     fill(store, names[-1], 2_000)
     assert store.parts.directory.has_ballast
     for name in names:
-        # Forty deletes are more than what appends leave room for in a file of the log.
+        # Forty deletes need more space than appends leave in a file of the log.
         store.delete_topic(name)
     assert store.catalog.names() == []
     assert store.parts.directory.has_ballast
     store.close()
 
 
-def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
+def test_appends_continue_without_space_for_an_index_or_a_snapshot() -> None:
     disk = SimDisk(seed=7)
     store = opened(disk)
     store.create_topic("events", TopicConfig(segment_max_records=2))
@@ -128,7 +128,7 @@ def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
     store.close()
 
 
-def test_a_checkpoint_on_the_side_does_not_spoil_the_append() -> None:
+def test_a_failed_background_checkpoint_does_not_fail_the_append() -> None:
     disk = SimDisk(seed=8)
     store = opened(disk)
     store.create_topic("events", TopicConfig())
@@ -137,7 +137,7 @@ def test_a_checkpoint_on_the_side_does_not_spoil_the_append() -> None:
         publish(store, "events", bytes(20_000))
     disk.clear_faults()
     disk.fail("sync", path="*.active")
-    # The append whose checkpoint fails is durable, so it is no error; the next one is told.
+    # The append whose checkpoint fails is durable, so it succeeds; the next one fails.
     with pytest.raises(FatalError, match="an earlier change failed"):
         fill(store, "events", 20_000)
     count = len(read_values(store, "events")[0])
@@ -171,7 +171,7 @@ def test_a_refused_roll_leaves_no_segment_behind() -> None:
 
 @pytest.fixture
 def small_file_system(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB, where mounting one is permitted."""
+    """A file system of 8 MiB, if mounting is permitted."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], check=False, capture_output=True
     )
@@ -187,7 +187,7 @@ REAL_SETTINGS = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, c
 
 
 def fill_log(log: EmbeddedLog, topic: str) -> int:
-    """Publish until there is no room for good: checkpoints make some, and the log is kept for the last two of them."""
+    """Publish until no checkpoint frees space any more; the log is kept for the last two checkpoints."""
     accepted = refused = 0
     while True:
         try:
@@ -201,7 +201,7 @@ def fill_log(log: EmbeddedLog, topic: str) -> int:
                 log.checkpoint()
 
 
-def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> None:
+def test_a_real_file_system_fills_up_and_a_delete_frees_it(small_file_system: Path) -> None:
     with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         log.create_topic("kept")
         log.create_topic("victim")
@@ -216,7 +216,7 @@ def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> Non
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
-def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Path, durability: str) -> None:
+def test_deleting_records_frees_space_on_a_real_file_system(small_file_system: Path, durability: str) -> None:
     with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         log.create_topic("events", segment_max_records=10, durability=durability)
         accepted = fill_log(log, "events")
@@ -226,8 +226,8 @@ def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Pa
         assert log.delete("events", before_seq=accepted - 4) == accepted - 5
         log.checkpoint()
         again = fill_log(log, "events")
-        # Each takes more than twice its size, in whole files of the log, while that is kept for the last two
-        # checkpoints; when the thread on the side makes them decides how many do.
+        # A record takes more than twice its size while the log is kept for the last two checkpoints; how many fit
+        # depends on when the background thread makes them.
         assert again > accepted // 3
         assert log.read_arrow("events").num_rows == 5 + again
     with open_log(small_file_system / "data", REAL_SETTINGS) as log:
@@ -260,7 +260,7 @@ async def use_full_disk(path: Path) -> None:
         fates = await asyncio.gather(*(log.publish("victim", bytes(50_000)) for _ in range(5)), return_exceptions=True)
         assert {type(fate) for fate in fates} == {DiskFullError}
         assert (await log.read_arrow("victim")).num_rows == accepted
-        removed = await asyncio.to_thread(log._opened().delete, "victim", before_seq=accepted)
+        removed = await log.delete("victim", before_seq=accepted)
         assert removed == accepted - 1
         await log.checkpoint()
         assert await fill_async_log(log, "victim") > accepted // 2
@@ -268,7 +268,7 @@ async def use_full_disk(path: Path) -> None:
         await log.publish("kept", bytes(50_000))
 
 
-def test_a_full_disk_is_no_failure_on_an_event_loop(small_file_system: Path) -> None:
+def test_a_full_disk_refuses_appends_of_an_async_log(small_file_system: Path) -> None:
     asyncio.run(use_full_disk(small_file_system / "data"))
     with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         assert log.describe("kept").record_count == 2

@@ -1,4 +1,4 @@
-"""Tests of the documentation import the runner of its examples, and what generates parts of its pages."""
+"""Makes the runner of the examples and the generator of pages importable."""
 
 import sys
 from pathlib import Path

@@ -1,18 +1,18 @@
-"""Runs the examples of a page as its reader would: top to bottom, in one empty directory.
+"""Runs the examples of a page as a reader would: top to bottom, in one empty directory.
 
     python tests/docs/page_runner.py docs/tutorial.md
 
 | block          | is run                                                                                          |
 |----------------|-------------------------------------------------------------------------------------------------|
 | ```` ```python ```` | in one namespace for the page; `await` is allowed; functions `test_…` are run by pytest    |
-| ```` ```sh ````     | by bash, which must end with 0                                                             |
+| ```` ```sh ````     | by bash, which must exit with 0                                                            |
 | ```` ```console ```` | lines behind `$ ` by bash; the lines below each are what it prints, where `…` is anything |
 
-A comment on the line before a block says what else holds for it:
+A comment on the line before a block marks it:
 
     <!-- server -->          its command is a server, which starts if a block that runs has its address; it runs until
-                             the page ends, and must then end with 0
-    <!-- slow: reason -->    runs only if slow blocks are wanted
+                             the page ends, and must then exit with 0
+    <!-- slow: reason -->    runs only if slow blocks are enabled
     <!-- not run: reason --> does not run
 
 Addresses of a page are `127.0.0.1:1992` and the like. Servers get free ports, so that pages may run at once; the port
@@ -41,53 +41,55 @@ FENCE = re.compile(
     r"```(?P<language>python|sh|console)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-#: Anything that is meant as a block or a mark; one that `FENCE` does not take is a mistake of the page.
-MEANT = re.compile(r"^ *(?:```+ *(?:python|py|sh|bash|shell|console)\b|<!-- *(?:server|slow|not run))", re.MULTILINE)
+#: Anything intended as a block or a mark; one that `FENCE` does not match is an error of the page.
+INTENDED = re.compile(r"^ *(?:```+ *(?:python|py|sh|bash|shell|console)\b|<!-- *(?:server|slow|not run))", re.MULTILINE)
 
 PORT = 1992
 SERVES = re.compile(r"on 127\.0\.0\.1:(\d+)\b")
-#: What makes small queries quick; no example depends on it.
+#: Settings that make small queries quick; no example depends on them.
 SPARK_SETTINGS = (
     *("spark.sql.shuffle.partitions 2", "spark.ui.enabled false", "spark.ui.showConsoleProgress false"),
     *("spark.driver.host 127.0.0.1", "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1", "spark.log.level ERROR"),
 )
-#: Longer than any block takes, also on a busy machine.
+#: Longer than any block takes, even on a busy machine.
 TIMEOUT_S = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a page that is an example."""
+    """An example of a page."""
 
     language: str
     code: str
-    #: Where its code begins.
+    #: The line of the page where its code begins.
     line: int
     mark: str | None = None
 
 
 def blocks_of(text: str) -> list[Block]:
-    """The examples of a page; `ValueError` if something looks like one and is none."""
+    """The examples of a page; `ValueError` if something looks like one and cannot be parsed."""
     found = []
-    taken = 0
+    matched = 0
     for match in FENCE.finditer(text):
         if match["mark"] in ("slow", "not run") and not match["reason"]:
             raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: say why, after a colon")
         line = text.count("\n", 0, match.start("code")) + 1
         found.append(Block(match["language"], match["code"], line, match["mark"]))
-        taken += len(MEANT.findall(match[0]))
-    if taken != len(MEANT.findall(text)):
-        raise ValueError("a block or a mark is not understood: marks stand right before blocks, which are not indented")
+        matched += len(INTENDED.findall(match[0]))
+    if matched != len(INTENDED.findall(text)):
+        raise ValueError(
+            "a block or a mark is not understood: a mark must directly precede its block, which must not be indented"
+        )
     return found
 
 
 def is_slow(block: Block) -> bool:
-    """Whether it runs only if slow blocks are wanted."""
+    """True if it runs only with slow blocks enabled."""
     return block.mark == "slow"
 
 
 class PageRunner:
-    """Runs the blocks of one page. A context: what they have started ends with it."""
+    """Runs the blocks of one page. A context manager that stops the servers of the page."""
 
     def __init__(self, page: Path, directory: Path) -> None:
         self._page = page
@@ -106,7 +108,7 @@ class PageRunner:
         assert all(code == 0 for code, _ in ends), ends
 
     def run(self, *, slow: bool) -> None:
-        """Run every block, the slow ones only if they are wanted."""
+        """Run every block, slow ones only if `slow` is set."""
         blocks = blocks_of(self._page.read_text(encoding="utf-8"))
         blocks = [block for block in blocks if block.mark != "not run" and (slow or not is_slow(block))]
         for index, block in enumerate(blocks):
@@ -125,7 +127,7 @@ class PageRunner:
         return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(self._ports.get(int(port[0]), port[0])), code)
 
     def _run_python(self, code: str, line: int) -> None:
-        # Tracebacks have the lines of the page.
+        # Tracebacks show the lines of the page.
         tree = compile("\n" * (line - 1) + code, str(self._page), "exec", ast.PyCF_ONLY_AST)
         if any(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in tree.body):
             (self._directory / "test_page.py").write_text(code, encoding="utf-8")
@@ -154,7 +156,7 @@ class PageRunner:
             timeout=TIMEOUT_S,
             check=False,
         )
-        assert done.returncode == 0, f"{code}\nended with {done.returncode}:\n{done.stdout}"
+        assert done.returncode == 0, f"{code}\nexited with {done.returncode}:\n{done.stdout}"
         return done.stdout
 
     def _run_console(self, code: str) -> None:
@@ -175,29 +177,29 @@ class PageRunner:
         )
         assert server.stdout is not None
         port = SERVES.search(server.stdout.readline())
-        assert port, f"{command}\nserves nothing:\n{server.communicate(timeout=TIMEOUT_S)[1]}"
+        assert port, f"{command}\ndoes not serve:\n{server.communicate(timeout=TIMEOUT_S)[1]}"
         self._servers.append(server)
         self._ports[port_of(command)] = int(port[1])
 
 
 def ended(server: subprocess.Popen[str]) -> tuple[int, str]:
-    """The exit code of a server that ends, and what it said; one that does not end is killed."""
+    """The exit code of a stopped server and its standard error; a server that does not stop is killed."""
     try:
-        said = server.communicate(timeout=TIMEOUT_S)[1]
+        errors = server.communicate(timeout=TIMEOUT_S)[1]
     except subprocess.TimeoutExpired:
         server.kill()
-        said = server.communicate()[1]
-    return server.returncode, said
+        errors = server.communicate()[1]
+    return server.returncode, errors
 
 
 def port_of(command: str) -> int:
-    """The port by which a page knows a server."""
+    """The port of a server as the page names it."""
     named = re.search(r"--port (\d+)", command)
     return int(named[1]) if named else PORT
 
 
 def environment() -> Mapping[str, str]:
-    """This process's, where `seawall` and `python` are those of its own interpreter."""
+    """The environment of this process, with `seawall` and `python` of its interpreter first in the path."""
     own = str(Path(sys.executable).parent)
     return {**os.environ, "PATH": os.pathsep.join([own, os.environ.get("PATH", os.defpath)])}
 
@@ -213,7 +215,7 @@ def console_commands(code: str) -> Iterator[tuple[str, str]]:
 
 
 def shows(expected: str, printed: str) -> bool:
-    """Whether a command printed what a page says; `…` is anything."""
+    """True if a command printed what the page shows; `…` matches anything."""
     pattern = ".*".join(map(re.escape, expected.rstrip("\n").split("…")))
     return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
 
@@ -225,7 +227,7 @@ def run_page(page: Path, directory: Path, *, slow: bool) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Run all examples of some pages, slow ones too, with a Spark that is set up for little data."""
+    """Run all examples of some pages, slow ones included, with Spark settings for little data."""
     with tempfile.TemporaryDirectory() as made:
         settings = Path(made, "spark")
         settings.mkdir()

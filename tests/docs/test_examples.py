@@ -47,7 +47,7 @@ def test_the_examples_of_a_page_run(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SLOW)
 def test_the_slow_examples_of_a_page_run(name: str) -> None:
-    """In a process of their own: a Spark session stays until its process ends."""
+    """In a separate process: a Spark session lives until its process exits."""
     require_tools(name)
     runner = Path(__file__).with_name("page_runner.py")
     command = [sys.executable, runner, ROOT / name]
@@ -60,7 +60,7 @@ def test_the_pages_with_examples_are_found() -> None:
     assert {"README.md", "docs/spark.md"} <= set(SLOW)
 
 
-# --- the runner can fail ----------------------------------------------------------------------------------------
+# --- tests of the runner ----------------------------------------------------------------------------------------
 
 
 def run_text(text: str, directory: Path, *, slow: bool = False) -> None:
@@ -98,16 +98,16 @@ def test_a_wrong_example_fails(text: str, error: type[Exception], tmp_path: Path
         "``` python\n1 / 0\n```\n",
     ],
 )
-def test_what_is_not_understood_is_not_skipped(text: str) -> None:
+def test_unparsable_blocks_and_marks_are_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"understood|why"):
         blocks_of(text)
 
 
-def test_blocks_that_are_marked_do_not_run(tmp_path: Path) -> None:
+def test_marked_blocks_do_not_run(tmp_path: Path) -> None:
     run_text("<!-- not run: breaks -->\n```sh\nfalse\n```\n\n<!-- slow: breaks -->\n```sh\nfalse\n```\n", tmp_path)
 
 
-def test_consoles_show_what_is_printed() -> None:
+def test_console_blocks_are_compared_with_the_output() -> None:
     assert list(console_commands("$ a | b\n1\n2\n$ c\n")) == [("a | b", "1\n2\n"), ("c", "")]
     assert shows("on …:1\nand …\n", "on x:1\nand\n y\n") is False
     assert shows("on …:1\nand…\n", "on x:1\nand\n y\n")

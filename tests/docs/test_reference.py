@@ -1,6 +1,6 @@
-"""The reference is whole: every public name is on the API page with an example, and every setting on its page.
+"""The reference is complete: every public name is on the API page with an example, and every setting on its page.
 
-The examples themselves run in `test_examples.py`. What Sphinx makes of the pages is `test_site.py`.
+`test_examples.py` runs the examples. `test_site.py` builds the site.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 EXAMPLES = "\n".join(block.code for block in blocks_of(API) if block.language == "python" and block.mark is None)
 
-#: A directive for a class, and what of it is left out.
+#: A directive for a class, and its options.
 CLASS = re.compile(r"^\.\. autoclass:: seawall\.([\w.]+)\n((?:   .*\n)*)", re.MULTILINE)
 
-#: What users get from the names of the package, by the place that autodoc reads it from.
+#: The classes whose instances users get from the package, by the path that autodoc reads.
 SURFACES = (
     *("engine.api.embedded.EmbeddedLog", "client.remote_log.RemoteLog"),
     *("engine.api.aio_embedded.AsyncLog", "client.aio_remote_log.AsyncRemoteLog"),
@@ -41,7 +41,7 @@ SURFACES = (
     *("api.aio_transactions.AsyncTransaction", "api.aio_transactions.AsyncStager"),
 )
 
-#: Topic settings of parts that are not built yet: nothing acts on them, so no page explains them.
+#: Topic settings without an implementation yet: no page explains them.
 UNUSED_TOPIC_SETTINGS = {
     *("type", "priority", "auto_priority", "auto_create", "dedupe_node", "lease_ms", "claim_jitter_ms"),
     *("max_deliveries", "dead_letter", "leases_durable"),
@@ -61,7 +61,7 @@ def _is_described(name: str, section: str) -> bool:
 
 
 def documented(page: str) -> dict[str, set[str]]:
-    """The classes of a page, and which members of each it leaves out, which is the last option."""
+    """The classes of a page, and the members that each excludes by its last option."""
     found = {}
     for path, options in CLASS.findall(page):
         left_out = options.partition(":exclude-members:")[2]
@@ -93,26 +93,26 @@ def test_a_name_without_section_directive_or_example_is_found() -> None:
 
 
 @pytest.mark.parametrize("path", SURFACES)
-def test_every_member_of_what_users_get_has_an_example(path: str) -> None:
+def test_every_public_member_has_an_example(path: str) -> None:
     left_out = documented(API)[path]
     names = set(public_names(path))
     missing = {name for name in names - left_out if not re.search(rf"\.{name}\b", EXAMPLES)}
     assert missing == set(), f"show {missing} of {path} in an example, or exclude them on the page"
 
 
-def test_what_the_page_leaves_out_is_there() -> None:
-    """An excluded name that is none any more hides a later one of the same name."""
+def test_excluded_members_exist() -> None:
+    """The name of a removed member would hide a later one of the same name."""
     instance_attributes = {"on_change", "own_keys", "queue", "topic_named"}
     for path in SURFACES:
         assert documented(API)[path] - instance_attributes <= set(public_names(path)), path
 
 
-def test_left_out_members_are_read_as_sphinx_does() -> None:
+def test_excluded_members_are_parsed_as_by_sphinx() -> None:
     page = ".. autoclass:: seawall.a.B\n   :members:\n   :exclude-members: one,\n      two\n\n"
     assert documented(page + ".. autoclass:: seawall.c.D\n   :members:\n") == {"a.B": {"one", "two"}, "c.D": set()}
 
 
-def test_the_table_of_differences_is_true() -> None:
+def test_the_table_of_differences_is_correct() -> None:
     """Which kinds of log have a method that not all of them have."""
     shown = {
         name: tuple(cell.strip() == "yes" for cell in cells.split("|"))
@@ -151,6 +151,6 @@ def test_every_error_is_on_the_api_page() -> None:
         assert f".. autoexception:: seawall.errors.{name}\n" in page
 
 
-def test_what_nothing_generates_is_an_error() -> None:
+def test_an_unknown_generated_part_is_an_error() -> None:
     with pytest.raises(KeyError):
         generated.filled("<!-- generated: nothing -->")

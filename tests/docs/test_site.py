@@ -1,4 +1,4 @@
-"""The documentation builds as a site, without a warning and without the network, and has all its parts."""
+"""The documentation builds as a site without warnings, and the site is complete and loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILD = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-
 
 
 def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Build a site; `make docs` installs what that needs, and so does `make test-slow`."""
+    """Build a site; `make docs` and `make test-slow` install the requirements."""
     return subprocess.run([*BUILD, source, site], capture_output=True, text=True, check=False)
 
 
@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loaded(HTMLParser):
-    """What a browser loads for a page by itself: scripts, styles, images."""
+    """The addresses that a browser loads with a page: scripts, styles, images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_generated_pages_are_generated(site: Path) -> None:
         assert setting.variable in settings
 
 
-def test_the_site_needs_no_other(site: Path) -> None:
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         loaded = Loaded()
         loaded.feed(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""A data directory with every kind of file in it, and what a log in it answers.
+"""A data directory with every kind of file, and the content that readers get from it.
 
-build(log)              fills a log: trimmed by checkpoints, with sealed, active, adopted and staged segments, deletes
-KINDS                   every kind of file and directory, and what its absence means
-take_away(path, how)    removes a file or a directory, or cuts a file to nothing or to its half
-answer(log)             everything that readers get
+build(log)           fills a log: trimmed by checkpoints, with sealed, active, adopted and staged segments, and deletes
+KINDS                every kind of file and directory, and the outcome if it is missing
+damage(paths, how)   removes files or directories, or truncates files to nothing or to their half
+answer(log)          everything that readers get
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40, ceiling_step=64
 )
 
-#: Goes to its place in a segment at once.
+#: A direct batch: it is written straight to its segment.
 LARGE = 70_000
 
 HOWS = ("removed", "emptied", "halved")
@@ -46,10 +46,10 @@ def publish(log: EmbeddedLog, topic: str, first: int, last: int, size: int = 3_0
 
 
 def build(log: EmbeddedLog) -> None:
-    """Topic 1 "events", 2 "moved" with an adopted segment, 3 for what is staged, 4 "late", which is in the log alone.
+    """Topic 1 "events", 2 "moved" with an adopted segment, 3 for staging, 4 "late", which is unflushed.
 
-    Of "events" seqs 1–10 and 11–14 are deleted, the latter in the log alone; 9–64 are sealed, 65–71 at their places in
-    the active segment, 72 and 73 in the log. Snapshots allowed the first files of the log to be dropped.
+    Of "events" seqs 1–10 and 11–14 are deleted, the latter in the log alone; 9–64 are sealed, 65–71 are in the active
+    segment, 72 and 73 unflushed. Checkpoints have trimmed the first files of the log.
     """
     log.create_topic("events", segment_max_records=8)
     log.create_topic("moved")
@@ -85,11 +85,11 @@ def answer(log: EmbeddedLog | ReadOnlyLog) -> Answer:
 
 
 class Outcome(Enum):
-    """What the absence of a file leads to."""
+    """What happens if a file is missing."""
 
     REFUSED = "nothing is opened, and nothing is changed"
-    DERIVED = "the answer is the same: other files say what it said"
-    GAP = "its records are a gap with reason corruption, the others are there"
+    DERIVED = "nothing is lost: other files hold the same"
+    GAP = "its records are a gap with reason corruption, all others are read"
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class Kind:
     name: str
     choose: Callable[[Path], Iterable[Path]]
     outcome: Outcome
-    #: What may be lost: topic and seqs.
+    #: The records that may be lost: topic and seqs.
     lost: tuple[str, range] | None = None
-    #: What the message of a refusal says, beside the way out.
+    #: A pattern in the message of a refusal, besides the remedy.
     message: str = ""
-    #: A view does not open a log whose files it cannot find, where an opening makes them.
+    #: True if a view refuses a log with this file missing, while an opening creates the file.
     view_refuses: bool = False
 
     @property
@@ -112,7 +112,7 @@ class Kind:
 
 
 def _matching(pattern: str, *numbers: int) -> Callable[[Path], list[Path]]:
-    """Some of the paths that match, in their order; all of them if no number is given."""
+    """Choose the matching paths with these indexes; all of them if none is given."""
 
     def choose(data: Path) -> list[Path]:
         found = sorted(data.glob(pattern))
@@ -145,9 +145,9 @@ KINDS = (
     Kind("active segment", _matching(f"{_EVENTS}/*.active"), _GAP, ("events", range(65, 72)), view_refuses=True),
     Kind("adopted segment", _matching("topics/00000002/*.active"), _GAP, ("moved", range(1, 3)), view_refuses=True),
     Kind("staged segment", _matching("topics/00000003/*"), _DERIVED),
-    Kind("active segment of what is in the log", _matching("topics/00000004/*.active"), _DERIVED),
+    Kind("active segment of an unflushed topic", _matching("topics/00000004/*.active"), _DERIVED),
     Kind("directory of a topic", _matching(_EVENTS), _GAP, ("events", range(15, 72)), view_refuses=True),
-    Kind("directory of a topic that is in the log", _matching("topics/00000004"), _DERIVED),
+    Kind("directory of an unflushed topic", _matching("topics/00000004"), _DERIVED),
     Kind("directory wal", _matching("wal"), _REFUSED, message="wal is missing"),
     Kind("directory meta", _matching("meta"), _REFUSED, message="meta is missing"),
     Kind("directory topics", _matching("topics"), _REFUSED, message="topics is missing"),
@@ -156,7 +156,7 @@ KINDS = (
 CASES = [(kind, how) for kind in KINDS for how in (HOWS[:1] if kind.is_directory else HOWS)]
 
 
-def take_away(paths: Iterable[Path], how: str) -> None:
+def damage(paths: Iterable[Path], how: str) -> None:
     for path in paths:
         if how != "removed":
             os.truncate(path, path.stat().st_size // 2 if how == "halved" else 0)
@@ -167,6 +167,6 @@ def take_away(paths: Iterable[Path], how: str) -> None:
 
 
 def tree(data: Path) -> dict[str, bytes]:
-    """Every file but LOCK, whose text is for people."""
+    """The bytes of every file except LOCK."""
     files = (each for each in data.rglob("*") if each.is_file() and each.name != "LOCK")
     return {str(each.relative_to(data)): each.read_bytes() for each in files}

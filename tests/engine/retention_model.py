@@ -1,9 +1,10 @@
-"""A store whose records come and go, and beside it a dictionary that says which of them must be there."""
+"""A store whose records are appended, deleted and evicted, and a model that knows which must be live."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from seawall import limits
@@ -67,7 +68,7 @@ def live_seqs(topic: TopicState) -> list[int]:
 
 
 def read_live(store: Store, name: str = TOPIC) -> tuple[dict[int, Record], list[Gap]]:
-    """The live records by their seq, and every gap a reader is told of."""
+    """The live records by their seq, and every gap that a reader gets."""
     records: dict[int, Record] = {}
     gaps: list[Gap] = []
     seq = Seq(1)
@@ -99,7 +100,7 @@ class Held:
 
 
 class Model:
-    """One topic: what must be live, and what became of the rest."""
+    """One topic: the records that must be live, and how the others were lost."""
 
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
@@ -108,12 +109,18 @@ class Model:
         self.evict_floor = 1
         self.crashed: set[int] = set()
 
+    def copy(self) -> Model:
+        """A model that changes independently; what it holds is immutable."""
+        copied = copy(self)
+        copied.live, copied.crashed = dict(self.live), set(self.crashed)
+        return copied
+
     @property
     def size(self) -> int:
         return sum(held.size for held in self.live.values())
 
     def fits(self, records: Sequence[Record]) -> bool:
-        """Whether a topic that rejects takes these as well."""
+        """True if a topic with discard=reject accepts these as well."""
         config, size = self.config, sum(len(encode_record(record)) for record in records)
         return not (
             (config.cap_records and len(self.live) + len(records) > config.cap_records)
@@ -180,7 +187,7 @@ class Both:
         return made
 
     def append(self, groups: Sequence[Sequence[bytes | None]], size: int, codec: Codec = Codec.NONE) -> None:
-        """Batches of records with these tags; the topic must take them."""
+        """Append batches of records with these tags; the topic must accept them."""
         made = [self.records(tags, size) for tags in groups]
         batches = [batch_of(self.topic.topic_id, records, codec=codec) for records in made]
         headers = append_batches(self.store, *batches)
@@ -200,7 +207,7 @@ class Both:
         else:
             self.store.close()
         self.store = opened(self.disk, self.clock)
-        # Topics are put in order when they are first used.
+        # A topic is recovered when it is first used.
         self.store.queries.topic_log(self.topic.topic_id)
         self.model.crashed |= {*range(self.model.head + 1, self.topic.next_seq)}
         self.model.head = self.topic.head_seq
@@ -214,15 +221,15 @@ class Both:
         assert (topic.live_records, topic.live_bytes) == (len(model.live), model.size)
         records, gaps = read_live(self.store)
         assert records == {seq: held.record for seq, held in model.live.items()}
-        told = {seq: gap.reason for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
-        assert GapReason.CORRUPTION not in told.values()
-        assert {seq for seq in told if seq >= model.evict_floor} == {
+        lost = {seq: gap.reason for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
+        assert GapReason.CORRUPTION not in lost.values()
+        assert {seq for seq in lost if seq >= model.evict_floor} == {
             seq for seq in model.crashed if seq >= model.evict_floor
         }
-        assert not told.keys() & model.live.keys()
+        assert not lost.keys() & model.live.keys()
 
     def sealed(self) -> list[tuple[int, int]]:
-        """First and last seq of every sealed segment there is."""
+        """First and last seq of every sealed segment."""
         directory = "/data/topics/00000001"
         names = self.disk.list(directory) if self.disk.exists(directory) else []
         return [(int(name[:20]), int(name[21:41])) for name in names if name.endswith(".sealed")]

@@ -1,4 +1,4 @@
-"""Staged segments that become segments of topics: when they do, when batches are copied instead, and what is left."""
+"""Adoption of staged segments: when they become segments of topics, when batches are copied, and crashes between."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from seawall.storage.read_only import open_for_reading
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = Config(fabric=FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB))
 
-#: Goes to its place in a segment at once.
+#: A direct batch: it is written straight to its segment.
 LARGE = 70_000
 
 
 @pytest.fixture(autouse=True)
-def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def adopt_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption, "SIZE_MIN", 0)
 
 
@@ -66,7 +66,7 @@ def record(number: int) -> bytes:
 def put(log: EmbeddedLog, *numbers: int, own_partition: bool = True) -> list[StagedRange]:
     with log.stage(own_partition=own_partition) as stager:
         for number in numbers:
-            # One by one: a commit of several puts all of them into one segment.
+            # One by one: a commit writes all its batches into one segment.
             stager.publish(record(number)).ranges()
         return stager.ranges()
 
@@ -91,7 +91,7 @@ def segments(path: Path, topic_id: int) -> dict[int, str]:
     return {each.stat().st_ino: each.name for each in directory.iterdir() if each.suffix in (".active", ".sealed")}
 
 
-def berth_of(log: EmbeddedLog, partition: int) -> int:
+def partition_topic(log: EmbeddedLog, partition: int) -> int:
     with log.inspecting() as store:
         topic = store.catalog.reserved(partition_name(partition))
     assert topic is not None
@@ -115,11 +115,11 @@ def adopted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # --- adopted --------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, brokers: int) -> None:
+def test_own_partitions_are_adopted_without_copying(log: EmbeddedLog, tmp_path: Path, brokers: int) -> None:
     log.publish("a", record(1))
     first, second = put(log, 2, 3), put(log, 4, 5, 6)
     assert [each.first_seq // PARTITION_SEQS for each in first + second] == [1, 2]
-    files = {*segments(tmp_path, berth_of(log, 1)), *segments(tmp_path, berth_of(log, 2))}
+    files = {*segments(tmp_path, partition_topic(log, 1)), *segments(tmp_path, partition_topic(log, 2))}
     commit(log, 1, a=second + first)
     assert files <= {*segments(tmp_path, 1)}, "the same files, with other names"
     with log.inspecting() as store:
@@ -137,7 +137,7 @@ def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, broker
         assert not list((tmp_path / "data").rglob("*.adopting*"))
 
 
-def test_the_first_segment_of_a_topic_may_be_one(log: EmbeddedLog, tmp_path: Path, adopted: list[int]) -> None:
+def test_the_first_segment_of_a_topic_may_be_adopted(log: EmbeddedLog, tmp_path: Path, adopted: list[int]) -> None:
     commit(log, 1, a=put(log, 1), b=put(log, 2, 3))
     commit(log, 2, a=put(log, 4))
     assert adopted == [1, 1, 2]
@@ -146,16 +146,16 @@ def test_the_first_segment_of_a_topic_may_be_one(log: EmbeddedLog, tmp_path: Pat
         assert (numbers(again, "a"), numbers(again, "b")) == ([1, 4], [2, 3])
 
 
-def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adoption_holds_the_flush_lock(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-ADOPTED-OR-BACK."""
     real = adoption.adopt_file
     held: list[bool] = []
+    with log.inspecting() as store:
+        flush_lock = store.checkpoint_schedule.flush_lock
 
     def adopt_file(*arguments: Any) -> object:
-        with ThreadPoolExecutor(1) as somebody:
-            held.append(
-                not somebody.submit(log.queue._store.checkpoint_schedule.flush_lock.acquire, blocking=False).result()
-            )
+        with ThreadPoolExecutor(1) as other_thread:
+            held.append(not other_thread.submit(flush_lock.acquire, blocking=False).result())
         return real(*arguments)
 
     monkeypatch.setattr(adoption, "adopt_file", adopt_file)
@@ -163,7 +163,7 @@ def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
     assert held == [True]
 
 
-def test_a_berth_serves_again_and_again(
+def test_a_staging_partition_is_reused(
     log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "STAGING_PARTITIONS", 1)
@@ -179,15 +179,15 @@ def test_a_berth_serves_again_and_again(
     assert len(adopted) == 11
     assert numbers(log, "a") == [2, 1, *range(3, 12)]
     log.checkpoint()
-    partition = berth_of(log, 1)
-    assert len(os.listdir(tmp_path / "data" / "topics" / f"{partition:08x}")) <= 2, "nothing is left of what has gone"
+    partition = partition_topic(log, 1)
+    assert len(os.listdir(tmp_path / "data" / "topics" / f"{partition:08x}")) <= 2, "nothing of them is left"
     log.close()
     with opened(tmp_path) as again:
         assert numbers(again, "a") == [2, 1, *range(3, 12)]
         assert again.verify().findings == ()
 
 
-def test_a_long_attempt_lies_in_several(
+def test_a_long_attempt_fills_several_segments(
     log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "SEGMENT_SIZE", 2 * LARGE)
@@ -195,7 +195,7 @@ def test_a_long_attempt_lies_in_several(
     assert adopted == [1, 3, 5, 7]
     assert numbers(log, "a") == [*range(7)]
     with log.inspecting() as store:
-        assert positions(store) == [[7]], "a position is told as a whole, however many segments it lies in"
+        assert positions(store) == [[7]], "a position is read as a whole, even from several segments"
     log.close()
     with opened(tmp_path) as again:
         assert numbers(again, "a") == [*range(7)]
@@ -217,7 +217,7 @@ def positions(store: Store) -> list[list[int]]:
         position = plan.end_position
 
 
-def test_limits_of_a_topic_are_kept(log: EmbeddedLog, adopted: list[int]) -> None:
+def test_adoption_keeps_the_cap_of_a_topic(log: EmbeddedLog, adopted: list[int]) -> None:
     log.create_topic("few", cap_records=4)
     log.publish("few", [record(1), record(2), record(3)])
     commit(log, 1, few=put(log, 4, 5, 6))
@@ -225,7 +225,7 @@ def test_limits_of_a_topic_are_kept(log: EmbeddedLog, adopted: list[int]) -> Non
     assert numbers(log, "few") == [3, 4, 5, 6]
 
 
-def test_a_view_sees_it(tmp_path: Path, adopted: list[int]) -> None:
+def test_a_view_reads_adopted_segments(tmp_path: Path, adopted: list[int]) -> None:
     with opened(tmp_path) as log:
         log.create_topic("a")
         log.publish("a", record(1))
@@ -240,7 +240,7 @@ def test_a_view_sees_it(tmp_path: Path, adopted: list[int]) -> None:
 # --- copied instead -------------------------------------------------------------------------------------------------
 
 
-def test_what_shares_a_segment_with_others_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
+def test_batches_in_a_shared_segment_are_copied(log: EmbeddedLog, adopted: list[int]) -> None:
     with log.stage(own_partition=True) as stager:
         first, second = stager.publish(record(1)).ranges(), stager.publish(record(2)).ranges()
     commit(log, 1, a=second, b=first)
@@ -248,7 +248,7 @@ def test_what_shares_a_segment_with_others_is_copied(log: EmbeddedLog, adopted: 
     assert not adopted
 
 
-def test_what_waits_in_the_log_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
+def test_unflushed_batches_are_copied(log: EmbeddedLog, adopted: list[int]) -> None:
     with log.stage(own_partition=True) as stager:
         stager.publish([b"\0\1", b"\0\2"])
         ranges = stager.ranges()
@@ -257,17 +257,17 @@ def test_what_waits_in_the_log_is_copied(log: EmbeddedLog, adopted: list[int]) -
     assert log.read_arrow("a").column("value").to_pylist() == [b"\0\1", b"\0\2"]
 
 
-def test_what_is_small_is_copied(log: EmbeddedLog, adopted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_segments_are_copied(log: EmbeddedLog, adopted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption, "SIZE_MIN", 2 * LARGE)
     commit(log, 1, a=put(log, 1) + put(log, 2, 3))
     assert not adopted
     commit(log, 2, b=put(log, 4) + put(log, 5, 6, 7))
-    assert adopted == [1, 2], "it is the average that counts"
+    assert adopted == [1, 2], "the average size counts"
     assert (numbers(log, "a"), numbers(log, "b")) == ([1, 2, 3], [4, 5, 6, 7])
 
 
-def test_a_topic_gets_all_of_it_one_way(log: EmbeddedLog, adopted: list[int]) -> None:
-    """Some of its parts lie beside others: all are copied, in their order; another topic's are adopted."""
+def test_one_topic_is_either_adopted_or_copied(log: EmbeddedLog, adopted: list[int]) -> None:
+    """One part shares its segment: all parts of that topic are copied in order; another topic's are adopted."""
     put(log, 9, own_partition=False)
     commit(log, 1, a=put(log, 1) + put(log, 2, own_partition=False) + put(log, 3), b=put(log, 4))
     assert (numbers(log, "a"), numbers(log, "b")) == ([1, 2, 3], [4])
@@ -277,9 +277,9 @@ def test_a_topic_gets_all_of_it_one_way(log: EmbeddedLog, adopted: list[int]) ->
 # --- refused --------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_header_refuses_it(log: EmbeddedLog, tmp_path: Path) -> None:
+def test_a_damaged_header_refuses_the_transaction(log: EmbeddedLog, tmp_path: Path) -> None:
     staged = put(log, 1, 2)
-    (path,) = (tmp_path / "data" / "topics" / f"{berth_of(log, 1):08x}").glob("*.active")
+    (path,) = (tmp_path / "data" / "topics" / f"{partition_topic(log, 1):08x}").glob("*.active")
     with path.open("r+b") as file:
         file.seek(limits.PAGE_SIZE + 70)
         file.write(b"!")
@@ -289,9 +289,11 @@ def test_a_damaged_header_refuses_it(log: EmbeddedLog, tmp_path: Path) -> None:
     assert (numbers(log, "a"), numbers(log, "b")) == ([3], [4])
 
 
-def test_a_full_disk_refuses_it_and_changes_nothing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_the_transaction_and_changes_nothing(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged, others = put(log, 1), put(log, 2)
-    second = f"{berth_of(log, 2):08x}"
+    second = f"{partition_topic(log, 2):08x}"
 
     def full(self: OsFiles, path: str, **how: bool) -> object:
         if how.get("exclusive") and second in path:
@@ -309,7 +311,7 @@ def test_a_full_disk_refuses_it_and_changes_nothing(log: EmbeddedLog, monkeypatc
     assert log.verify().findings == ()
 
 
-def test_ranges_of_berths_are_looked_at(log: EmbeddedLog) -> None:
+def test_ranges_of_staging_partitions_are_validated(log: EmbeddedLog) -> None:
     (staged,) = put(log, 1, 2)
     for bad, error in (
         (StagedRange(staged.first_seq, staged.first_seq + PARTITION_SEQS), InvalidInputError),
@@ -324,8 +326,8 @@ def test_ranges_of_berths_are_looked_at(log: EmbeddedLog) -> None:
         commit(log, 1, a=[staged])
 
 
-def crash_behind_the_stamps(path: Path) -> list[StagedRange]:
-    """Kill a process that has moved and stamped a staged file, before the log tells of it; what it has staged."""
+def crash_after_stamping(path: Path) -> list[StagedRange]:
+    """Kill a process after it has moved and stamped a staged file and before it logs that; returns what it staged."""
     pid = os.fork()
     if not pid:
         with opened(path) as log, pytest.MonkeyPatch.context() as patch:
@@ -344,15 +346,15 @@ def notes(path: Path) -> list[Path]:
     return list((path / "data").rglob("*.adopting*"))
 
 
-def test_a_crash_in_between_puts_it_back(tmp_path: Path) -> None:
+def test_a_crash_before_the_log_entry_undoes_the_adoption(tmp_path: Path) -> None:
     """INV-ADOPTED-OR-BACK, on a real disk."""
-    staged = crash_behind_the_stamps(tmp_path)
+    staged = crash_after_stamping(tmp_path)
     (note,) = notes(tmp_path)
     foreign = note.with_name("foreign.adopting")
     foreign.write_text("not one of ours")
     with opened(tmp_path) as log:
         assert numbers(log, "a") == [1]
-        assert notes(tmp_path) == [foreign], "names that mean nothing are left alone"
+        assert notes(tmp_path) == [foreign], "other files are left alone"
         foreign.unlink()
         commit(log, 1, a=staged)
         assert numbers(log, "a") == [1, 2, 3]
@@ -360,8 +362,8 @@ def test_a_crash_in_between_puts_it_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "removed", "emptied", "halved"])
-def test_a_lost_note_costs_what_was_staged_and_nothing_else(tmp_path: Path, damage: str) -> None:
-    staged = crash_behind_the_stamps(tmp_path)
+def test_a_lost_adoption_note_loses_the_staged_records_only(tmp_path: Path, damage: str) -> None:
+    staged = crash_after_stamping(tmp_path)
     (note,) = notes(tmp_path)
     data = bytearray(note.read_bytes())
     data[limits.PAGE_SIZE + 40] ^= 1
@@ -382,8 +384,8 @@ def test_a_lost_note_costs_what_was_staged_and_nothing_else(tmp_path: Path, dama
         assert numbers(log, "a") == [1, 4]
 
 
-def test_what_follows_several_adopted_segments_outlives_a_kill(tmp_path: Path, brokers: int) -> None:
-    """The log names the segments that it rolls to before the first one of the topic."""
+def test_records_after_several_adopted_segments_survive_a_kill(tmp_path: Path, brokers: int) -> None:
+    """The log records every roll to a new segment, also those before the first segment of the topic."""
     with opened(tmp_path, brokers) as log:
         log.create_topic("a")
         commit(log, 1, a=[each for number in range(3) for each in put(log, number)])

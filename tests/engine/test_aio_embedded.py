@@ -1,4 +1,4 @@
-"""The log on an event loop: commits through the disk ring, and everything that has to get along with them."""
+"""The log on an event loop: commits through the disk ring, together with threads, checkpoints, forks and failures."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ async def values(log: AsyncLog, topic: str = "events") -> list[bytes]:
 
 def test_many_appenders_share_commits(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
-        told: dict[int, bytes] = {}
+        acked: dict[int, bytes] = {}
 
         async def appender(number: int) -> None:
-            for turn in range(20):
-                value = b"%d %d" % (number, turn)
-                told[(await log.publish("events", value)).first_seq] = value
+            for attempt in range(20):
+                value = b"%d %d" % (number, attempt)
+                acked[(await log.publish("events", value)).first_seq] = value
 
         await asyncio.gather(*(appender(number) for number in range(32)))
-        assert await values(log) == [told[seq] for seq in range(1, 641)]
+        assert await values(log) == [acked[seq] for seq in range(1, 641)]
         items = await log.read("events")
         # Twenty rounds of 32: far fewer batches than calls.
         assert len(items) < 100
@@ -78,7 +78,7 @@ def test_many_appenders_share_commits(tmp_path: Path) -> None:
         assert log.describe("events").record_count == 640
 
 
-def test_small_and_large_and_weak_ones_together(tmp_path: Path) -> None:
+def test_small_large_and_memory_batches_commit_together(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         await log.create_topic("weak", durability="memory")
         sent = [log.publish("events", bytes([number]) * (90_000 if number % 3 else 10)) for number in range(9)]
@@ -87,7 +87,7 @@ def test_small_and_large_and_weak_ones_together(tmp_path: Path) -> None:
         assert (await weak).first_seq == 1
         assert [len(value) for value in await values(log)] == [90_000 if n % 3 else 10 for n in range(9)]
         assert await values(log, "weak") == [b"w"]
-        # Behind a commit that was not synced the next one has to sync for both.
+        # After an unsynced commit the next one has to sync for both.
         await log.configure_topic("weak", durability="disk")
         await log.publish("weak", b"written")
         await log.publish("events", b"durable")
@@ -98,18 +98,18 @@ def test_small_and_large_and_weak_ones_together(tmp_path: Path) -> None:
         assert log.describe("weak").record_count == 2
 
 
-def test_calls_that_need_the_store_get_along_with_a_commit_under_way(tmp_path: Path) -> None:
+def test_calls_that_need_the_store_wait_for_a_commit_in_flight(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         delivery = log.publish("events", b"x")
         await asyncio.sleep(0)
         embedded = log._opened()
-        # On the loop's own thread: nobody else could finish the commit.
-        embedded.create_topic("made on the loop".replace(" ", "-"))
+        # On the thread of the loop: no other thread could finish the commit.
+        embedded.create_topic("made-on-the-loop")
         assert (await delivery).first_seq == 1
         delivery = log.publish("events", b"y")
         await asyncio.sleep(0)
         assert delivery.result(10).first_seq == 2
-        # From another thread, while the loop is stuck in this call.
+        # From another thread, while this call blocks the loop.
         delivery = log.publish("events", b"z")
         await asyncio.sleep(0)
         thread = threading.Thread(target=embedded.publish, args=("events", b"from a thread"))
@@ -121,7 +121,7 @@ def test_calls_that_need_the_store_get_along_with_a_commit_under_way(tmp_path: P
     on_loop(tmp_path, work)
 
 
-def test_a_subscriber_follows(tmp_path: Path) -> None:
+def test_a_subscriber_polls_iterates_and_commits(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         subscriber = log.subscriber("events", owner="reader")
         assert await subscriber.poll() == []
@@ -155,7 +155,7 @@ def test_a_subscriber_follows(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
-def test_a_poll_that_is_cancelled_has_read_nothing(tmp_path: Path) -> None:
+def test_a_cancelled_poll_reads_nothing(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         subscriber, everything = log.subscriber("events"), log.position_subscriber()
         for reader in (subscriber, everything):
@@ -163,7 +163,7 @@ def test_a_poll_that_is_cancelled_has_read_nothing(tmp_path: Path) -> None:
         await log.publish("events", b"one")
         for reader in (subscriber, everything):
             polling = asyncio.create_task(reader.poll())
-            # It reads on a thread when this task goes on.
+            # It reads on a thread while this task continues.
             await asyncio.sleep(0)
             polling.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -175,7 +175,7 @@ def test_a_poll_that_is_cancelled_has_read_nothing(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
-def test_errors_reach_those_who_await(tmp_path: Path) -> None:
+def test_errors_are_raised_where_deliveries_are_awaited(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         with pytest.raises(NotFoundError):
             await log.publish("nowhere", b"x")
@@ -189,7 +189,7 @@ def test_errors_reach_those_who_await(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
-def test_one_delivery_can_be_awaited_by_several_and_given_up_by_one(tmp_path: Path) -> None:
+def test_a_cancelled_waiter_leaves_the_delivery_to_the_others(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         delivery = log.publish("events", b"x")
 
@@ -225,27 +225,29 @@ def test_a_failing_ring_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_ring_that_takes_no_more_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
-    """Whatever it raises, and however much of the commit it has: everybody who waits is told."""
+def test_a_ring_that_refuses_an_operation_ends_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Whatever it raises, and however much of the commit it accepted, every waiter gets the error."""
     real = DiskRing._queue
 
     async def work(log: AsyncLog) -> None:
         calls: list[int] = []
         defects: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: defects.append(str(told["exception"])))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(str(context["exception"])))
 
         def queue(self: DiskRing, *args: Any) -> None:
             calls.append(1)
             if len(calls) > taken:
-                raise RuntimeError("nobody expected this")
+                raise RuntimeError("an unexpected error")
             real(self, *args)
 
         monkeypatch.setattr(DiskRing, "_queue", queue)
-        # A large one has a place, so its commit is two operations.
-        with pytest.raises(FatalError, match="nobody expected this"):
+        # A large batch is written to its segment first, so its commit is two operations.
+        with pytest.raises(FatalError, match="an unexpected error"):
             async with asyncio.timeout(20):
                 await log.publish("events", bytes(200_000))
-        assert (len(calls), defects) == (taken + 1, ["nobody expected this"])
+        assert (len(calls), defects) == (taken + 1, ["an unexpected error"])
         with pytest.raises(FatalError, match="earlier change"):
             await log.publish("events", b"y")
 
@@ -269,8 +271,8 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert log.describe("events").record_count == 1
 
 
-def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain that broke: what the ring was given is not in the files, and it says so."""
+def test_cancelled_operations_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken chain: the ring reports operations as cancelled, and their bytes are not in the files."""
     real_write, real_reap = DiskRing.write, DiskRing.reap
 
     def write(self: DiskRing, file: HasDescriptor, buffers: list[ReadableBuffer], at: int, **how: Any) -> None:
@@ -287,7 +289,7 @@ def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest
             sent = [log.publish("events", value) for value in (b"small", bytes(90_000))]
             assert [(await delivery).first_seq for delivery in sent] == [1, 2]
         assert await values(log) == [b"small", bytes(90_000)]
-        assert (await log.publish("events", b"goes on")).first_seq == 3
+        assert (await log.publish("events", b"continues")).first_seq == 3
 
     on_loop(tmp_path, work)
     with seawall.open(tmp_path / "data") as log:
@@ -295,7 +297,7 @@ def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest
         assert log.describe("events").record_count == 3
 
 
-def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_after_a_commit_does_not_block_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on: list[int] = []
     real = Maintenance.checkpoint
 
@@ -311,7 +313,7 @@ def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monk
             sent.append(log.publish("events", bytes([number]) * 5_000))
             if number % 4 == 3:
                 await sent[-1]
-        # The thread that places batches before a checkpoint may be late: then a commit after these brings it.
+        # The flush thread may be late: then a later commit makes the checkpoint.
         while not on and len(sent) < 10_000:
             sent.append(log.publish("events", b"more"))
             await sent[-1]
@@ -323,9 +325,7 @@ def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monk
     on_loop(tmp_path, work, replace(SMALL, checkpoint_size=32 * KIB))
 
 
-def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_checkpoint_refuses_the_next_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def checkpoint(self: Maintenance) -> None:
         self._guard.failure = OSError(errno.EIO, "the disk is gone")
         raise self._guard.failure
@@ -333,7 +333,7 @@ def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
     async def work(log: AsyncLog) -> None:
         monkeypatch.setattr(Maintenance, "checkpoint", checkpoint)
         sent = 0
-        # It comes when batches were brought to their places, on a thread.
+        # The checkpoint runs on a thread, after the batches were flushed.
         while log._log is not None and log._log._store.guard.failure is None:
             assert (await log.publish("events", b"x" * 500)).first_seq == sent + 1
             sent += 1
@@ -345,7 +345,7 @@ def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
 
 
 async def crowd(log: AsyncLog, rounds: int) -> None:
-    """Many tasks, each with one record under way."""
+    """Many tasks, each with one record in flight."""
 
     async def append(name: int) -> None:
         for number in range(rounds):
@@ -366,9 +366,9 @@ def test_a_commit_begins_while_another_is_written(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Store, "begin_next", begin_next)
 
     async def work(log: AsyncLog) -> None:
-        await crowd(log, 60)
-        # Turns of others come in between, and readers look.
-        running = asyncio.create_task(crowd(log, 60))
+        await crowd(log, 20)
+        # Other changes and readers come in between.
+        running = asyncio.create_task(crowd(log, 20))
         for number in range(5):
             await log.create_topic(f"between-{number}")
             await log.describe("events")
@@ -381,14 +381,14 @@ def test_a_commit_begins_while_another_is_written(tmp_path: Path, monkeypatch: p
         found = [record.value for item in log.follow("events") for record in cast("ReceivedBatch", item)]
         for name in range(40):
             own = [int(value.split()[1]) for value in found if value.split()[0] == b"%d" % name]
-            assert own == [*range(60), *range(60)]
+            assert own == [*range(20), *range(20)]
 
 
-@pytest.mark.parametrize("behind", ["in the ring", "not begun", "gathered"])
-def test_what_is_behind_a_commit_falls_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
+@pytest.mark.parametrize("stage", ["in the ring", "not begun", "gathered"])
+def test_commits_behind_a_failed_one_fail_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     real = DiskRing.reap
     failed: list[bool] = []
-    if behind == "not begun":
+    if stage == "not begun":
         monkeypatch.setattr(Store, "begin_next", lambda *_: None)
 
     async def work(log: AsyncLog) -> None:
@@ -400,24 +400,23 @@ def test_what_is_behind_a_commit_falls_with_it(tmp_path: Path, monkeypatch: pyte
             driver = log._driver
             if not done or driver is None:
                 return done
-            is_behind = {
+            is_waiting = {
                 "in the ring": len(driver._in_flight) > 1,
                 "not begun": driver._next is not None,
                 "gathered": bool(driver._gathering),
             }
-            if not is_behind[behind]:
+            if not is_waiting[stage]:
                 return done
             failed.append(True)
             return [Completion(each.tag, -errno.EIO) for each in done]
 
         with monkeypatch.context() as patch:
             patch.setattr(DiskRing, "reap", reap)
-            told: list[BaseException | None] = []
-            while not failed and len(told) < 100:
-                told += await asyncio.gather(*(crowd(log, 20) for _ in range(2)), return_exceptions=True)
+            outcomes: list[BaseException | None] = []
+            while not failed and len(outcomes) < 100:
+                outcomes += await asyncio.gather(*(crowd(log, 20) for _ in range(2)), return_exceptions=True)
         assert failed
-        told = told[-2:]
-        assert all(isinstance(each, FatalError) for each in told)
+        assert all(isinstance(each, FatalError) for each in outcomes[-2:])
         with pytest.raises(FatalError, match="an earlier change failed"):
             await log.publish("events", b"x")
         assert (await log.describe("events")).record_count >= before
@@ -425,8 +424,8 @@ def test_what_is_behind_a_commit_falls_with_it(tmp_path: Path, monkeypatch: pyte
     on_loop(tmp_path, work)
 
 
-def test_who_is_told_may_publish_at_once(tmp_path: Path) -> None:
-    """Ack level 1 is told while a commit begins, also one that begins ahead."""
+def test_a_callback_may_publish(tmp_path: Path) -> None:
+    """Deliveries of ack level 1 are decided when a commit begins, even one that begins early."""
 
     async def work(log: AsyncLog) -> None:
         publisher = await log.publisher("events", ack=1)
@@ -453,7 +452,7 @@ def _set_and_wait(event: threading.Event, wait: Callable[[], bool]) -> None:
     wait()
 
 
-def test_closing_waits_for_what_is_tidied_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_for_the_checkpoint_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, left = threading.Event(), threading.Event()
     real = Store.tidy_up
 
@@ -466,8 +465,8 @@ def test_closing_waits_for_what_is_tidied_up(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(Store, "tidy_up", tidy_up)
         log.publish("events", bytes(5_000))
         assert await asyncio.to_thread(entered.wait, 30)
-        log.publish("events", b"behind it")
-        # What is tidied up ends only when closing waits for it.
+        log.publish("events", b"after it")
+        # The checkpoint ends only when closing waits for it.
         assert log._driver is not None
         tidy = log._driver._is_tidy
         monkeypatch.setattr(tidy, "wait", partial(_set_and_wait, left, tidy.wait))
@@ -499,7 +498,7 @@ def test_opening_and_closing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_stored_once_is_so_on_a_loop_too(tmp_path: Path) -> None:
+def test_keys_and_sessions_store_once_on_a_loop(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         first = await log.publish("events", b"x", idempotency_key="k")
         again = await log.publish("events", b"y", idempotency_key="k")
@@ -518,7 +517,7 @@ def test_what_is_stored_once_is_so_on_a_loop_too(tmp_path: Path) -> None:
 
 def test_a_forked_child_of_a_loop_is_refused(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
-        # Gathered until the end of this turn of the loop: in the child nobody would commit what joins it.
+        # Gathered until the end of this iteration of the loop: in the child nothing would commit records that join it.
         waiting = log.publish("events", b"parent")
         child = os.fork()
         if child == 0:

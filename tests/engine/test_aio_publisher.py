@@ -1,4 +1,4 @@
-"""Publishers on an event loop, while the log commits nothing; and what closing a log does to who waits for records."""
+"""Publishers on an event loop while no commit runs; and closing a log while readers wait for records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import seawall
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.errors import FullError, InvalidInputError, NotFoundError
+from seawall.errors import FullError, InvalidInputError, NotFoundError, WrongStateError
 
 
 def on_loop(path: Path, work: Callable[[AsyncLog], Coroutine[None, None, None]]) -> None:
@@ -25,11 +25,11 @@ def on_loop(path: Path, work: Callable[[AsyncLog], Coroutine[None, None, None]])
     asyncio.run(main())
 
 
-def test_a_publisher_that_is_full_raises_or_waits(tmp_path: Path) -> None:
+def test_a_full_publisher_raises_or_waits(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         async with await log.publisher("events", max_in_flight=1) as publisher:
             with log._opened().changing():
-                # Nothing is committed in here.
+                # No commit runs during another change.
                 first = publisher.publish(b"one")
                 with pytest.raises(FullError, match="use `put`"):
                     publisher.publish(b"two")
@@ -62,7 +62,7 @@ def test_an_error_is_raised_by_the_next_flush(tmp_path: Path) -> None:
 
 @pytest.fixture
 def about_to_wait(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Released by each reader that is about to wait, on a thread or on a loop."""
+    """Released by each reader that is about to wait for records, on a thread or on a loop."""
     waiting, real = threading.Semaphore(0), CommitQueue.expect_change
 
     def expect_change(queue: CommitQueue) -> None:
@@ -78,7 +78,7 @@ async def acquired(semaphore: threading.Semaphore, count: int) -> None:
         assert await asyncio.to_thread(semaphore.acquire, timeout=60)
 
 
-def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
+def test_closing_a_log_refuses_waiting_tasks(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
     async def main() -> None:
         log = await seawall.open_async(tmp_path / "data").open()
         await log.create_topic("events")
@@ -97,7 +97,7 @@ def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path, about_to_wait
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_closing_a_log_refuses_who_waits_on_a_thread(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
+def test_closing_a_log_refuses_waiting_threads(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
     async def main() -> None:
         log = seawall.open(tmp_path / "data")
         log.create_topic("events")
@@ -107,12 +107,12 @@ def test_closing_a_log_refuses_who_waits_on_a_thread(tmp_path: Path, about_to_wa
         await acquired(about_to_wait, len(tasks))
         await asyncio.to_thread(log.close)
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(outcome, InvalidInputError), outcome
+            assert isinstance(outcome, WrongStateError), outcome
 
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_a_directory_is_not_made_unless_wanted(tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_created_without_create(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(NotFoundError, match="no data directory"):
             await seawall.open_async(tmp_path / "data", create=False).open()

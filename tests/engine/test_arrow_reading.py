@@ -1,4 +1,4 @@
-"""Tables straight from stored batches: the short way gives what the general one gives, whatever the topic holds."""
+"""Arrow tables read straight from stored batches: the same rows as decoding batch by batch, for any content."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from seawall.engine.commit.appends import Append
 from seawall.engine.read import arrow_reading, run_pieces
 from seawall.engine.read.read_results import Message, ReceivedBatch, to_arrow
 from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.topic_log import TopicLog
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
 from seawall.io.disk.mapped import MappedPart
 from seawall.limits import KIB
@@ -36,7 +37,7 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def general(log: EmbeddedLog, columns: tuple[str, ...], from_seq: int = 1) -> pa.Table:
-    """The table by way of batches and `decode_table`."""
+    """The table made batch by batch, with `decode_table`."""
     batches = [item for item in log.follow("events", from_seq) if isinstance(item, ReceivedBatch)]
     return pa.Table.from_batches(list(to_arrow(batches, columns)))
 
@@ -50,11 +51,18 @@ def same(log: EmbeddedLog, columns: tuple[str, ...] = ALL, from_seq: int = 1) ->
     return found
 
 
-def pins(log: EmbeddedLog) -> int:
-    (topic_log,) = log._store.parts.logs
+def topic_log_of(log: EmbeddedLog) -> TopicLog:
+    with log.inspecting() as store:
+        (topic_log,) = store.parts.logs
+    return topic_log
+
+
+def pinned(log: EmbeddedLog) -> int:
+    """How many files of the topic are pinned: an open one that is not can be evicted."""
+    topic_log = topic_log_of(log)
     shared = [unsealed.segment.shared for unsealed in topic_log.unsealed]
     shared += [segment.shared for segment in topic_log.sealed]
-    return sum(each._holders - 1 for each in shared)
+    return sum(each.is_open and not each.try_evict() for each in shared)
 
 
 def fill(log: EmbeddedLog, calls: int, size: int = 10) -> None:
@@ -74,7 +82,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("columns", [("value",), ALL, ("tag", "value"), ()])
-def test_both_ways_give_the_same(log: EmbeddedLog, kind: str, columns: tuple[str, ...]) -> None:
+def test_tables_equal_those_decoded_batch_by_batch(log: EmbeddedLog, kind: str, columns: tuple[str, ...]) -> None:
     for _ in range(3):
         log.publish("events", KINDS[kind])
     log.checkpoint()
@@ -89,11 +97,11 @@ def test_plain_and_other_batches_in_one_topic(log: EmbeddedLog, monkeypatch: pyt
         log.publish("events", [b"%d" % number] * 5 if number % 7 else [Message(b"e", key=b"k")])
     log.checkpoint()
     assert same(log).num_rows == 25 * 5 + 5
-    assert pins(log) == 0
+    assert pinned(log) == 0
 
 
 @pytest.mark.parametrize("plan_size", [1, 2_000, 1 << 23])
-def test_many_plans_are_put_together_in_order(
+def test_many_read_plans_are_concatenated_in_order(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, plan_size: int
 ) -> None:
     monkeypatch.setattr(arrow_reading, "PLAN_SIZE", plan_size)
@@ -101,7 +109,7 @@ def test_many_plans_are_put_together_in_order(
     for from_seq in (1, 100, 538, 540):
         table = same(log, ("value",), from_seq)
         assert table.column("seq").to_pylist() == list(range(from_seq, 541))
-    assert pins(log) == 0
+    assert pinned(log) == 0
 
 
 def test_values_larger_than_a_piece(log: EmbeddedLog) -> None:
@@ -112,13 +120,14 @@ def test_values_larger_than_a_piece(log: EmbeddedLog) -> None:
 def test_deleted_records_have_no_row(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(log, 20)
     log.publish("events", Message(b"envelope"))
-    topic = log._store.catalog.named("events")
+    with log.inspecting() as store:
+        topic = store.catalog.named("events")
     for first, last in ((5, 5), (8, 40), (100, 101), (170, 180)):
         topic.deleted.add(Seq(first), Seq(last))
     for plan_size in (300, 1 << 23):
         monkeypatch.setattr(arrow_reading, "PLAN_SIZE", plan_size)
-        gone = {5, *range(8, 41), 100, 101, *range(170, 181)}
-        shown = [seq for seq in range(1, 182) if seq not in gone]
+        deleted = {5, *range(8, 41), 100, 101, *range(170, 181)}
+        shown = [seq for seq in range(1, 182) if seq not in deleted]
         assert same(log).column("seq").to_pylist() == shown
     topic.deleted.add(Seq(181), Seq(181))
     assert same(log, ("value",)).column("seq").to_pylist() == [seq for seq in shown if seq != 181]
@@ -127,8 +136,7 @@ def test_deleted_records_have_no_row(log: EmbeddedLog, monkeypatch: pytest.Monke
 def test_damaged_batches_have_no_row(log: EmbeddedLog) -> None:
     fill(log, 21)
     log.checkpoint()
-    (topic_log,) = log._store.parts.logs
-    segment = topic_log.sealed[0]
+    segment = topic_log_of(log).sealed[0]
     with open(segment.path, "r+b") as file:
         file.seek(int(segment.index.entries["at"][1]) + 100)
         file.write(b"????")
@@ -136,17 +144,18 @@ def test_damaged_batches_have_no_row(log: EmbeddedLog) -> None:
     assert found == [*range(1, 10), *range(19, 190)]
 
 
-def test_nothing_to_read_has_its_columns(log: EmbeddedLog) -> None:
+def test_an_empty_table_has_its_columns(log: EmbeddedLog) -> None:
     empty = log.read_arrow("events", columns=ALL)
     assert (empty.num_rows, empty.schema.names) == (0, ["seq", "type", *ALL])
     log.publish("events", b"x")
     assert log.read_arrow("events", 2, columns=ALL).schema == empty.schema
     assert log.read_arrow("events", columns=ALL).schema == empty.schema
-    log._store.catalog.named("events").deleted.add(Seq(1), Seq(1))
+    with log.inspecting() as store:
+        store.catalog.named("events").deleted.add(Seq(1), Seq(1))
     assert log.read_arrow("events", columns=ALL).num_rows == 0
 
 
-def test_what_cannot_be_read(log: EmbeddedLog) -> None:
+def test_unknown_columns_topics_and_seqs_are_refused(log: EmbeddedLog) -> None:
     with pytest.raises(InvalidInputError, match="no column colour"):
         log.read_arrow("events", columns=("value", "colour"))
     with pytest.raises(InvalidInputError, match="begin at 1"):
@@ -155,15 +164,15 @@ def test_what_cannot_be_read(log: EmbeddedLog) -> None:
         log.read_arrow("absent")
 
 
-def test_a_block_that_breaks_the_format_is_told(log: EmbeddedLog) -> None:
-    """A writer of the store vouches for its blocks; one that lies is noticed by both ways."""
-    store = log._store
-    store.create_topic("other", TopicConfig())
-    topic_id = store.catalog.named("other").topic_id
-    store.append([Append(topic_id, b"\1\0\0\0\0" * 3, 2)])
+def test_a_block_that_breaks_the_format_is_reported(log: EmbeddedLog) -> None:
+    """The store does not parse the blocks that it is given; both ways of reading notice a wrong record count."""
+    with log.changing() as store:
+        topic_id = store.create_topic("other", TopicConfig()).topic_id
+        store.append([Append(topic_id, b"\1\0\0\0\0" * 3, 2)])
     with pytest.raises(CorruptionError, match="as many records as it says"):
         log.read_arrow("other", columns=("value",))
-    (plan,) = [store.queries.plan_read("other", Seq(1), size_max=100)]
+    with log.inspecting() as store:
+        plan = store.queries.plan_read("other", Seq(1), size_max=100)
     with pytest.raises(CorruptionError):
         arrow_reading.gather(plan, "other", ("value",))
     assert plan.runs == []
@@ -185,13 +194,13 @@ def test_an_error_leaves_no_pin(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
         patch.setattr(gathering, "gather_values", failing)
         with pytest.raises(MemoryError):
             log.read_arrow("events")
-    assert pins(log) == 0
+    assert pinned(log) == 0
     with monkeypatch.context() as patch:
         patch.setattr(arrow_reading.ThreadPoolExecutor, "submit", lambda *_arguments: 1 / 0)
         if plan_size == 500:
             with pytest.raises(ZeroDivisionError):
                 log.read_arrow("events")
-    assert pins(log) == 0
+    assert pinned(log) == 0
 
 
 def test_a_table_keeps_its_memory(log: EmbeddedLog) -> None:
@@ -205,29 +214,29 @@ def test_a_table_keeps_its_memory(log: EmbeddedLog) -> None:
 
 
 @pytest.mark.parametrize("fetched", [True, False])
-def test_mapped_and_read_give_the_same(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, fetched: bool) -> None:
+def test_mapped_and_read_segments_give_the_same(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, fetched: bool
+) -> None:
     monkeypatch.setattr(run_pieces, "READ_MAPPED_SIZE_MIN", 1)
     if not fetched:
         monkeypatch.setattr(MappedPart, "fetch", lambda *_: False)
     fill(log, 40)
     log.publish("events", [bytes([number]) * 300_000 for number in range(9)])
     log.checkpoint()
-    (topic_log,) = log._store.parts.logs
-    segment = topic_log.sealed[1]
+    segment = topic_log_of(log).sealed[1]
     with open(segment.path, "r+b") as file:
         file.seek(int(segment.index.entries["at"][1]) + 100)
         file.write(b"????")
     table = same(log)
     assert table.num_rows == 40 * 9 + 9 - 9
-    assert pins(log) == 0
+    assert pinned(log) == 0
 
 
-def test_a_segment_that_has_lost_its_end_has_fewer_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_segment_has_fewer_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_pieces, "READ_MAPPED_SIZE_MIN", 1)
     fill(log, 40)
     log.checkpoint()
-    (topic_log,) = log._store.parts.logs
-    segment = topic_log.sealed[0]
+    segment = topic_log_of(log).sealed[0]
     last = segment.index.entries[-1]
     with open(segment.path, "r+b") as file:
         file.truncate(int(last["at"]) + 50)

@@ -1,4 +1,4 @@
-"""Connections of a broker: batches into its ring, answers back, and who is not waited for."""
+"""Connections of a broker: batches go into its ring, answers come back, and a slow peer blocks no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOG = 2 * MIB
 
 
 class Watched:
-    """A bell that remembers what it watches: whether bytes and room would wake its owner."""
+    """A wake-up event that records, by descriptor, whether received bytes and free space would wake its owner."""
 
     def __init__(self) -> None:
         self.descriptors: dict[int, tuple[bool, bool]] = {}
@@ -41,8 +41,8 @@ class Watched:
         del self.descriptors[descriptor]
 
 
-class Desk:
-    """A broker with one connection, its far end, and the commit frontier as one function."""
+class BrokerUnderTest:
+    """A broker with one connection and its far end; the test decides batches instead of a sequencer."""
 
     def __init__(self, *, decided_through: int = 0) -> None:
         sizes = FabricSizes(brokers=1, goi_entries=128, pbr_entries=SLOTS, checkpoint_size=8 * KIB, blog_size=BLOG)
@@ -71,7 +71,7 @@ class Desk:
         store_release_u64(self.arrays.completion_words[0], records.COMPLETION_COMPLETED, count)
 
     def acks(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """ACK frames that have come: decided through, and client seq and position of each entry."""
+        """The received ACK frames: decided through, and client seq and position of each entry."""
         buffer = bytearray(MIB)
         data = bytes(buffer[: self.far.receive_into(buffer) or 0])
         found = []
@@ -100,113 +100,113 @@ def batch(seq: int, size: int = 200) -> bytes:
 
 
 @pytest.fixture
-def arguments(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    made = Desk(decided_through=getattr(request, "param", 0))
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    made = BrokerUnderTest(decided_through=getattr(request, "param", 0))
     yield made
     made.far.close()
     made.near.close()
 
 
-def test_whole_batches_are_published_and_the_rest_is_waited_for(arguments: Desk) -> None:
+def test_whole_batches_are_published_and_a_partial_one_waits(broker: BrokerUnderTest) -> None:
     data = batch(1) + batch(2, 333) + batch(3)
-    arguments.far.send(data[:-1])
-    assert arguments.connections.receive() == 2
-    assert arguments.connections.receive() == 0
-    arguments.far.send(data[-1:])
-    assert arguments.connections.receive() == 1
-    assert arguments.arrays.pbr[0]["client_seq"][:3].tolist() == [1, 2, 3]
-    blog, entry = arguments.arrays.blogs[0], arguments.arrays.pbr[0][1]
+    broker.far.send(data[:-1])
+    assert broker.connections.receive() == 2
+    assert broker.connections.receive() == 0
+    broker.far.send(data[-1:])
+    assert broker.connections.receive() == 1
+    assert broker.arrays.pbr[0]["client_seq"][:3].tolist() == [1, 2, 3]
+    blog, entry = broker.arrays.blogs[0], broker.arrays.pbr[0][1]
     at = int(entry["blog_offset"])
     assert blog[at : at + 333].tobytes() == batch(2, 333)
 
 
-def test_answers_of_a_turn_are_one_frame_by_rising_seq(arguments: Desk) -> None:
-    arguments.far.send(b"".join(map(batch, (1, 3, 2))))
-    assert arguments.connections.receive() == 3
-    assert arguments.connections.answer() == 0
-    assert arguments.acks() == []
+def test_answers_of_one_call_are_one_frame_by_rising_seq(broker: BrokerUnderTest) -> None:
+    broker.far.send(b"".join(map(batch, (1, 3, 2))))
+    assert broker.connections.receive() == 3
+    assert broker.connections.answer() == 0
+    assert broker.acks() == []
     for index in range(3):
-        arguments.decide(index, 50 + index)
-    assert arguments.connections.answer() == 3
-    assert arguments.acks() == [(3, [(1, 50), (2, 52), (3, 51)])]
+        broker.decide(index, 50 + index)
+    assert broker.connections.answer() == 3
+    assert broker.acks() == [(3, [(1, 50), (2, 52), (3, 51)])]
 
 
-@pytest.mark.parametrize("arguments", [10], indirect=True)
-def test_through_stops_at_the_first_seq_that_is_not_answered(arguments: Desk) -> None:
-    arguments.far.send(b"".join(map(batch, (11, 12, 13, 14))))
-    arguments.connections.receive()
-    for index, told in ((1, 10), (3, 10), (0, 12), (2, 14)):
-        arguments.decide(index, 50 + index)
-        arguments.connections.answer()
-        assert arguments.acks() == [(told, [(11 + index, 50 + index)])]
+@pytest.mark.parametrize("broker", [10], indirect=True)
+def test_decided_through_stops_at_the_first_unanswered_seq(broker: BrokerUnderTest) -> None:
+    broker.far.send(b"".join(map(batch, (11, 12, 13, 14))))
+    broker.connections.receive()
+    for index, through in ((1, 10), (3, 10), (0, 12), (2, 14)):
+        broker.decide(index, 50 + index)
+        broker.connections.answer()
+        assert broker.acks() == [(through, [(11 + index, 50 + index)])]
 
 
-def test_a_seq_that_is_answered_again_changes_nothing_of_what_is_decided(arguments: Desk) -> None:
-    for index, told in enumerate((1, 1, 2)):
-        arguments.far.send(batch(max(1, index)))
-        arguments.connections.receive()
-        arguments.decide(index, 50 + index, AckStatus.RETRY)
-        arguments.connections.answer()
-        assert [through for through, _ in arguments.acks()] == [told]
+def test_a_repeated_answer_does_not_change_decided_through(broker: BrokerUnderTest) -> None:
+    for index, expected in enumerate((1, 1, 2)):
+        broker.far.send(batch(max(1, index)))
+        broker.connections.receive()
+        broker.decide(index, 50 + index, AckStatus.RETRY)
+        broker.connections.answer()
+        assert [through for through, _ in broker.acks()] == [expected]
 
 
-def test_a_full_ring_stops_its_connection_until_there_is_room(arguments: Desk) -> None:
-    arguments.far.send(b"".join(batch(seq) for seq in range(1, SLOTS + 11)))
-    assert arguments.connections.receive() == SLOTS
-    arguments.connections.answer()
-    assert arguments.wakeup.descriptors == {arguments.near.fileno(): (False, False)}
-    arguments.far.send(batch(SLOTS + 11))
-    assert arguments.connections.receive() == 0
+def test_a_full_ring_stops_reading_until_it_has_space(broker: BrokerUnderTest) -> None:
+    broker.far.send(b"".join(batch(seq) for seq in range(1, SLOTS + 11)))
+    assert broker.connections.receive() == SLOTS
+    broker.connections.answer()
+    assert broker.wakeup.descriptors == {broker.near.fileno(): (False, False)}
+    broker.far.send(batch(SLOTS + 11))
+    assert broker.connections.receive() == 0
     for index in range(SLOTS):
-        arguments.decide(index, index)
-    assert arguments.connections.answer() == SLOTS
-    arguments.complete(SLOTS)
-    assert arguments.connections.receive() == 11
-    arguments.connections.answer()
-    assert arguments.wakeup.descriptors == {arguments.near.fileno(): (True, False)}
+        broker.decide(index, index)
+    assert broker.connections.answer() == SLOTS
+    broker.complete(SLOTS)
+    assert broker.connections.receive() == 11
+    broker.connections.answer()
+    assert broker.wakeup.descriptors == {broker.near.fileno(): (True, False)}
 
 
-def test_connections_share_the_room_that_comes_free(arguments: Desk) -> None:
-    far, near = arguments.connect()
-    for stream in (arguments.far, far):
+def test_connections_share_the_freed_slots(broker: BrokerUnderTest) -> None:
+    far, near = broker.connect()
+    for stream in (broker.far, far):
         stream.send(b"".join(batch(seq) for seq in range(1, 4 * SLOTS)))
     for lap in range(1, 5):
-        assert arguments.connections.receive() == SLOTS
+        assert broker.connections.receive() == SLOTS
         for index in range((lap - 1) * SLOTS, lap * SLOTS):
-            arguments.decide(index, index)
-        arguments.connections.answer()
-        arguments.complete(lap * SLOTS)
-    told = [sum(len(entries) for _, entries in arguments.acks())]
-    arguments.far, arguments.near, far, near = far, near, arguments.far, arguments.near
-    told.append(sum(len(entries) for _, entries in arguments.acks()))
-    assert sorted(told) == [2 * SLOTS, 2 * SLOTS]
+            broker.decide(index, index)
+        broker.connections.answer()
+        broker.complete(lap * SLOTS)
+    answered = [sum(len(entries) for _, entries in broker.acks())]
+    broker.far, broker.near, far, near = far, near, broker.far, broker.near
+    answered.append(sum(len(entries) for _, entries in broker.acks()))
+    assert sorted(answered) == [2 * SLOTS, 2 * SLOTS]
     far.close()
     near.close()
 
 
-def test_those_behind_a_connection_that_ends_go_on_in_the_same_turn(arguments: Desk) -> None:
-    far, near = arguments.connect()
-    arguments.far.send(b"".join(batch(seq) for seq in range(1, SLOTS + 2)))
-    assert arguments.connections.receive() == SLOTS
-    assert arguments.connections.is_blocked
+def test_a_closed_connection_does_not_block_the_next_one(broker: BrokerUnderTest) -> None:
+    far, near = broker.connect()
+    broker.far.send(b"".join(batch(seq) for seq in range(1, SLOTS + 2)))
+    assert broker.connections.receive() == SLOTS
+    assert broker.connections.is_blocked
     far.send(batch(1))
-    assert arguments.connections.receive() == 0
+    assert broker.connections.receive() == 0
     for index in range(SLOTS):
-        arguments.decide(index, index)
-    arguments.connections.answer()
-    arguments.complete(SLOTS)
-    # Of the first only half a batch comes, which is no batch, and its end.
-    first = next(iter(arguments.connections._connections.values()))
+        broker.decide(index, index)
+    broker.connections.answer()
+    broker.complete(SLOTS)
+    # The first connection closes before its blocked batch is published.
+    first = next(iter(broker.connections._connections.values()))
     first.start = first.verified
-    arguments.far.close()
-    assert arguments.connections.receive() == 1
-    assert (len(arguments.connections), arguments.connections.is_blocked) == (1, False)
+    broker.far.close()
+    assert broker.connections.receive() == 1
+    assert (len(broker.connections), broker.connections.is_blocked) == (1, False)
     far.close()
     near.close()
 
 
-def test_batches_go_round_the_buffer_whatever_their_size(arguments: Desk) -> None:
-    """Many times its size in all, with a batch at its end that has to be moved."""
+def test_batches_of_any_size_wrap_around_the_buffer(broker: BrokerUnderTest) -> None:
+    """Several times the size of the buffer in total, so that a batch at its end has to be moved."""
     sent = published = 0
     unsent = b""
     sizes = [200, 70_001, MIB, 333, 900_000]
@@ -214,84 +214,84 @@ def test_batches_go_round_the_buffer_whatever_their_size(arguments: Desk) -> Non
         if not unsent:
             sent += 1
             unsent = batch(sent, sizes[sent % 5])
-        unsent = unsent[arguments.far.send(unsent) :]
-        done = arguments.connections.receive()
+        unsent = unsent[broker.far.send(unsent) :]
+        done = broker.connections.receive()
         for index in range(published, published + done):
-            at, size = (int(arguments.arrays.pbr[0][index % SLOTS][name]) for name in ("blog_offset", "size"))
+            at, size = (int(broker.arrays.pbr[0][index % SLOTS][name]) for name in ("blog_offset", "size"))
             at %= BLOG
-            assert arguments.arrays.blogs[0][at : at + size].tobytes() == batch(index + 1, size)
-            arguments.decide(index, index)
+            assert broker.arrays.blogs[0][at : at + size].tobytes() == batch(index + 1, size)
+            broker.decide(index, index)
         published += done
-        arguments.connections.answer()
-        arguments.acks()
-        arguments.complete(published)
-    assert len(arguments.connections) == 1
+        broker.connections.answer()
+        broker.acks()
+        broker.complete(published)
+    assert len(broker.connections) == 1
 
 
-def test_answers_that_find_no_room_are_sent_when_there_is_some(arguments: Desk) -> None:
+def test_answers_wait_until_the_socket_has_space(broker: BrokerUnderTest) -> None:
     count = filled = 0
     while not filled:
         for _ in range(SLOTS):
-            arguments.far.send(batch(count + 1))
-            arguments.connections.receive()
-            arguments.decide(count, count)
+            broker.far.send(batch(count + 1))
+            broker.connections.receive()
+            broker.decide(count, count)
             count += 1
-            arguments.complete(count - 1)
-            arguments.connections.answer()
-        filled = arguments.wakeup.descriptors[arguments.near.fileno()] == (True, True)
+            broker.complete(count - 1)
+            broker.connections.answer()
+        filled = broker.wakeup.descriptors[broker.near.fileno()] == (True, True)
     seen: list[int] = []
     while len(seen) < count:
-        for _, entries in arguments.acks():
+        for _, entries in broker.acks():
             seen += [seq for seq, _ in entries]
-        arguments.connections.answer()
+        broker.connections.answer()
     assert seen == list(range(1, count + 1))
-    assert arguments.wakeup.descriptors == {arguments.near.fileno(): (True, False)}
+    assert broker.wakeup.descriptors == {broker.near.fileno(): (True, False)}
 
 
-def spoilt() -> bytes:
+def damaged_batch() -> bytes:
     data = bytearray(batch(1))
     data[-1] ^= 1
     return bytes(data)
 
 
-@pytest.mark.parametrize("make", [spoilt, lambda: b"GET / HTTP/1.1\r\n\r\n"])
-def test_a_connection_that_breaks_the_protocol_is_dropped(arguments: Desk, make: Callable[[], bytes]) -> None:
-    arguments.far.send(batch(1))
-    arguments.connections.receive()
-    arguments.far.send(make())
-    assert arguments.connections.receive() == 0
-    assert len(arguments.connections) == 0
-    assert arguments.wakeup.descriptors == {}
-    arguments.decide(0, 50)
-    assert arguments.connections.answer() == 1
+@pytest.mark.parametrize("make", [damaged_batch, lambda: b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_connection_that_breaks_the_protocol_is_dropped(broker: BrokerUnderTest, make: Callable[[], bytes]) -> None:
+    broker.far.send(batch(1))
+    broker.connections.receive()
+    broker.far.send(make())
+    assert broker.connections.receive() == 0
+    assert len(broker.connections) == 0
+    assert broker.wakeup.descriptors == {}
+    broker.decide(0, 50)
+    assert broker.connections.answer() == 1
 
 
 @pytest.mark.parametrize("size", [BLOG + 1, BUFFER_SIZE + 1], ids=["the ring", "the buffer"])
-def test_a_batch_that_can_never_be_held_ends_its_connection(arguments: Desk, size: int) -> None:
+def test_a_batch_that_can_never_fit_closes_its_connection(broker: BrokerUnderTest, size: int) -> None:
     unsent = batch(1, size)
-    while len(arguments.connections):
-        unsent = unsent[arguments.far.send(unsent) :]
-        assert arguments.connections.receive() == 0
+    while len(broker.connections):
+        unsent = unsent[broker.far.send(unsent) :]
+        assert broker.connections.receive() == 0
 
 
-def test_a_connection_that_ends_is_dropped_and_its_answers_are_nobodys(arguments: Desk) -> None:
-    arguments.far.send(batch(1))
-    assert arguments.connections.receive() == 1
-    arguments.far.close()
-    assert arguments.connections.receive() == 0
-    far, near = arguments.connect()
-    arguments.decide(0, 50)
-    assert arguments.connections.answer() == 1
+def test_a_closed_connection_is_dropped_with_its_answers(broker: BrokerUnderTest) -> None:
+    broker.far.send(batch(1))
+    assert broker.connections.receive() == 1
+    broker.far.close()
+    assert broker.connections.receive() == 0
+    far, near = broker.connect()
+    broker.decide(0, 50)
+    assert broker.connections.answer() == 1
     assert far.receive_into(bytearray(9)) is None
-    assert list(arguments.wakeup.descriptors) == [near.fileno()]
+    assert list(broker.wakeup.descriptors) == [near.fileno()]
     far.close()
     near.close()
 
 
-def test_a_connection_that_ends_while_it_is_answered_is_dropped(arguments: Desk) -> None:
-    arguments.far.send(batch(1))
-    arguments.connections.receive()
-    arguments.far.close()
-    arguments.decide(0, 50)
-    assert arguments.connections.answer() == 1
-    assert len(arguments.connections) == 0
+def test_a_connection_that_closes_before_its_answer_is_dropped(broker: BrokerUnderTest) -> None:
+    broker.far.send(batch(1))
+    broker.connections.receive()
+    broker.far.close()
+    broker.decide(0, 50)
+    assert broker.connections.answer() == 1
+    assert len(broker.connections) == 0

@@ -1,4 +1,4 @@
-"""What each durability class keeps: through a clean end, a kill of the process, a crash of the machine."""
+"""What each durability class keeps through an orderly close, a kill of the process and a crash of the machine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def end(disk: SimDisk, store: Store, how: str) -> None:
         (Durability.EPHEMERAL, CRASHED, False),
     ],
 )
-def test_what_an_end_leaves(durability: Durability, how: str, survives: bool, size: int) -> None:
+def test_what_survives_close_kill_and_crash(durability: Durability, how: str, survives: bool, size: int) -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("events", TopicConfig(durability=durability))
@@ -85,7 +85,7 @@ def test_what_an_end_leaves(durability: Durability, how: str, survives: bool, si
     if not survives:
         assert gaps[0].first_seq == 1
         assert {gap.reason for gap in gaps} == {GapReason.CRASH}
-    # No number is given twice, and what is lost is told once and for all.
+    # No seq is assigned twice, and a loss stays a loss.
     assert publish(store, "events", b"after") > 2
     store.close()
     store = opened(disk)
@@ -95,7 +95,7 @@ def test_what_an_end_leaves(durability: Durability, how: str, survives: bool, si
     store.close()
 
 
-def test_memory_is_written_with_whatever_is_written_next() -> None:
+def test_memory_batches_are_written_with_the_next_write() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("weak", TopicConfig(durability=Durability.MEMORY))
@@ -128,7 +128,7 @@ def test_a_full_lane_is_written_and_not_synced() -> None:
     store.close()
 
 
-def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
+def test_ephemeral_records_are_capped_and_can_be_deleted() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("ram", TopicConfig(durability=Durability.EPHEMERAL, cap_bytes=50_000, segment_max_bytes=10_000))
@@ -148,14 +148,14 @@ def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
     store.close()
 
 
-def test_a_topic_without_a_cap_has_one_in_memory() -> None:
+def test_an_ephemeral_topic_has_a_default_cap() -> None:
     assert TopicConfig(durability=Durability.EPHEMERAL).bytes_max == limits.EPHEMERAL_BYTES_MAX
     assert TopicConfig().bytes_max == 0
     with pytest.raises(ConflictError, match="ephemeral"):
         changed_config(TopicConfig(), {"durability": "ephemeral"})
 
 
-def test_offsets_do_not_come_again_after_a_crash() -> None:
+def test_offsets_are_not_reused_after_a_crash() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("events", TopicConfig(durability=Durability.DISK))

@@ -1,4 +1,4 @@
-"""Commit cycles of what connections have brought: they leave what the sequencer would have left."""
+"""Commit cycles of batches that connections deliver: they leave the same log as the sequencer."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_ste
 TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)
 CLIENTS = (ClientId(7), ClientId(8))
 #: A client without a session, as connections of version 1 have.
-NOBODY = ClientId(1 << 63 | 5)
+NO_SESSION = ClientId(1 << 63 | 5)
 PLAIN, STRONG, CAPPED = "plain", "strong", "capped"
 
 
 class Log:
-    """A store on a simulated disk whose last ring is a connection's."""
+    """A store on a simulated disk; its last ring belongs to connections."""
 
     def __init__(self, networks: int = 1) -> None:
         self.networks = networks
@@ -58,7 +58,7 @@ class Log:
             (CAPPED, TopicConfig(cap_records=3)),
         ):
             self.store.create_topic(name, config)
-        # Kept here: who asks the catalog lets take effect what waits for that.
+        # Kept here, because using the catalog applies the pending rows.
         self.topics = {topic.name: topic.topic_id for topic in self.store.catalog}
         self.epochs = {
             client: self.store.session_keeper.open(SessionSpec(client, ClientSeq(1)))[0] for client in CLIENTS
@@ -117,9 +117,9 @@ class Log:
         return [item for item in items if isinstance(item, StoredBatch)]
 
     def warm(self) -> None:
-        """Have room ready: the first batch of a topic makes it, the long way."""
+        """Make reservations: the first batch of a topic goes through the sequencer."""
         for name in (PLAIN, STRONG):
-            self.arrive(self.batch(name, 1, client=NOBODY), strong=name == STRONG)
+            self.arrive(self.batch(name, 1, client=NO_SESSION), strong=name == STRONG)
             self.commit_all()
         self.answers()
 
@@ -132,11 +132,11 @@ def log() -> Iterator[Log]:
     made.store.close()
 
 
-def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
+def test_batches_of_several_publishers_are_one_epoch(log: Log) -> None:
     before = int(log.store.parts.wal.numbers["epoch"][0])
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq, b"more", client=client) for seq in (1, 2, 3) for client in CLIENTS))
     log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
-    log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
+    log.arrive(log.batch(PLAIN, 1, b"no session", client=NO_SESSION))
     commit = log.commit()
     assert (commit.is_cycle, commit.row_count, commit.durable) == (True, 8, True)
     assert int(log.store.parts.wal.numbers["epoch"][0]) == before + 1
@@ -145,7 +145,7 @@ def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
     assert bytes(log.stored(STRONG)[-1].block) == encode_raw(b"strong")
 
 
-def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
+def test_answers_and_reads_wait_for_the_write(log: Log) -> None:
     """INV-CYCLE-BEHIND."""
     log.arrive(log.batch(PLAIN, 1))
     commit = log.store.begin([])
@@ -162,7 +162,7 @@ def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
     assert len(log.stored(PLAIN)) == 2
 
 
-def test_a_write_that_fails_ends_writing(log: Log) -> None:
+def test_a_failed_write_ends_writing(log: Log) -> None:
     log.arrive(log.batch(PLAIN, 1))
     commit = log.store.begin([])
     log.disk.fail("sync", path="*.wal")
@@ -176,23 +176,23 @@ def test_a_write_that_fails_ends_writing(log: Log) -> None:
     assert len(log.stored(PLAIN)) == 1
 
 
-#: What does not go this way, and whether it is refused.
-ODD: dict[str, Callable[[Log], bytes]] = {
-    "a repetition": lambda log: log.batch(PLAIN, 1, b"first"),
-    "another under the same number": lambda log: log.batch(PLAIN, 1, b"other"),
+#: Batches that are not eligible for a cycle.
+INELIGIBLE: dict[str, Callable[[Log], bytes]] = {
+    "a duplicate": lambda log: log.batch(PLAIN, 1, b"first"),
+    "another batch with the same client seq": lambda log: log.batch(PLAIN, 1, b"other"),
     "of an older session": lambda log: log.batch(PLAIN, 2, epoch=99),
-    "of nobody known": lambda log: log.batch(PLAIN, 1, client=ClientId(9), epoch=1),
+    "of an unknown client": lambda log: log.batch(PLAIN, 1, client=ClientId(9), epoch=1),
     "large": lambda log: log.batch(PLAIN, 2, bytes(70 * KIB)),
     "outside the window": lambda log: log.batch(PLAIN, 1_000),
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
-def test_what_is_not_simple_goes_the_long_way_and_the_rest_does_not(log: Log, odd: str) -> None:
+@pytest.mark.parametrize("reason", INELIGIBLE)
+def test_ineligible_batches_go_through_the_sequencer(log: Log, reason: str) -> None:
     log.arrive(log.batch(PLAIN, 1, b"first"))
     log.commit_all()
     log.answers()
-    log.arrive(log.batch(PLAIN, 1, b"before", client=CLIENTS[1]), ODD[odd](log))
+    log.arrive(log.batch(PLAIN, 1, b"before", client=CLIENTS[1]), INELIGIBLE[reason](log))
     log.arrive(log.batch(PLAIN, 2, b"behind", client=CLIENTS[1]))
     first, second = log.commit(), log.commit()
     assert (first.is_cycle, first.row_count) == (True, 1)
@@ -204,9 +204,9 @@ def test_what_is_not_simple_goes_the_long_way_and_the_rest_does_not(log: Log, od
     assert encode_raw(b"behind") in values
 
 
-def test_a_topic_whose_records_are_evicted_goes_through_the_sequencer(log: Log) -> None:
+def test_batches_of_a_capped_topic_go_through_the_sequencer(log: Log) -> None:
     log.arrive(log.batch(PLAIN, 1), *(log.batch(CAPPED, seq, b"%d" % seq) for seq in (2, 3, 4, 5)))
-    # The batch before them is committed by itself.
+    # The eligible batch before them is a commit of its own.
     assert log.commit().is_cycle
     assert not log.commit().is_cycle
     log.commit_all()
@@ -214,18 +214,18 @@ def test_a_topic_whose_records_are_evicted_goes_through_the_sequencer(log: Log) 
     assert [bytes(each.block) for each in log.stored(CAPPED)] == [encode_raw(b"%d" % seq) for seq in (3, 4, 5)]
 
 
-def test_a_batch_that_waits_for_an_earlier_one_is_held_the_long_way(log: Log) -> None:
+def test_a_held_batch_goes_through_the_sequencer(log: Log) -> None:
     log.arrive(log.batch(STRONG, 2, b"second"), strong=True)
     assert not log.commit().is_cycle
     log.arrive(log.batch(STRONG, 1, b"first"), strong=True)
     log.commit_all()
     assert [bytes(each.block) for each in log.stored(STRONG)[1:]] == [encode_raw(b"first"), encode_raw(b"second")]
-    # The order has come to rest: what comes now is simple again.
+    # Nothing is held any more: the next batch is eligible again.
     log.arrive(log.batch(STRONG, 3, b"third"), strong=True)
     assert log.commit().is_cycle
 
 
-def test_it_is_there_after_a_restart(log: Log) -> None:
+def test_batches_and_sessions_survive_a_crash(log: Log) -> None:
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in (1, 2, 3)))
     assert log.commit().is_cycle
     log.disk.crash(keep="none")
@@ -236,15 +236,15 @@ def test_it_is_there_after_a_restart(log: Log) -> None:
 
 def test_classes_below_fsync_are_written_and_not_synced(log: Log) -> None:
     log.topics["disk"] = log.store.create_topic("disk", TopicConfig(durability=Durability.DISK)).topic_id
-    log.arrive(log.batch("disk", 1, client=NOBODY))
+    log.arrive(log.batch("disk", 1, client=NO_SESSION))
     log.commit_all()
     log.arrive(log.batch("disk", 1, client=CLIENTS[0]))
     commit = log.commit()
     assert (commit.is_cycle, commit.durable) == (True, False)
 
 
-def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
-    """Rows that wait are let take effect, and those of the cycle close up."""
+def test_reading_during_a_cycle_changes_nothing(log: Log) -> None:
+    """The reader applies pending rows, and the rows of the cycle move up."""
     for first in (1, 11, 31):
         log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in range(first, first + 10)))
         if first == 11:
@@ -261,7 +261,7 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
     assert log.store.sessions.window.state(CLIENTS[0]).next_expected == 41
 
 
-def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
+def test_a_full_ring_does_not_starve_the_others() -> None:
     log = Log(networks=2)
     log.warm()
     log.store.orderer.cycle.cycles["size_max"] = 3 * len(log.batch(PLAIN, 1))
@@ -270,14 +270,14 @@ def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
     for seq in range(1, 13):
         batch = log.batch(PLAIN, seq, b"y", client=CLIENTS[1])
         assert other.publish(np.frombuffer(batch, np.uint8), 2, defaults).count == 1
-    # Of three rings one is empty.
+    # One of the three rings is empty.
     for _ in range(3):
         assert log.commit().is_cycle
     assert sorted((len(log.ring.answers()), len(other.answers()))) == [3, 6]
     log.store.close()
 
 
-# --- the same as the long way, and as the twin -----------------------------------------------------------------------
+# --- the same as the sequencer and as the twin -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -305,45 +305,45 @@ STEPS = st.lists(
 )
 
 
-def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], list[bytes], int]:
-    """Answers, and everything in the log behind its beginning, and how many commits went the short way."""
-    shim = SimpleNamespace(**{**vars(kernels), **vars(twin)}) if way == "twin" else kernels
+def _run(steps: list[Step], path: str) -> tuple[list[tuple[int, int, int, int]], list[bytes], int]:
+    """The answers, all batches of the log after its beginning, and how many commits were cycles."""
+    shim = SimpleNamespace(**{**vars(kernels), **vars(twin)}) if path == "twin" else kernels
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_cycle, "kernels", shim)
-        if way == "long":
+        if path == "sequencer":
             patch.setattr(CommitCycle, "begin", lambda _self: None)
         log = Log()
         at = log.store.parts.wal.at
         log.warm()
         answers: list[tuple[int, int, int, int]] = []
-        short = 0
+        cycles = 0
         for step in steps:
-            client = (*CLIENTS, NOBODY)[step.client]
+            client = (*CLIENTS, NO_SESSION)[step.client]
             log.arrive(
                 log.batch(step.topic, step.seq, bytes([step.seq]) * step.size, client=client),
                 strong=step.topic == STRONG,
             )
             while step.commits and log.store.orderer.is_behind:
-                short += log.commit().is_cycle
+                cycles += log.commit().is_cycle
                 answers += log.answers()
         log.commit_all()
         answers += log.answers()
         items = read_wal(log.disk, "/data/wal", log.store.parts.directory.directory_id, at)
         found = [bytes(item.data) for item in items if isinstance(item, WalBatch)]
         log.store.close()
-        return answers, found, short
+        return answers, found, cycles
 
 
 @settings(max_examples=8 if jit.PYTHON_MODE else 40, deadline=None)
 @given(STEPS)
-def test_any_arrivals_leave_what_the_sequencer_leaves(steps: list[Step]) -> None:
+def test_cycles_leave_the_same_log_as_the_sequencer(steps: list[Step]) -> None:
     """INV-CYCLE-SAME."""
-    ours, theirs = _run(steps, "cycle"), _run(steps, "long")
+    ours, theirs = _run(steps, "cycle"), _run(steps, "sequencer")
     assert ours[0] == theirs[0]
     if all(step.topic != CAPPED for step in steps):
         assert ours[1] == theirs[1]
     else:
-        # What is evicted by one commit depends on what else is in it.
+        # Evictions depend on which batches share a commit.
         assert _batches(ours[1]) == _batches(theirs[1])
 
 
@@ -352,7 +352,7 @@ def _batches(found: list[bytes]) -> list[bytes]:
     return [each for each in found if not int.from_bytes(each[COMMAND_AT : COMMAND_AT + 2], "little")]
 
 
-@settings(max_examples=6 if jit.PYTHON_MODE else 25, deadline=None)
+@settings(max_examples=6 if jit.PYTHON_MODE else 10, deadline=None)
 @given(STEPS)
 def test_kernel_and_twin_leave_the_same(steps: list[Step]) -> None:
     assert _run(steps, "cycle") == _run(steps, "twin")

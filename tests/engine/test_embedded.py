@@ -1,4 +1,4 @@
-"""The embedded log on a real directory: what it takes, what it gives back, and what several threads do to it."""
+"""The embedded log on a real directory: values, topics, reading, threads, forks and closing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from simulated_log import GatedDisk, open_simulated
 
 import seawall
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.commit.appends import Commit
 from seawall.engine.commit.delivery import Delivery
-from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.read.read_results import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import (
@@ -72,18 +71,18 @@ def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
         ([b""], [b""]),
     ],
 )
-def test_kinds_of_values(log: EmbeddedLog, given: object, stored: list[bytes]) -> None:
+def test_every_kind_of_value_is_stored(log: EmbeddedLog, given: object, stored: list[bytes]) -> None:
     published = log.publish("events", given)
     assert list(published.seqs) == list(range(1, len(stored) + 1))
     assert values(log) == stored
 
 
-def test_json_is_marked_as_such(log: EmbeddedLog) -> None:
+def test_json_records_have_their_type(log: EmbeddedLog) -> None:
     log.publish("events", [b"raw", {"json": True}])
     assert [record.record_type for record in records(log)] == [RecordType.RAW, RecordType.JSON]
 
 
-def test_a_message_keeps_everything_it_says(log: EmbeddedLog) -> None:
+def test_a_message_keeps_all_its_fields(log: EmbeddedLog) -> None:
     message = Message(
         {"n": 1},
         key="key",
@@ -103,7 +102,7 @@ def test_a_message_keeps_everything_it_says(log: EmbeddedLog) -> None:
     assert more.headers == ((b"h", b"v"),)
 
 
-def test_arrow_goes_in_and_out(log: EmbeddedLog) -> None:
+def test_arrow_tables_are_published_and_read(log: EmbeddedLog) -> None:
     table = pa.table({"value": pa.array([b"a", b"b", b"c"], pa.binary())})
     log.publish("events", table)
     log.publish("events", table.to_batches()[0])
@@ -113,14 +112,14 @@ def test_arrow_goes_in_and_out(log: EmbeddedLog) -> None:
     assert log.read_arrow("events", 7).num_rows == 0
 
 
-def test_a_data_frame_goes_in(log: EmbeddedLog) -> None:
+def test_a_data_frame_is_published(log: EmbeddedLog) -> None:
     pandas = pytest.importorskip("pandas")
     log.publish("events", pandas.DataFrame({"value": [b"a", b"b"]}))
     assert values(log) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("given", [7, [7], None, object(), {"a": object()}, [{1, 2}]])
-def test_what_cannot_be_published(log: EmbeddedLog, given: object) -> None:
+def test_unsupported_values_are_refused(log: EmbeddedLog, given: object) -> None:
     with pytest.raises(InvalidInputError):
         log.publish("events", given)
     assert log.describe("events").next_seq == 1
@@ -132,16 +131,17 @@ def test_an_empty_publish_is_refused(log: EmbeddedLog, nothing: object) -> None:
         log.publish("events", nothing)
 
 
-def test_a_value_that_is_too_large_is_refused_and_harms_nothing(log: EmbeddedLog) -> None:
+def test_a_too_large_value_is_refused(log: EmbeddedLog) -> None:
     with pytest.raises(LimitError):
         log.publish("events", bytes(RECORD_VALUE_SIZE_MAX + 1))
     log.publish("events", b"goes on")
     assert values(log) == [b"goes on"]
 
 
-def test_more_than_a_file_of_the_log_holds_goes_in_at_once(log: EmbeddedLog) -> None:
-    """Large batches lie at their place; the log has but a reference to each."""
-    given = [bytes([number]) * 1_000_000 for number in range(40)]
+def test_one_publish_may_exceed_a_wal_file(log: EmbeddedLog) -> None:
+    """Large batches are in their segment; the WAL has only a reference to each."""
+    given = [bytes([number]) * 1_000_000 for number in range(20)]
+    assert sum(map(len, given)) > 2 * SMALL.wal_file_size
     log.publish("events", given)
     assert values(log) == given
 
@@ -149,7 +149,7 @@ def test_more_than_a_file_of_the_log_holds_goes_in_at_once(log: EmbeddedLog) -> 
 # --- topics, cursors ----------------------------------------------------------------------------------------------
 
 
-def test_topics(log: EmbeddedLog) -> None:
+def test_topics_are_created_configured_and_deleted(log: EmbeddedLog) -> None:
     log.create_topic("other", durability="disk", ttl_ms=5_000)
     assert log.topics() == ["events", "other"]
     assert log.describe("other").config.ttl_ms == 5_000
@@ -176,12 +176,12 @@ def test_topics(log: EmbeddedLog) -> None:
         lambda log: log.committed("me", "absent"),
     ],
 )
-def test_an_unknown_topic(log: EmbeddedLog, use: Callable[[EmbeddedLog], object]) -> None:
+def test_an_unknown_topic_is_refused(log: EmbeddedLog, use: Callable[[EmbeddedLog], object]) -> None:
     with pytest.raises(NotFoundError, match="absent"):
         use(log)
 
 
-def test_cursors_outlive_the_process(tmp_path: Path) -> None:
+def test_cursors_survive_a_restart(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SMALL) as log:
         log.create_topic("events")
         assert log.committed("me", "events") is None
@@ -193,7 +193,7 @@ def test_cursors_outlive_the_process(tmp_path: Path) -> None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def test_reading_in_pieces(log: EmbeddedLog) -> None:
+def test_reads_stop_at_their_bounds(log: EmbeddedLog) -> None:
     for number in range(10):
         log.publish("events", [b"%d" % number, b"-"])
     log.checkpoint()
@@ -209,13 +209,14 @@ def test_reading_in_pieces(log: EmbeddedLog) -> None:
         log.read("events", 0)
 
 
-def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
+def test_seqs_lost_in_a_crash_are_reported_as_a_gap(tmp_path: Path) -> None:
     log = open_log(tmp_path / "data", SMALL)
     log.create_topic("events")
     log.publish("events", b"before")
-    # Let go of the directory without closing in order, as a kill does.
-    log._store.parts.wal.close(clean=False)
-    log._store.parts.directory.close()
+    # Release the directory without an orderly shutdown, as a kill does.
+    with log.changing() as store:
+        store.parts.wal.close(clean=False)
+        store.parts.directory.close()
     with open_log(tmp_path / "data", SMALL) as again:
         again.publish("events", b"after")
         first, gap, last = again.follow("events")
@@ -223,7 +224,7 @@ def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
         assert (gap.first_seq, gap.last_seq) == (2, again.describe("events").next_seq - 2)
         assert [record.value for item in (first, last) for record in item] == [b"before", b"after"]
         assert again.read_arrow("events").num_rows == 2
-        # A limit that is reached ends the answer, whatever follows.
+        # A limit that is reached ends the read, even before a gap.
         assert again.read("events", limit=1) == [first]
         assert len(again.read("events", limit=2)) == 3
 
@@ -232,7 +233,7 @@ def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Run in several threads that begin together; an error of one is an error here."""
+    """Run in several threads that start together; raises if one of them does."""
     barrier = threading.Barrier(count)
     errors: list[BaseException] = []
 
@@ -254,38 +255,29 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 
 def test_threads_publish_together(log: EmbeddedLog) -> None:
     log.create_topic("other", durability="memory")
-    told: list[tuple[str, int, bytes]] = []
+    acked: list[tuple[str, int, bytes]] = []
 
     def work(number: int) -> None:
         topic = "events" if number % 2 else "other"
-        for turn in range(20):
-            value = b"%d %d" % (number, turn)
+        for attempt in range(20):
+            value = b"%d %d" % (number, attempt)
             published = log.publish(topic, [value, value + b"!"])
-            told.extend((topic, seq, value + b"!" * each) for each, seq in enumerate(published.seqs))
+            acked.extend((topic, seq, value + b"!" * each) for each, seq in enumerate(published.seqs))
 
     in_threads(8, work)
     for topic in ("events", "other"):
         found = {(topic, record.seq, record.value) for record in records(log, topic)}
-        assert found == {each for each in told if each[0] == topic}
+        assert found == {each for each in acked if each[0] == topic}
         assert len(found) == 160
 
 
-@pytest.mark.parametrize("error", [SyncError("the disk is gone"), KeyboardInterrupt()])
-def test_an_error_reaches_everybody_who_waits(
-    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    """One thread commits for three; what ends its commit is told to all of them."""
-    entered, queued = threading.Event(), threading.Event()
-    real = Commit.execute
-
-    def execute(self: Commit) -> None:
-        if not entered.is_set():
-            entered.set()
-            assert queued.wait(30)
-            return real(self)
-        raise error
-
-    monkeypatch.setattr(Commit, "execute", execute)
+@pytest.mark.parametrize("error", [SyncError("the disk failed"), KeyboardInterrupt()])
+def test_a_commit_error_reaches_every_waiting_publisher(error: BaseException) -> None:
+    """One thread commits for three, and its error reaches all of them."""
+    disk = GatedDisk()
+    log = open_simulated(disk)
+    log.create_topic("events")
+    disk.close_gate()
     outcomes: list[BaseException | None] = []
 
     def publish() -> None:
@@ -298,12 +290,13 @@ def test_an_error_reaches_everybody_who_waits(
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
     threads[0].start()
-    assert entered.wait(30)
+    disk.wait_for_write()
     for thread in threads[1:]:
         thread.start()
-    while sum(entry.record_count for entry in log.queue._queue if isinstance(entry, PendingBatch)) < 3:
+    while log.queue.record_count < 3:
         os.sched_yield()
-    queued.set()
+    disk.write_error = error
+    disk.open_gate()
     for thread in threads:
         thread.join()
     failures = [outcome for outcome in outcomes if outcome is not None]
@@ -311,7 +304,7 @@ def test_an_error_reaches_everybody_who_waits(
     if isinstance(error, SyncError):
         assert all(failure is error for failure in failures)
     else:
-        # The thread that was interrupted, and the two that only know that they know nothing.
+        # The thread that was interrupted, and the two for which it committed.
         assert sorted(type(failure).__name__ for failure in failures) == [
             "KeyboardInterrupt",
             "OutcomeUnknownError",
@@ -319,9 +312,10 @@ def test_an_error_reaches_everybody_who_waits(
         ]
     with pytest.raises(FatalError, match="an earlier change failed"):
         log.publish("events", b"after")
+    log.close()
 
 
-def test_a_topic_that_was_made_again_meanwhile_is_another_one(log: EmbeddedLog) -> None:
+def test_a_batch_for_a_recreated_topic_is_refused(log: EmbeddedLog) -> None:
     late = log.pending_batch_of("events", b"for the old one")
     log.delete_topic("events")
     log.create_topic("events")
@@ -331,10 +325,10 @@ def test_a_topic_that_was_made_again_meanwhile_is_another_one(log: EmbeddedLog) 
     assert values(log) == [b"for the new one"]
 
 
-# --- life ---------------------------------------------------------------------------------------------------------
+# --- open and close------------------------------------------------------------------------------------------------
 
 
-def test_open_by_its_name(tmp_path: Path) -> None:
+def test_open_accepts_paths_and_strings(tmp_path: Path) -> None:
     with seawall.open(tmp_path / "data") as log:
         log.create_topic("events", durability="disk")
         log.publish("events", "one")
@@ -343,7 +337,7 @@ def test_open_by_its_name(tmp_path: Path) -> None:
         assert values(log) == [b"one"]
 
 
-def test_a_closed_log_refuses(log: EmbeddedLog) -> None:
+def test_a_closed_log_refuses_every_call(log: EmbeddedLog) -> None:
     log.close()
     log.close()
     for use in (log.topics, log.sync, lambda: log.publish("events", b"x"), lambda: log.read("events")):
@@ -358,7 +352,7 @@ def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:
 
 
 def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
-    # A record waits, whose batch others would join.
+    # A record is queued, and others would be merged into its batch.
     waiting = log.queue.offer(log.pending_batch_of("events", b"waits"))
     assert log.queue.joinable
     child = os.fork()
@@ -379,29 +373,28 @@ def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
 def test_a_forked_child_commits_nothing_of_its_parent(log: EmbeddedLog) -> None:
     log.publish("events", b"first")
     publisher = log.publisher("events")
-    # Somebody commits: what is published meanwhile is under way until that is over.
-    log.queue._wait_for_leadership()
-    waiting = publisher.publish(b"under way")
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        refused = 0
-        for use in (
-            waiting.result,
-            publisher.flush,
-            lambda: publisher.publish(b"x"),
-            lambda: asyncio.run(wait(waiting)),
-        ):
-            try:
-                use()
-            except (UnsupportedError, WrongStateError):
-                refused += 1
-        publisher.close()
-        os._exit(0 if refused == 4 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    log.queue.release_leadership()
+    # A record that is published during another change stays in flight until that is over.
+    with log.changing():
+        in_flight = publisher.publish(b"in flight")
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            refused = 0
+            for use in (
+                in_flight.result,
+                publisher.flush,
+                lambda: publisher.publish(b"x"),
+                lambda: asyncio.run(wait(in_flight)),
+            ):
+                try:
+                    use()
+                except (UnsupportedError, WrongStateError):
+                    refused += 1
+            publisher.close()
+            os._exit(0 if refused == 4 else 1)
+        assert os.waitpid(child, 0)[1] == 0
     publisher.close()
-    assert values(log) == [b"first", b"under way"]
+    assert values(log) == [b"first", b"in flight"]
 
 
 async def wait(delivery: Delivery) -> None:
@@ -424,7 +417,7 @@ def test_records_are_deleted_by_seq_and_by_tag(tmp_path: Path) -> None:
         assert log.describe("events").byte_count == 0
 
 
-def test_settings_of_an_opening(tmp_path: Path) -> None:
+def test_open_applies_and_validates_its_settings(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no data directory"):
         seawall.open(tmp_path / "data", create=False)
     with seawall.open(tmp_path / "data", storage_wal_file_size=128 * KIB, disk_direct_sync="off") as log:
@@ -438,7 +431,7 @@ def test_settings_of_an_opening(tmp_path: Path) -> None:
         seawall.open(tmp_path / "data", storage_wal_size=1)
 
 
-def test_who_only_reads_leaves_no_trace_in_the_log(tmp_path: Path) -> None:
+def test_reading_does_not_change_the_wal(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SMALL) as log:
         log.create_topic("events")
         log.publish("events", "x")

@@ -1,4 +1,4 @@
-"""When places are filled, and by whom: on the side in a quiet moment or when it is urgent, and checkpoints behind."""
+"""When flushes and checkpoints are due, and the thread that runs them while appends and reads continue."""
 
 from __future__ import annotations
 
@@ -6,36 +6,43 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from simulated_log import GatedDisk, open_simulated, simulated_machine
 
 from seawall import limits
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
+from seawall.engine.commit.appends import Append
 from seawall.engine.maintenance import flush_thread
 from seawall.engine.maintenance.checkpoint_schedule import CheckpointSchedule
 from seawall.engine.maintenance.flushing import FlushJob
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.read.read_results import ReceivedBatch
+from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import StoreSettings
-from seawall.errors import DiskFullError, FatalError, SyncError
+from seawall.errors import DiskFullError, FatalError, SyncError, WrongStateError
 from seawall.io.interfaces import Files
 from seawall.storage.preface import Preface
 from seawall.storage.segments import segment as segments
 from seawall.storage.segments.batch_index import BatchIndex
 from seawall.storage.wal.epochs import WalAddress
+from seawall.testing import SimDisk
+from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
+from seawall.wire.format.records import encode_raw
 
 
-class Tended:
-    """What an upkeep has asked for."""
+class GrowingLog:
+    """A log that grows, and the flushes and checkpoints that its schedule requests."""
 
-    def __init__(self, *, alone: bool = False) -> None:
+    def __init__(self, *, has_flush_thread: bool = True) -> None:
         self.done: list[tuple[str, int]] = []
         self.at = 1_000
         self.checkpoint_schedule = CheckpointSchedule(WalAddress(self.at), 800)
-        if not alone:
+        if has_flush_thread:
             self.checkpoint_schedule.flush_in_background(
                 lambda urgent: self.done.append(("now" if urgent else "soon", self.at))
             )
@@ -55,93 +62,93 @@ class Tended:
         return done
 
 
-def test_places_are_filled_in_a_quiet_moment_or_when_the_log_has_its_size() -> None:
-    tended = Tended()
-    tended.grow(1_790)
-    assert tended.taken() == [("soon", 1_050)]
-    tended.grow(1_830)
-    assert tended.taken() == [("now", 1_800)]
-    # It takes its time, and is asked again.
-    tended.grow(1_870)
-    assert tended.taken() == [("now", 1_850)]
-    tended.checkpoint_schedule.flushed()
-    tended.grow(1_920)
-    assert tended.taken() == [("checkpoint", 1_880)]
-    tended.grow(1_930)
-    assert tended.taken() == [("soon", 1_930)]
-    # There was a quiet moment: the checkpoint comes before the log has its size.
-    tended.checkpoint_schedule.flushed()
-    tended.grow(1_940)
-    assert tended.taken() == [("checkpoint", 1_940)]
+def test_flushes_are_due_when_quiet_or_when_the_log_is_large() -> None:
+    log = GrowingLog()
+    log.grow(1_790)
+    assert log.taken() == [("soon", 1_050)]
+    log.grow(1_830)
+    assert log.taken() == [("now", 1_800)]
+    # The flush is not finished, so it is requested again.
+    log.grow(1_870)
+    assert log.taken() == [("now", 1_850)]
+    log.checkpoint_schedule.flushed()
+    log.grow(1_920)
+    assert log.taken() == [("checkpoint", 1_880)]
+    log.grow(1_930)
+    assert log.taken() == [("soon", 1_930)]
+    # There was a quiet period: the checkpoint is due before the log is full.
+    log.checkpoint_schedule.flushed()
+    log.grow(1_940)
+    assert log.taken() == [("checkpoint", 1_940)]
 
 
-def test_a_checkpoint_leaves_those_alone_who_place() -> None:
-    tended = Tended()
+def test_a_checkpoint_does_not_wait_for_a_flush() -> None:
+    log = GrowingLog()
     entered, left = threading.Event(), threading.Event()
 
-    def place() -> None:
-        with tended.checkpoint_schedule.flush_lock:
+    def flush() -> None:
+        with log.checkpoint_schedule.flush_lock:
             entered.set()
             assert left.wait(30)
 
-    thread = threading.Thread(target=place)
+    thread = threading.Thread(target=flush)
     thread.start()
     assert entered.wait(30)
-    tended.checkpoint_schedule.flushed()
-    tended.grow(1_800)
-    assert tended.done == []
+    log.checkpoint_schedule.flushed()
+    log.grow(1_800)
+    assert log.done == []
     left.set()
     thread.join()
-    tended.grow(1_900)
-    assert [what for what, _ in tended.done] == ["checkpoint", "soon"]
+    log.grow(1_900)
+    assert [what for what, _ in log.done] == ["checkpoint", "soon"]
 
 
-def test_nobody_has_to_place() -> None:
-    tended = Tended(alone=True)
-    tended.grow(2_600)
-    assert tended.done == [("checkpoint", 1_800), ("checkpoint", 2_600)]
+def test_checkpoints_are_due_without_a_flush_thread() -> None:
+    log = GrowingLog(has_flush_thread=False)
+    log.grow(2_600)
+    assert log.done == [("checkpoint", 1_800), ("checkpoint", 2_600)]
 
 
-def test_many_open_segments_are_urgent() -> None:
-    tended = Tended()
+def test_many_active_segments_make_a_flush_urgent() -> None:
+    log = GrowingLog()
     for _ in range(limits.ACTIVE_SEGMENTS_MAX - 1):
-        tended.checkpoint_schedule.rolled(0)
-    tended.grow(1_040)
-    assert tended.taken() == []
-    tended.checkpoint_schedule.rolled(0)
-    tended.grow(1_041)
-    assert tended.taken() == [("now", 1_050)]
-    tended.checkpoint_schedule.flushed()
-    tended.grow(1_060)
-    assert tended.taken() == [("checkpoint", 1_060)]
-    tended.grow(1_100)
-    assert tended.taken() == []
+        log.checkpoint_schedule.rolled(0)
+    log.grow(1_040)
+    assert log.taken() == []
+    log.checkpoint_schedule.rolled(0)
+    log.grow(1_041)
+    assert log.taken() == [("now", 1_050)]
+    log.checkpoint_schedule.flushed()
+    log.grow(1_060)
+    assert log.taken() == [("checkpoint", 1_060)]
+    log.grow(1_100)
+    assert log.taken() == []
 
 
-def test_segments_that_large_batches_have_filled_are_urgent() -> None:
-    tended = Tended()
-    tended.checkpoint_schedule.rolled(150)
-    tended.grow(1_010)
-    assert tended.taken() == []
-    tended.checkpoint_schedule.rolled(50)
-    tended.grow(1_020)
-    assert tended.taken() == [("now", 1_020)]
-    tended.checkpoint_schedule.flushed()
-    tended.grow(1_030)
-    assert tended.taken() == [("checkpoint", 1_030)]
-    tended.checkpoint_schedule.rolled(150)
-    tended.grow(1_040)
-    assert tended.taken() == []
+def test_filled_segments_make_a_flush_urgent() -> None:
+    log = GrowingLog()
+    log.checkpoint_schedule.rolled(150)
+    log.grow(1_010)
+    assert log.taken() == []
+    log.checkpoint_schedule.rolled(50)
+    log.grow(1_020)
+    assert log.taken() == [("now", 1_020)]
+    log.checkpoint_schedule.flushed()
+    log.grow(1_030)
+    assert log.taken() == [("checkpoint", 1_030)]
+    log.checkpoint_schedule.rolled(150)
+    log.grow(1_040)
+    assert log.taken() == []
 
 
 @pytest.mark.parametrize(("grown", "asked"), [(1_030, []), (1_200, [("now", 1_210)])])
-def test_a_full_disk_makes_a_log_urgent_that_takes_some_of_it(grown: int, asked: list[tuple[str, int]]) -> None:
-    tended = Tended()
-    tended.grow(grown)
-    tended.taken()
-    tended.checkpoint_schedule.disk_full_found(WalAddress(tended.at))
-    tended.grow(tended.at + 9)
-    assert tended.taken() == asked
+def test_a_full_disk_makes_the_flush_of_a_large_log_urgent(grown: int, asked: list[tuple[str, int]]) -> None:
+    log = GrowingLog()
+    log.grow(grown)
+    log.taken()
+    log.checkpoint_schedule.disk_full_found(WalAddress(log.at))
+    log.grow(log.at + 9)
+    assert log.taken() == asked
 
 
 # --- on a thread ---------------------------------------------------------------------------------------------------
@@ -162,6 +169,20 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
     log.close()
 
 
+@pytest.fixture
+def disk() -> GatedDisk:
+    return GatedDisk()
+
+
+@pytest.fixture
+def simulated(disk: GatedDisk) -> Iterator[EmbeddedLog]:
+    """A log whose flush thread is never woken."""
+    log = open_simulated(disk, replace(SETTINGS, checkpoint_size=1 << 62))
+    log.create_topic("events", segment_max_records=300)
+    yield log
+    log.close()
+
+
 def until(done: Callable[[], bool]) -> bool:
     waited = threading.Event()
     return any(done() or waited.wait(0.01) for _ in range(3_000)) and done()
@@ -174,7 +195,7 @@ def publish(log: EmbeddedLog, count: int) -> list[bytes]:
     return wanted
 
 
-def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_thread_flushes_during_appends(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(flush_thread, "_LEFT_SIZE", 0)
     settled: list[int] = []
     real = FlushJob.settle
@@ -184,7 +205,7 @@ def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytes
         real(self)
 
     monkeypatch.setattr(FlushJob, "settle", settle)
-    wanted = publish(log, 3_000)
+    wanted = publish(log, 1_500)
     assert until(lambda: bool(settled))
     assert values(log) == wanted
     log.close()
@@ -192,28 +213,30 @@ def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytes
         assert values(again) == wanted
 
 
-def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: Path) -> None:
+def test_a_quiet_period_brings_a_checkpoint(log: EmbeddedLog, tmp_path: Path) -> None:
     wanted = publish(log, 800)
     snapshots = tmp_path / "data" / "meta"
     assert until(lambda: any(snapshots.glob("*")))
-    assert until(lambda: log._store.checkpoint_schedule.next_check_at > 0)
-    # All but the segment that is written on is sealed, and nothing waits.
-    (topic,) = log._store.parts.logs
+    with log.inspecting() as store:
+        schedule, (topic,) = store.checkpoint_schedule, store.parts.logs
+    assert until(lambda: schedule.next_check_at > 0)
+    # All but the active segment are sealed, and nothing is unflushed.
     assert (len(topic.sealed), [len(unsealed.unflushed) for unsealed in topic.unsealed]) == (2, [0])
     assert values(log) == wanted
 
 
-def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_flushes_the_log(log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flush_thread, "_QUIET_S", 60.0)
     wanted = publish(log, 800)
     log.close()
     with open_log(tmp_path / "data") as again:
-        topic = again._store.parts.logs.of(again._store.topic_named("events"))
+        with again.inspecting() as store:
+            topic = store.parts.logs.of(store.topic_named("events"))
         assert [len(unsealed.unflushed) for unsealed in topic.unsealed] == [0]
         assert values(again) == wanted
 
 
-def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_closes_on_a_full_disk(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(log, 200)
 
     def checkpoint(self: Maintenance) -> None:
@@ -223,53 +246,47 @@ def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypa
     log.close()
 
 
-def test_a_checkpoint_that_fails_at_the_end_leaves_it_to_recovery(
-    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(flush_thread, "_QUIET_S", 60.0)
-    wanted = publish(log, 200)
-    wal = log._store.parts.wal
-
-    def execute(self: FlushJob) -> None:
-        raise SyncError("the disk is gone")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(FlushJob, "execute", execute)
-        failing.setattr(Maintenance, "plan_flushes", lambda _: [])
-        with pytest.raises(SyncError, match="the disk is gone"):
-            log.close()
-    assert wal._is_closed
-    with open_log(tmp_path / "data") as again:
-        # Not a clean end: what might have been numbered is a gap.
+def test_a_failed_checkpoint_on_close_leaves_the_rest_to_recovery(disk: GatedDisk) -> None:
+    store = open_store(simulated_machine(disk), "/data", SETTINGS)
+    topic_id = store.create_topic("events", TopicConfig()).topic_id
+    wanted = [b"%d" % number * 100 for number in range(200)]
+    for value in wanted:
+        store.append([Append(topic_id, encode_raw(value), 1)])
+    # The flush thread has not seen these appends, so that closing makes the first checkpoint.
+    log = EmbeddedLog(store)
+    disk.fail("sync", path="*.active")
+    with pytest.raises(SyncError, match="sync failed"):
+        log.close()
+    with pytest.raises(WrongStateError, match="closed"):
+        store.parts.wal.sync()
+    with open_simulated(disk, SETTINGS) as again:
+        # Not an orderly shutdown: seqs that might have been assigned are a gap.
         assert [type(item) for item in again.follow("events")][-1] is Gap
         assert values(again) == wanted
 
 
-def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.publish("events", b"first")
-
-    def execute(self: FlushJob) -> None:
-        raise SyncError("the disk is gone")
-
-    monkeypatch.setattr(FlushJob, "execute", execute)
-    log.flush_thread.flush()
-    with pytest.raises(FatalError, match="the disk is gone"):
-        log.publish("events", b"second")
-    assert values(log) == [b"first"]
+def test_a_failed_flush_ends_writing(simulated: EmbeddedLog, disk: SimDisk) -> None:
+    simulated.publish("events", b"first")
+    disk.fail("sync", path="*.active")
+    simulated.flush_thread.flush()
+    with pytest.raises(FatalError, match="sync failed"):
+        simulated.publish("events", b"second")
+    assert values(simulated) == [b"first"]
 
 
-def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the log holds is unknown then: it must not get into segments."""
-    log.publish("events", b"first")
-    log._store.guard.refuse(SyncError("the disk is gone"))
-    flushed: list[FlushJob] = []
-    monkeypatch.setattr(FlushJob, "execute", flushed.append)
-    log.flush_thread.flush()
-    assert flushed == []
-    assert values(log) == [b"first"]
+def test_nothing_is_flushed_after_a_failure(simulated: EmbeddedLog, disk: SimDisk) -> None:
+    """The content of the log is unknown then: it must not get into segments."""
+    simulated.publish("events", b"first")
+    disk.fail("sync", path="*.wal")
+    with pytest.raises(SyncError):
+        simulated.publish("events", b"unknown")
+    calls = disk.calls
+    simulated.flush_thread.flush()
+    assert disk.calls == calls
+    assert values(simulated) == [b"first"]
 
 
-def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_space_to_seal_is_no_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.configure_topic("events", segment_max_records=2)
     for number in range(7):
         log.publish("events", b"%d" % number)
@@ -286,7 +303,7 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
     for _ in range(2):
         log.flush_thread.flush()
         log.publish("events", b"goes on")
-    # The first in turn was tried again, and nothing behind it was sealed before it.
+    # The first segment was tried again, and no later one was sealed before it.
     assert refused == [refused[0]] * 2
     log.flush_thread.flush()
     with log.inspecting() as store:
@@ -295,29 +312,22 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
     assert log.verify().is_sound
 
 
-def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_not_deleted_during_its_flush(simulated: EmbeddedLog, disk: GatedDisk) -> None:
+    log = simulated
     log.publish("events", b"first")
-    entered, left = threading.Event(), threading.Event()
-    real = FlushJob.execute
-
-    def execute(self: FlushJob) -> None:
-        entered.set()
-        assert left.wait(30)
-        real(self)
-
-    monkeypatch.setattr(FlushJob, "execute", execute)
-    placing = threading.Thread(target=log.flush_thread.flush)
-    placing.start()
-    assert entered.wait(30)
-    # Appends and reads go on; what changes segments waits.
+    disk.close_gate("*.active")
+    flushing = threading.Thread(target=log.flush_thread.flush)
+    flushing.start()
+    disk.wait_for_write()
+    # Appends and reads continue; changes to segments wait.
     log.publish("events", b"second")
     assert values(log) == [b"first", b"second"]
     deleter = threading.Thread(target=log.delete_topic, args=("events",))
     deleter.start()
     assert until(lambda: log.queue._has_leader)
     assert log.topics() == ["events"]
-    left.set()
-    placing.join()
+    disk.open_gate()
+    flushing.join()
     deleter.join()
     assert log.topics() == []
     log.create_topic("events")

@@ -1,4 +1,4 @@
-"""Batches go from the log to their places, in stretches, and whole segments are sealed."""
+"""Flushing batches from the log to their segments in runs, and sealing full segments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.commit.appends import Append
-from seawall.engine.maintenance import flushing as placing
+from seawall.engine.maintenance import flushing
 from seawall.engine.maintenance.flushing import FlushJob
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -49,7 +49,7 @@ def disk() -> SimDisk:
 
 @pytest.fixture
 def store(disk: SimDisk) -> Store:
-    """Batches of two topics by turns, in several files of the log, one large one among them, two segments."""
+    """Alternating batches of two topics in several WAL files, one of them large, and two segments for each topic."""
     store = opened(disk)
     for name in ("a", "b"):
         store.create_topic(name, TopicConfig(segment_max_records=70))
@@ -60,11 +60,11 @@ def store(disk: SimDisk) -> Store:
     return store
 
 
-def waiting(store: Store) -> int:
+def unflushed(store: Store) -> int:
     return sum(len(unsealed.unflushed) for log in store.parts.logs for unsealed in log.unsealed)
 
 
-def place_all(store: Store) -> list[FlushJob]:
+def flush_all(store: Store) -> list[FlushJob]:
     jobs = store.maintenance.plan_flushes()
     for job in jobs:
         job.execute()
@@ -72,16 +72,16 @@ def place_all(store: Store) -> list[FlushJob]:
     return jobs
 
 
-def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> None:
+def test_unflushed_batches_are_flushed_to_segments(store: Store, disk: SimDisk) -> None:
     before = [stored(store, name) for name in ("a", "b")]
-    assert waiting(store) == 200
-    jobs = place_all(store)
-    # Each topic has rolled once, and the large batch was at its place all the time.
+    assert unflushed(store) == 200
+    jobs = flush_all(store)
+    # Each topic has rolled once, and the large batch was written straight to its segment.
     assert len(jobs) == 4
     assert sum(job.entries.size for job in jobs) == 200
-    assert waiting(store) == 0
+    assert unflushed(store) == 0
     assert [stored(store, name) for name in ("a", "b")] == before
-    # Nothing is left to do, and nothing to sync.
+    # Nothing is left to flush or to sync.
     assert store.maintenance.plan_flushes() == []
     store.append([append(1, b"later")])
     assert [job.entries.size for job in store.maintenance.plan_flushes()] == [1]
@@ -103,14 +103,14 @@ def test_a_run_stays_in_one_log_file(store: Store) -> None:
 
 def test_runs_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = stored(store, "a")
-    monkeypatch.setattr(placing, "_RUN_SIZE_MAX", 10_000)
-    jobs = place_all(store)
+    monkeypatch.setattr(flushing, "_RUN_SIZE_MAX", 10_000)
+    jobs = flush_all(store)
     assert max(run.span for job in jobs for run in job.runs) <= 10_000
     assert stored(store, "a") == before
 
 
-def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "_SYSTEM_COPY_SIZE_MIN", 500)
+def test_adjacent_batches_are_copied_by_the_operating_system(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushing, "_SYSTEM_COPY_SIZE_MIN", 500)
     copied: list[int] = []
     real = SegmentWriter.copy_from
 
@@ -123,42 +123,42 @@ def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: 
     store.create_topic("a", TopicConfig())
     store.append([append(1, bytes(300)), append(1, bytes(300))])
     before = stored(store, "a")
-    place_all(store)
+    flush_all(store)
     assert copied == [1]
     assert stored(store, "a") == before
     store.close()
 
 
 @pytest.mark.parametrize("whole_size", [500, 1 << 30], ids=["copied", "read"])
-def test_a_log_that_was_cut_off_costs_what_it_held_and_nothing_else(
+def test_a_truncated_log_loses_only_the_batches_it_held(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch, whole_size: int
 ) -> None:
-    monkeypatch.setattr(placing, "_SYSTEM_COPY_SIZE_MIN", whole_size)
+    monkeypatch.setattr(flushing, "_SYSTEM_COPY_SIZE_MIN", whole_size)
     store = opened(disk)
     store.create_topic("a", TopicConfig())
     store.append([append(1, bytes(300))])
-    place_all(store)
-    [placed] = stored(store, "a")
+    flush_all(store)
+    [flushed] = stored(store, "a")
     store.append([append(1, bytes(300)), append(1, bytes(300))])
     [name] = disk.list("/data/wal")
     file = disk.open(f"/data/wal/{name}")
     file.truncate(4096)
     file.close()
-    place_all(store)
-    store.append([append(1, b"behind")])
-    place_all(store)
-    first, lost, behind = store.queries.read("a", Seq(1), size_max=1 << 20)
+    flush_all(store)
+    store.append([append(1, b"after")])
+    flush_all(store)
+    first, lost, after = store.queries.read("a", Seq(1), size_max=1 << 20)
     assert isinstance(first, StoredBatch)
-    assert bytes(first.data) == placed
+    assert bytes(first.data) == flushed
     assert lost == Gap(Seq(2), Seq(3), GapReason.CORRUPTION)
-    assert isinstance(behind, StoredBatch)
-    assert behind.base_seq == 4
+    assert isinstance(after, StoredBatch)
+    assert after.base_seq == 4
     store.maintenance.checkpoint()
     store.append([append(1, b"more")])
     store.close()
 
 
-def test_a_segment_whose_name_was_removed_is_sealed_with_all_that_it_held(store: Store, disk: SimDisk) -> None:
+def test_an_unlinked_segment_is_sealed_with_all_its_batches(store: Store, disk: SimDisk) -> None:
     before = stored(store, "a")
     directory = "/data/topics/00000001"
     for name in disk.list(directory):
@@ -169,7 +169,7 @@ def test_a_segment_whose_name_was_removed_is_sealed_with_all_that_it_held(store:
     store.close()
 
 
-def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: SimDisk) -> None:
+def test_files_that_are_removed_already_are_no_error(store: Store, disk: SimDisk) -> None:
     store.maintenance.checkpoint()
     for number in range(80):
         store.append([append(1, b"%d" % number * 2_000)])
@@ -186,20 +186,20 @@ def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: Sim
 
 def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -> None:
     before = [stored(store, name) for name in ("a", "b")]
-    # Nothing can be sealed as long as something waits for its place.
+    # Nothing can be sealed before everything in it is flushed.
     assert store.maintenance.plan_seals() == []
-    place_all(store)
+    flush_all(store)
     seals = store.maintenance.plan_seals()
     assert [seal.target.segment.first_seq for seal in seals] == [1, 1]
     for seal in seals:
         seal.execute()
-        # Readers who come now still find it, under its old name or its new one.
+        # Readers still find it, under its old name or its new one.
         assert [stored(store, name) for name in ("a", "b")] == before
         seal.settle()
         assert [stored(store, name) for name in ("a", "b")] == before
     assert store.maintenance.plan_seals() == []
     assert [(len(log.sealed), len(log.unsealed)) for log in store.parts.logs] == [(1, 1), (1, 1)]
-    # A crash here finds them sealed, though no snapshot knows.
+    # After a crash they are sealed, although no snapshot lists them.
     disk.crash()
     again = opened(disk)
     assert [stored(again, name) for name in ("a", "b")] == before
@@ -207,12 +207,12 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
     again.close()
 
 
-def test_nothing_is_sealed_before_it_is_durable_that_others_follow(disk: SimDisk) -> None:
+def test_a_segment_is_sealed_only_after_the_sync_of_its_roll(disk: SimDisk) -> None:
     store = opened(disk)
     store.create_topic("a", TopicConfig(segment_max_records=1, durability=Durability.DISK))
     store.append([append(1, b"one")])
     store.append([append(1, b"two")])
-    place_all(store)
+    flush_all(store)
     assert store.maintenance.plan_seals() == []
     store.controls.sync()
     assert [seal.target.segment.first_seq for seal in store.maintenance.plan_seals()] == [1]

@@ -1,21 +1,20 @@
-"""Records that are stored once: sessions of publishers, idempotency keys, through restarts and checkpoints."""
+"""Records that are stored once: publisher sessions and idempotency keys, through restarts and checkpoints."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
+from simulated_log import open_simulated
 
 from seawall import limits
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.read.read_results import ReceivedBatch
-from seawall.engine.store.opening import open_store
-from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError
 from seawall.limits import KIB
-from seawall.testing import SimClock, SimDisk
+from seawall.testing import SimDisk
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
@@ -33,7 +32,7 @@ def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
 
 @pytest.mark.parametrize("size", [10, 70_000])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_repeated_key_is_told_where_the_first_is(tmp_path: Path, size: int, checkpoint: bool) -> None:
+def test_a_repeated_key_returns_the_first_seq(tmp_path: Path, size: int, checkpoint: bool) -> None:
     with opened(tmp_path) as log:
         log.publish("events", b"before")
         first = log.publish("events", [bytes(size), b"second"], idempotency_key="order-17")
@@ -46,7 +45,7 @@ def test_a_repeated_key_is_told_where_the_first_is(tmp_path: Path, size: int, ch
     with opened(tmp_path) as log:
         assert log.publish("events", b"x", idempotency_key="order-17").first_seq == 2
         assert len(values(log)) == 4
-        # Another topic has keys of its own.
+        # Another topic has its own keys.
         log.create_topic("other")
         assert not log.publish("other", b"x", idempotency_key="order-17").is_duplicate
 
@@ -60,7 +59,7 @@ def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("brokers", [0, 1])
-def test_a_repetition_needs_no_room(tmp_path: Path, brokers: int) -> None:
+def test_a_duplicate_is_not_limited_by_caps(tmp_path: Path, brokers: int) -> None:
     with open_log(tmp_path / "data", SMALL, brokers=brokers) as log:
         log.create_topic("full", cap_records=2, discard="reject")
         log.create_topic("capped", cap_records=2)
@@ -74,7 +73,7 @@ def test_a_repetition_needs_no_room(tmp_path: Path, brokers: int) -> None:
             log.publish("full", b"once", idempotency_key="order-18")
 
 
-def test_keys_are_forgotten_after_their_window_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_expire_and_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
         log.create_topic("short", idempotency_window_ms=0)
         log.publish("short", b"a", idempotency_key="k")
@@ -106,7 +105,7 @@ def test_a_session_stores_each_client_seq_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("size", [10, 70_000])
-def test_a_session_goes_on_after_a_restart(tmp_path: Path, checkpoint: bool, size: int) -> None:
+def test_a_session_continues_after_a_restart(tmp_path: Path, checkpoint: bool, size: int) -> None:
     sent = [bytes([number]) * size for number in range(5)]
     with opened(tmp_path) as log:
         with log.publisher("events", client_id=7) as publisher:
@@ -116,7 +115,7 @@ def test_a_session_goes_on_after_a_restart(tmp_path: Path, checkpoint: bool, siz
             log.checkpoint()
     with opened(tmp_path) as log, log.publisher("events", client_id=7) as publisher:
         assert publisher.next_client_seq == 4
-        # Of the third it was not known whether it had arrived.
+        # The client does not know whether the third arrived.
         assert publisher.publish(sent[2], client_seq=3).result().is_duplicate
         for value in sent[3:]:
             publisher.publish(value)
@@ -124,16 +123,11 @@ def test_a_session_goes_on_after_a_restart(tmp_path: Path, checkpoint: bool, siz
         assert values(log) == sent
 
 
-def on_disk(disk: SimDisk) -> EmbeddedLog:
-    machine = Machine(disk, SimClock(wall_ns=1_700_000_000_000_000_000), random.Random(1).randbytes, pid=7)
-    return EmbeddedLog(open_store(machine, "/data", SMALL))
-
-
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("size", [10, 70_000])
-def test_a_crash_forgets_neither_sessions_nor_keys(checkpoint: bool, size: int) -> None:
+def test_sessions_and_keys_survive_a_crash(checkpoint: bool, size: int) -> None:
     disk = SimDisk(seed=1)
-    log = on_disk(disk)
+    log = open_simulated(disk)
     log.create_topic("events")
     publisher = log.publisher("events", client_id=7)
     assert publisher.publish(bytes(size)).result().first_seq == 1
@@ -142,9 +136,8 @@ def test_a_crash_forgets_neither_sessions_nor_keys(checkpoint: bool, size: int) 
     assert publisher.publish(b"second").result().first_seq == 2
     assert log.publish("events", bytes(size), idempotency_key="order-17").first_seq == 3
     publisher.close()
-    log._committer.stop()
     disk.crash(keep="none")
-    with on_disk(disk) as log, log.publisher("events", client_id=7) as publisher:
+    with open_simulated(disk) as log, log.publisher("events", client_id=7) as publisher:
         assert publisher.next_client_seq == 3
         assert publisher.publish(bytes(size), client_seq=1).result().is_duplicate
         assert publisher.publish(b"second", client_seq=2).result().is_duplicate
@@ -153,7 +146,7 @@ def test_a_crash_forgets_neither_sessions_nor_keys(checkpoint: bool, size: int) 
         assert values(log) == [bytes(size), b"second", bytes(size)]
 
 
-def test_a_newer_session_ends_the_older(tmp_path: Path) -> None:
+def test_a_newer_session_fences_the_older(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         old = log.publisher("events", client_id=7)
         old.publish(b"a").result()
@@ -167,7 +160,7 @@ def test_a_newer_session_ends_the_older(tmp_path: Path) -> None:
         assert values(log) == [b"a", b"b"]
 
 
-def test_what_is_too_old_to_tell_is_refused(tmp_path: Path) -> None:
+def test_a_client_seq_below_the_window_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.publisher("events", client_id=7) as publisher:
         for number in range(300):
             publisher.publish(b"%d" % number)
@@ -178,7 +171,7 @@ def test_what_is_too_old_to_tell_is_refused(tmp_path: Path) -> None:
         assert len(values(log)) == 300
 
 
-def test_a_refused_batch_leaves_its_number_free(tmp_path: Path) -> None:
+def test_a_refused_batch_frees_its_client_seq(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("full", cap_records=1, discard="reject")
         with log.publisher("full", client_id=9) as publisher:
@@ -193,7 +186,7 @@ def test_a_refused_batch_leaves_its_number_free(tmp_path: Path) -> None:
             assert publisher.next_client_seq == 3
 
 
-def test_many_batches_of_one_delivery_take_a_number_each(tmp_path: Path) -> None:
+def test_each_batch_of_a_delivery_takes_a_client_seq(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.publisher("events", client_id=9) as publisher:
         publisher.publish([bytes(9_000_000), bytes(9_000_000)]).result()
         assert publisher.next_client_seq == 3

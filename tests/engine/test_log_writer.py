@@ -1,4 +1,4 @@
-"""What goes to the log, as the lane's watchers see it, and byte for byte."""
+"""Appends through the lane of the log: pending rows, and the observer of its flushes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.engine.store.store import Store
 from seawall.errors import FatalError, SyncError
-from seawall.storage.wal.epochs import WalAddress
 from seawall.storage.wal.lane_types import FlushOutcome, LaneEvent
-from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.wire.format.records import Record, encode_block
@@ -35,12 +33,7 @@ def append(topic_id: int, *values: bytes) -> Append:
     return Append(TopicId(topic_id), encode_block([Record(1, value) for value in values]), len(values))
 
 
-def logged(disk: SimDisk, store: Store) -> list[bytes]:
-    items = read_wal(disk, "/data/wal", store.parts.directory.directory_id, WalAddress(0))
-    return [bytes(item.data) for item in items if isinstance(item, WalBatch)]
-
-
-def test_what_is_pending_is_there_for_whoever_looks() -> None:
+def test_pending_rows_are_applied_before_reads() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("a", TopicConfig())
@@ -56,13 +49,13 @@ def test_what_is_pending_is_there_for_whoever_looks() -> None:
     store.close()
 
 
-def test_the_lane_tells_of_every_flush() -> None:
+def test_the_lane_observer_sees_every_flush() -> None:
     events: list[LaneEvent] = []
     disk = SimDisk(seed=1)
     store = opened(disk, replace(SMALL, lane_observer=events.append))
     store.create_topic("a", TopicConfig())
     store.append([append(1, b"by steps, to make a reservation")])
-    store.append([append(1, b"a cycle, but for the watcher")])
+    store.append([append(1, b"a cycle, but for the observer")])
     store.append([append(1, bytes(70_000))])
     assert [event.outcome for event in events] == [FlushOutcome.FLUSHED] * len(events)
     assert [event.epoch for event in events] == list(range(1, len(events) + 1))

@@ -1,4 +1,4 @@
-"""Many topics: creations share commits, an opening touches no directory of a topic, and descriptors are bounded."""
+"""Many topics: creations share commits, opening lists no topic directory, and descriptors are bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = StoreSettings(ballast_size=4 * KIB, segment_files=4)
 
 
 class Counted:
-    """How often the files of this process were synced or listed."""
+    """Counts the syncs of files and the listings of directories in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.syncs = self.lists = 0
@@ -82,7 +82,7 @@ def test_names_are_a_list_of_strings(tmp_path: Path) -> None:
         assert created.config.order == 5
 
 
-def test_threads_that_create_topics_all_get_theirs(tmp_path: Path) -> None:
+def test_concurrent_creations_all_succeed(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SETTINGS) as log:
         created: list[str] = []
 
@@ -98,7 +98,7 @@ def test_threads_that_create_topics_all_get_theirs(tmp_path: Path) -> None:
         assert len(created) == 160
 
 
-def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_lists_no_topic_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t{number:03}" for number in range(100)]
     with open_log(tmp_path / "data", SETTINGS) as log:
         log.create_topics(names)
@@ -108,11 +108,13 @@ def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch:
     counted = Counted(monkeypatch)
     with open_log(tmp_path / "data", SETTINGS) as log:
         assert counted.lists < 20
-        assert len(log._store.parts.logs.open_files) == 0
+        with log.inspecting() as store:
+            open_files = store.parts.logs.open_files
+        assert len(open_files) == 0
         for name in names:
             assert [record.value for item in log.read(name) for record in item] == [name.encode()]
             log.publish(name, ["more"])
-        assert len(log._store.parts.logs.open_files) <= 4
+        assert len(open_files) <= 4
         log.checkpoint()
         log.delete_topic(names[0])
         assert log.verify().is_sound
@@ -126,12 +128,13 @@ def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) ->
         log.create_topics(names)
         for name in names:
             log.publish(name, [b"x"])
-        assert log._store.checkpoint_schedule.next_check_at > 0
+        with log.inspecting() as store:
+            assert store.checkpoint_schedule.next_check_at > 0
         assert not list((tmp_path / "data" / "meta").iterdir())
 
 
-def test_a_directory_that_a_killed_process_has_made_gets_a_durable_name() -> None:
-    """Nobody makes it again, and what is in it must not go with the power."""
+def test_a_directory_left_by_a_killed_process_becomes_durable() -> None:
+    """It is not created again, so opening must sync its name: a power loss must not take its content."""
     disk = SimDisk(seed=1)
 
     def opened() -> Store:
@@ -139,7 +142,7 @@ def test_a_directory_that_a_killed_process_has_made_gets_a_durable_name() -> Non
         return open_store(machine, "/data", StoreSettings(ballast_size=4 * KIB, wal_file_size=128 * KIB))
 
     topic_id = opened().create_topic("events", TopicConfig()).topic_id
-    # It was killed before it could sync the name.
+    # The process was killed before it synced the name.
     disk.make_directory(f"/data/topics/{topic_id:08}")
     disk.kill()
     store = opened()

@@ -1,7 +1,7 @@
-"""Files that are missing or cut while nobody has the directory open: the answer does not change without a word.
+"""Files that are missing or truncated when a directory is opened: no record is lost without a report.
 
-Each kind of file, in a directory that was closed in order and in one whose process was killed, is looked at by an
-opening, by a view and by verification. `docs/format.md` has the table.
+Each kind of file is removed, emptied or halved, in a directory after an orderly shutdown and in one whose process was
+killed. Then the directory is opened, viewed and verified. `docs/format.md` has the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from missing_files import CASES, SETTINGS, Answer, Kind, Outcome, answer, build, take_away, tree
+from missing_files import CASES, SETTINGS, Answer, Kind, Outcome, answer, build, damage, tree
 
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.verify import verification
@@ -34,7 +34,7 @@ cases = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directories `closed` and `killed`; never changed."""
+    """The directories `closed` and `killed`, which tests copy and never change."""
     home = tmp_path_factory.mktemp("images")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adoption, "SIZE_MIN", 0)
@@ -46,7 +46,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[pytest.param("closed", marks=pytest.mark.slow), "killed"])
 def whole(images: Path, request: pytest.FixtureRequest) -> Path:
-    """One of the directories as it was."""
+    """One of the directories, unchanged."""
     return images / str(request.param)
 
 
@@ -62,7 +62,7 @@ def killed(images: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    """What an opening of each whole directory answers."""
+    """The content of each directory when nothing is missing."""
     found = {}
     for name in ("closed", "killed"):
         path = shutil.copytree(images / name, tmp_path_factory.mktemp("answers") / name)
@@ -78,13 +78,13 @@ def findings(data: Path) -> list[Finding]:
 
 
 def costly_findings(data: Path) -> list[Finding]:
-    """What verification names and costs something."""
+    """The findings of verification that lose something."""
     found = findings(data)
     return [each for each in found if "nothing is lost" not in each.remedy and "no record is lost" not in each.what]
 
 
 def check_lost(kind: Kind, how: str, before: Answer, after: Answer) -> None:
-    """What is not there any more is what the file held, and lies in gaps with reason corruption."""
+    """The lost records are those that the file held, and are gaps with reason corruption."""
     assert kind.lost is not None
     name, seqs = kind.lost
     assert {topic: found for topic, found in after.items() if topic != name} == {
@@ -99,7 +99,7 @@ def check_lost(kind: Kind, how: str, before: Answer, after: Answer) -> None:
     assert {seq for first, last, _ in new for seq in range(first, last + 1)} == lost
 
 
-def test_the_directory_has_every_kind(whole: Path, data: Path, answers: dict[str, Answer]) -> None:
+def test_the_image_has_every_kind_of_file(whole: Path, data: Path, answers: dict[str, Answer]) -> None:
     for kind, _ in CASES:
         assert list(kind.choose(data)), kind.name
     assert findings(data) == []
@@ -110,20 +110,21 @@ def test_the_directory_has_every_kind(whole: Path, data: Path, answers: dict[str
 
 
 @cases
-def test_an_opening_notices(kind: Kind, how: str, whole: Path, data: Path, answers: dict[str, Answer]) -> None:
+def test_opening_refuses_or_reports_a_missing_file(
+    kind: Kind, how: str, whole: Path, data: Path, answers: dict[str, Answer]
+) -> None:
     """INV-REPLAY-WHOLE."""
-    take_away(kind.choose(data), how)
+    damage(kind.choose(data), how)
     before = tree(data)
     if kind.outcome is Outcome.REFUSED:
-        for _ in range(2):
-            with pytest.raises(REFUSALS, match=f"{kind.message}.*restore"):
-                open_log(data, SETTINGS)
+        with pytest.raises(REFUSALS, match=f"{kind.message}.*restore"):
+            open_log(data, SETTINGS)
         assert tree(data) == before
-        # And what the message says to do helps.
+        # The remedy of the message works.
         with suppress(FileNotFoundError):
             (data / "LOCK").unlink()
         shutil.copytree(whole, data, dirs_exist_ok=True)
-    for times in range(2):
+    for times in range(1 if kind.outcome is Outcome.REFUSED else 2):
         with open_log(data, SETTINGS) as log:
             found = answer(log)
             if kind.outcome is Outcome.GAP:
@@ -138,10 +139,10 @@ def test_an_opening_notices(kind: Kind, how: str, whole: Path, data: Path, answe
 
 
 @cases
-def test_a_view_notices(kind: Kind, how: str, killed: Path) -> None:
+def test_a_view_refuses_or_reports_a_missing_file(kind: Kind, how: str, killed: Path) -> None:
     with open_view(killed) as view:
         whole = answer(view)
-    take_away(kind.choose(killed), how)
+    damage(kind.choose(killed), how)
     before = tree(killed)
     if kind.outcome is Outcome.REFUSED or (kind.view_refuses and how == "removed"):
         with pytest.raises(REFUSALS, match=r"restore|seawall verify reports"), open_view(killed) as view:
@@ -157,8 +158,8 @@ def test_a_view_notices(kind: Kind, how: str, killed: Path) -> None:
 
 
 @cases
-def test_verification_notices(kind: Kind, how: str, killed: Path) -> None:
-    take_away(kind.choose(killed), how)
+def test_verification_reports_a_missing_file(kind: Kind, how: str, killed: Path) -> None:
+    damage(kind.choose(killed), how)
     before = tree(killed)
     if kind.name in ("FORMAT", "directory wal", "directory meta", "directory topics"):
         with pytest.raises(REFUSALS, match=f"{kind.message}.*restore"):
@@ -181,11 +182,11 @@ def test_verification_notices(kind: Kind, how: str, killed: Path) -> None:
         assert how == "halved" or named >= {*kind.lost[1]}
 
 
-# --- everything --------------------------------------------------------------------------------------------------
+# --- whole log ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", ["topics", "nothing"])
-def test_a_directory_that_lost_its_log_is_not_a_new_one(kept: str, data: Path) -> None:
+def test_a_directory_without_its_log_is_refused(kept: str, data: Path) -> None:
     """INV-REPLAY-WHOLE."""
     for name in ("meta", "wal", *(["topics"] if kept == "nothing" else [])):
         shutil.rmtree(data / name)
@@ -203,14 +204,14 @@ def test_a_directory_that_lost_its_log_is_not_a_new_one(kept: str, data: Path) -
             open_log(data, SETTINGS)
 
 
-def test_a_directory_in_which_nothing_was_done_is_a_new_one(tmp_path: Path) -> None:
+def test_an_unused_directory_opens_again(tmp_path: Path) -> None:
     for _ in range(2):
         with open_log(tmp_path / "data", SETTINGS) as log:
             assert log.topics() == []
     assert findings(tmp_path / "data") == []
 
 
-def test_an_empty_directory_with_a_lock_is_a_new_one(tmp_path: Path) -> None:
+def test_an_empty_directory_with_a_lock_is_new(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "LOCK").touch()
     with open_log(tmp_path / "data", SETTINGS) as log:
@@ -227,8 +228,8 @@ def _cuts(size: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("cut", [*_cuts(SETTINGS.wal_file_size)])
-def test_a_logged_delete_is_not_undone_by_a_cut_log(cut: int, killed: Path, tmp_path: Path) -> None:
-    """The newest file of a log that was not closed in order is cut anywhere: its length says so."""
+def test_a_truncated_log_is_refused_and_undoes_no_delete(cut: int, killed: Path, tmp_path: Path) -> None:
+    """The newest WAL file of a killed process is truncated: opening notices its length."""
     with open_log(killed, SETTINGS) as log:
         log.delete("events", before_seq=20)
         again = shutil.copytree(killed, tmp_path / "again")
@@ -241,7 +242,7 @@ def test_a_logged_delete_is_not_undone_by_a_cut_log(cut: int, killed: Path, tmp_
 
 
 def test_a_log_file_that_only_the_older_snapshot_needs(tmp_path: Path) -> None:
-    """The newest snapshot makes it superfluous, and verification says what is left to rely on."""
+    """The newest snapshot does not need it, and verification reports that the older one does."""
     data = tmp_path / "data"
     with open_log(data, SETTINGS) as log:
         log.create_topic("events")
@@ -262,8 +263,8 @@ def test_a_log_file_that_only_the_older_snapshot_needs(tmp_path: Path) -> None:
         open_log(data, SETTINGS)
 
 
-def test_snapshots_of_another_time_are_refused(data: Path, tmp_path: Path) -> None:
-    """A snapshot that is older than what the log was trimmed for cannot stand in for a lost one."""
+def test_older_snapshots_are_refused(data: Path, tmp_path: Path) -> None:
+    """A snapshot from before the log was trimmed cannot replace a lost one."""
     old = shutil.copytree(data / "meta", tmp_path / "meta")
     with open_log(data, SETTINGS) as log:
         for number in range(8):

@@ -1,4 +1,4 @@
-"""A pod of processes: what is sent to the broker's process is ordered by the sequencer's, once and in order."""
+"""A pod of processes: batches sent to the broker process are ordered once, and in order, by the sequencer process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAIT_MS = 30_000
 
 
 class Owner:
-    """Keeps no rows, orders nothing."""
+    """An owner of the store that must not be called."""
 
     def load(self, _client_id: ClientId, /) -> bytes | None:
         return None
@@ -55,7 +55,7 @@ class Owner:
 
 
 class PodUnderTest:
-    """A sequencer and a broker, and the writers' ends of two connections. They run here or, forked, by themselves."""
+    """A sequencer and a broker, in this process or forked, and the writers' ends of two connections."""
 
     def __init__(self, order: int, *, is_forked: bool = True) -> None:
         sizes = FabricSizes(brokers=1, goi_entries=256, pbr_entries=64, checkpoint_size=8 * KIB, blog_size=64 * KIB)
@@ -140,11 +140,11 @@ class Conversation:
         self.entries: list[tuple[int, int, int]] = []
         self.through = 0
 
-    def turn(self) -> None:
+    def exchange(self) -> None:
         self.unsent = self.unsent[self.stream.send(self.unsent) :] if self.unsent else b""
         buffer = bytearray(64 * KIB)
         count = self.stream.receive_into(buffer)
-        assert count != 0, "the broker has hung up"
+        assert count != 0, "the broker has closed the connection"
         self.received += bytes(buffer[: count or 0])
         while len(self.received) >= 44 and len(self.received) >= parse_frame_header(self.received).frame_size:
             header = parse_frame_header(self.received)
@@ -155,18 +155,18 @@ class Conversation:
 
 
 def talk(conversations: list[Conversation], count: int) -> None:
-    """Go on until each writer has so many answers."""
+    """Continue until each writer has this many answers."""
     while any(len(each.entries) < count for each in conversations):
         poller = select.poll()
         for each in conversations:
             poller.register(each.stream.fileno(), select.POLLIN | (select.POLLOUT if each.unsent else 0))
         assert poller.poll(WAIT_MS), "nothing is answered"
         for each in conversations:
-            each.turn()
+            each.exchange()
 
 
 def test_batches_of_two_writers_are_ordered_once_each_in_its_own_order(pod: PodUnderTest) -> None:
-    """Many times what the rings hold."""
+    """Many times more batches than the rings hold."""
     conversations = [
         Conversation(stream, b"".join(batch(client, seq) for seq in range(1, BATCHES + 1)))
         for client, stream in zip(CLIENTS, pod.streams, strict=True)
@@ -181,7 +181,7 @@ def test_batches_of_two_writers_are_ordered_once_each_in_its_own_order(pod: PodU
     assert sorted(position for each in conversations for _, position, _ in each.entries) == list(range(2 * BATCHES))
 
 
-def test_a_repetition_is_told_as_such_after_a_rest(pod: PodUnderTest) -> None:
+def test_a_repeated_batch_is_answered_as_a_duplicate(pod: PodUnderTest) -> None:
     first = Conversation(pod.streams[0], batch(9, 1))
     talk([first], 1)
     again = Conversation(pod.streams[0], batch(9, 1) + batch(9, 2))
@@ -189,7 +189,7 @@ def test_a_repetition_is_told_as_such_after_a_rest(pod: PodUnderTest) -> None:
     assert [(seq, status) for seq, _, status in again.entries] == [(1, AckStatus.DUPLICATE), (2, AckStatus.OK)]
 
 
-def test_roles_end_in_good_order(pod: PodUnderTest) -> None:
+def test_roles_stop_cleanly(pod: PodUnderTest) -> None:
     talk([Conversation(pod.streams[0], batch(9, 1))], 1)
     pod.wakeups[0].stop()
     pod.roles[1].terminate()
@@ -198,7 +198,7 @@ def test_roles_end_in_good_order(pod: PodUnderTest) -> None:
         assert role.exit_code == 0
 
 
-def test_the_same_steps_do_it_in_one_thread() -> None:
+def test_the_roles_also_run_in_one_thread() -> None:
     pod = PodUnderTest(2, is_forked=False)
     conversations = [
         Conversation(stream, b"".join(batch(client, seq) for seq in range(1, 101)))
@@ -207,17 +207,17 @@ def test_the_same_steps_do_it_in_one_thread() -> None:
     done = 1
     while done:
         for each in conversations:
-            each.turn()
+            each.exchange()
         done = sum(step() for _ in range(2) for step in pod.steps)
     for each in conversations:
-        each.turn()
+        each.exchange()
     assert [each.through for each in conversations] == [100, 100]
     pod.close()
     assert sum(step() for _ in range(3) for step in pod.steps) == 0
 
 
 def test_a_held_batch_does_not_stop_the_ring_of_its_broker() -> None:
-    """Of two writers one has a hole, and the other fills the BLog: what is in the way goes back, the largest fits."""
+    """One writer has a hole and another fills the BLog: held batches are returned, and the largest fits."""
     pod = PodUnderTest(5, is_forked=False)
     holed = Conversation(pod.streams[0], batch(CLIENTS[0], 2, 20_000))
     other = Conversation(pod.streams[1], b"".join(batch(CLIENTS[1], seq, 20_000) for seq in range(1, 9)))
@@ -227,23 +227,23 @@ def test_a_held_batch_does_not_stop_the_ring_of_its_broker() -> None:
             for step in reversed(pod.steps):
                 step()
             for each in (holed, other):
-                each.turn()
+                each.exchange()
             if [len(holed.entries), len(other.entries)] == list(counts):
                 return
         raise AssertionError(f"{len(holed.entries)} and {len(other.entries)} answers, wanted {counts}")
 
     run_until(1, 8)
     assert (holed.entries[0][0], holed.entries[0][2]) == (2, int(AckStatus.RETRY))
-    # Nothing else is under way, and what is held lies where the missing one has to go.
+    # Nothing else is in flight, and held batches occupy the space of the missing one.
     holed.unsent = batch(CLIENTS[0], 2, 20_000) + batch(CLIENTS[0], 3, 20_000)
     for _ in range(20):
         for step in reversed(pod.steps):
             step()
-        holed.turn()
+        holed.exchange()
     assert len(holed.entries) == 1
     holed.unsent = batch(CLIENTS[0], 1, 60_000)
     run_until(4, 8)
     assert sorted(entry[0] for entry in holed.entries[1:]) == [1, 2, 3]
     pod.close()
-    # The broker finds that its writers have gone, and closes its ends.
+    # The broker notices that its writers have closed, and closes its ends.
     assert sum(step() for step in reversed(pod.steps)) == 0

@@ -1,4 +1,4 @@
-"""Reading by position, SKIPs as readers see them, and what is ordered and not written yet."""
+"""Reading by position, SKIPs as readers see them, and reads of batches that are ordered and not yet durable."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from simulated_log import GatedDisk, simulated_machine
 
 from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Position, Seq
@@ -17,8 +19,8 @@ from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.api.view import open_view
-from seawall.engine.commit.appends import Commit
 from seawall.engine.ordering.applier import Applier
+from seawall.engine.ordering.sequenced_orderer import open_sequenced_store
 from seawall.engine.read.read_results import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import Machine, StoreSettings
@@ -26,6 +28,7 @@ from seawall.errors import InvalidInputError
 from seawall.io.disk.files import OsFiles
 from seawall.io.process.clocks import OsClock
 from seawall.limits import KIB
+from seawall.testing import SimSharedMemory
 from seawall.testing.checkers.committed_order import CommittedOrder
 from seawall.topics.config import Order, TopicConfig
 from seawall.wire.format.codes import GapReason
@@ -54,7 +57,7 @@ def in_pieces(read: Callable[..., list[PositionItem]], **bounds: int) -> list[Po
     return found
 
 
-def told(items: list[PositionItem]) -> list[tuple[int, str, list[int]]]:
+def batches_of(items: list[PositionItem]) -> list[tuple[int, str, list[int]]]:
     return [(item.position, item.topic, item.seqs) for item in items if isinstance(item, ReceivedBatch)]
 
 
@@ -62,13 +65,13 @@ def told(items: list[PositionItem]) -> list[tuple[int, str, list[int]]]:
 
 
 @pytest.mark.parametrize("brokers", [0, 1, 2])
-def test_everything_in_one_order_however_it_is_cut(tmp_path: Path, brokers: int) -> None:
+def test_position_reads_return_every_batch_once_in_order(tmp_path: Path, brokers: int) -> None:
     """INV-POSITION-ONCE."""
     chance = random.Random(brokers)
     with opened(tmp_path, brokers) as log:
         for number in range(4):
             log.create_topic(f"t{number}", segment_max_records=20, durability=("fsync", "ephemeral")[number == 3])
-        for number in range(300):
+        for number in range(180):
             topic = f"t{chance.randrange(4)}"
             size = chance.choice((10, 300, 50_000 if number % 20 == 0 else 20))
             log.publish(topic, [Message(bytes(size), tag=chance.choice("ab"))] * chance.randint(1, 4))
@@ -81,20 +84,20 @@ def test_everything_in_one_order_however_it_is_cut(tmp_path: Path, brokers: int)
         assert [position for position, _, _ in whole] == sorted({position for position, _, _ in whole})
         for bounds in ({}, {"max_bytes": 1}, {"max_bytes": 5_000}, {"limit": 1}, {"limit": 7, "max_bytes": 100_000}):
             items = in_pieces(log.read_positions, **bounds)
-            assert told(items) == whole
+            assert batches_of(items) == whole
             assert not any(item.is_skip for item in items)
-        assert told(log.read_positions(limit=1)) == whole[:1]
-        middle = whole[100][0]
-        assert told(log.read_positions(middle, max_bytes=1 << 30)) == whole[100:]
+        assert batches_of(log.read_positions(limit=1)) == whole[:1]
+        middle = whole[50][0]
+        assert batches_of(log.read_positions(middle, max_bytes=1 << 30)) == whole[50:]
         assert log.read_positions(whole[-1][0] + 1) == []
         kept = [each for each in whole if each[1] != "t3"]
     with open_view(tmp_path / "data") as view:
-        assert told(in_pieces(view.read_positions, max_bytes=3_000)) == kept
+        assert batches_of(in_pieces(view.read_positions, max_bytes=3_000)) == kept
         with pytest.raises(InvalidInputError, match="begin at 0"):
             view.read_positions(-1)
 
 
-def test_a_stretch_of_which_all_is_deleted_is_no_end(tmp_path: Path) -> None:
+def test_a_deleted_range_does_not_end_the_reading(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("events")
         log.create_topic("other")
@@ -120,7 +123,7 @@ def test_an_empty_log_has_nothing_at_any_position(tmp_path: Path) -> None:
 # --- gaps -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_is_told_before_the_batch_behind_it(tmp_path: Path) -> None:
+def test_a_gap_is_reported_before_the_next_batch(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.create_topic("capped", cap_records=2, segment_max_records=2)
         log.create_topic("other")
@@ -137,13 +140,14 @@ def test_a_gap_is_told_before_the_batch_behind_it(tmp_path: Path) -> None:
         assert log.read_positions(before.next_position) == [between, last]
 
 
-def test_a_crash_gap_is_told_when_something_comes_behind_it(tmp_path: Path) -> None:
+def test_a_crash_gap_is_reported_before_the_next_batch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.create_topic("events")
     log.publish("events", b"before")
-    # Let go of the directory without closing in order, as a kill does.
-    log._store.parts.wal.close(clean=False)
-    log._store.parts.directory.close()
+    # Release the directory without an orderly shutdown, as a kill does.
+    with log.changing() as store:
+        store.parts.wal.close(clean=False)
+        store.parts.directory.close()
     with opened(tmp_path) as again:
         (before,) = again.read_positions()
         again.publish("events", b"after")
@@ -176,7 +180,7 @@ def test_damage_is_a_gap_at_the_end(tmp_path: Path) -> None:
 
 
 class Applied:
-    """A log that follows an order, in which anything can be put."""
+    """A log whose store applies an order that the test makes."""
 
     def __init__(self, path: Path) -> None:
         machine = Machine(OsFiles(), OsClock(), os.urandom, os.getpid())
@@ -189,23 +193,23 @@ class Applied:
 
     def batch(self, value: bytes, topic_id: int = 1) -> None:
         self.order.batch(topic_id, encode_raw(value), 1, wall_ns=OsClock().wall_ns())
-        self.follow()
+        self.apply()
 
     def skip(self, first: int, count: int, topic_id: int = 1) -> int:
         self.order.skip(topic_id, 7, first, count)
-        self.follow()
+        self.apply()
         return self.order.committed - 1
 
-    def follow(self) -> None:
+    def apply(self) -> None:
         self.order.apply_all(self.applier)
 
 
-def test_a_skip_is_told_before_what_was_stored_behind_it(tmp_path: Path) -> None:
+def test_a_skip_is_reported_before_the_next_batch(tmp_path: Path) -> None:
     world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
     first = world.skip(3, 2)
-    assert len(log.read("events")) == 1  # nothing was stored behind it yet
+    assert len(log.read("events")) == 1  # no batch follows it yet
     world.batch(b"elsewhere", 2)
     world.batch(b"2")
     second, third = world.skip(9, 1), world.skip(20, 5)
@@ -229,7 +233,7 @@ def test_a_skip_is_told_before_what_was_stored_behind_it(tmp_path: Path) -> None
     log.close()
 
 
-def test_a_skip_stays_when_what_was_stored_behind_it_goes(tmp_path: Path) -> None:
+def test_a_skip_outlives_the_batches_after_it(tmp_path: Path) -> None:
     world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
@@ -251,7 +255,7 @@ def test_a_skip_stays_when_what_was_stored_behind_it_goes(tmp_path: Path) -> Non
     log.close()
 
 
-def test_positions_have_skips_at_their_own(tmp_path: Path) -> None:
+def test_position_reads_have_skips_at_their_positions(tmp_path: Path) -> None:
     world = Applied(tmp_path)
     log = world.log
     world.batch(b"1")
@@ -272,11 +276,11 @@ def test_positions_have_skips_at_their_own(tmp_path: Path) -> None:
     log.close()
 
 
-# --- followers ------------------------------------------------------------------------------------------------------
+# --- subscribers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("brokers", [0, 2])
-def test_a_subscriber_by_position_goes_on_where_it_stopped(tmp_path: Path, brokers: int) -> None:
+def test_a_position_subscriber_continues_where_it_stopped(tmp_path: Path, brokers: int) -> None:
     with opened(tmp_path, brokers) as log:
         log.create_topic("a")
         log.create_topic("b")
@@ -325,33 +329,32 @@ def test_an_event_loop_follows_by_position(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-# --- what is ordered and not written yet ----------------------------------------------------------------------------
+# --- ordered and not yet durable -------------------------------------------------------------------------------------
+
+
+def open_gated(disk: GatedDisk, brokers: int) -> EmbeddedLog:
+    machine = simulated_machine(disk)
+    if not brokers:
+        return EmbeddedLog(open_store(machine, "/data", SMALL))
+    fabric = replace(TINY.fabric, brokers=brokers)
+    return EmbeddedLog(open_sequenced_store(machine, "/data", SimSharedMemory(), bytes(16), fabric, SMALL))
 
 
 @pytest.mark.parametrize("brokers", [0, 2])
-def test_ordered_readers_see_what_is_being_written(
-    tmp_path: Path, brokers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path, brokers) as log:
+def test_ordered_reads_include_the_commit_in_flight(brokers: int) -> None:
+    disk = GatedDisk()
+    with open_gated(disk, brokers) as log:
         log.create_topic("events")
         log.create_topic("other")
         log.publish("events", b"before")
-        entered, go_on = threading.Event(), threading.Event()
-        real = Commit.execute
-
-        def execute(commit: Commit) -> None:
-            entered.set()
-            assert go_on.wait(30)
-            real(commit)
-
-        monkeypatch.setattr(Commit, "execute", execute)
+        disk.close_gate()
         sent = [
             log.queue.offer(log.pending_batch_of(*each))
             for each in (("events", [b"1", b"2"]), ("other", b"elsewhere"), ("events", bytes(70_000)))
         ]
         thread = threading.Thread(target=log.queue.commit_queued)
         thread.start()
-        assert entered.wait(30)
+        disk.wait_for_write()
         durable, ahead = log.read("events"), log.read("events", mode="ordered")
         assert [batch.seqs for batch in durable] == [[1]]
         if brokers:
@@ -362,13 +365,13 @@ def test_ordered_readers_see_what_is_being_written(
             assert log.read("events", 5, mode="ordered") == []
         else:
             assert ahead == durable
-        go_on.set()
+        disk.open_gate()
         thread.join()
         assert [delivery.result().first_seq for delivery in sent] == [2, 1, 4]
         after = log.read("events")
         assert after == log.read("events", mode="ordered")
         if brokers:
-            # The same batches, byte for byte and number for number.
+            # The same batches, with the same bytes and seqs.
             assert after == ahead
         with pytest.raises(InvalidInputError, match="durable or ordered"):
             log.read("events", mode="hopeful")

@@ -1,4 +1,4 @@
-"""Publishers that do not wait, deliveries, and who commits what for whom."""
+"""Publishers that do not wait, their deliveries, and which thread commits what."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from simulated_log import GatedDisk, open_simulated
 
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.commit.appends import Commit
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.tickets import Ticket
 from seawall.engine.read.read_results import ReceivedBatch
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
 from seawall.limits import KIB
+from seawall.testing import SimDisk
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
@@ -31,24 +32,24 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
         yield opened
 
 
-class Gate:
-    """Holds commits back until it is opened."""
+@pytest.fixture
+def disk() -> GatedDisk:
+    return GatedDisk()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered, self.opened = threading.Event(), threading.Event()
-        real = Commit.execute
 
-        def execute(commit: Commit) -> None:
-            self.entered.set()
-            assert self.opened.wait(30)
-            real(commit)
-
-        monkeypatch.setattr(Commit, "execute", execute)
+@pytest.fixture
+def gated_log(disk: GatedDisk) -> Iterator[EmbeddedLog]:
+    """A log whose next commit is held back until the gate of its disk is opened."""
+    with open_simulated(disk) as opened:
+        opened.create_topic("events")
+        disk.close_gate()
+        yield opened
+        disk.open_gate()
 
 
 @contextmanager
 def store_taken(log: EmbeddedLog) -> Iterator[Callable[[], None]]:
-    """Another thread has the store for itself: nobody commits until this is called, or left."""
+    """Another thread holds the store exclusively, so that nothing commits, until the block ends or calls the result."""
     taken, wanted = threading.Event(), threading.Event()
 
     def take() -> None:
@@ -58,20 +59,20 @@ def store_taken(log: EmbeddedLog) -> Iterator[Callable[[], None]]:
 
     thread = threading.Thread(target=take)
 
-    def give_back() -> None:
+    def release() -> None:
         wanted.set()
         thread.join()
 
     thread.start()
     assert taken.wait(30)
     try:
-        yield give_back
+        yield release
     finally:
-        give_back()
+        release()
 
 
 def ends(work: Callable[[], object]) -> bool:
-    """Whether a call that may wait for ever comes to an end."""
+    """True if a call that might block for ever returns."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(10)
@@ -82,7 +83,7 @@ def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
     return [record.value for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
 
 
-def test_deliveries_say_where_their_records_went(log: EmbeddedLog) -> None:
+def test_deliveries_report_seqs_and_positions(log: EmbeddedLog) -> None:
     with log.publisher("events") as publisher:
         deliveries = [publisher.publish([b"%d" % number, b"more"]) for number in range(50)]
     assert [delivery.result().seqs for delivery in deliveries] == [range(2 * n + 1, 2 * n + 3) for n in range(50)]
@@ -94,19 +95,16 @@ def test_deliveries_say_where_their_records_went(log: EmbeddedLog) -> None:
     assert publisher.in_flight == 0
 
 
-def test_what_is_published_while_a_commit_is_written_shares_the_next(
-    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate(monkeypatch)
-    publisher = log.publisher("events")
+def test_records_published_during_a_commit_share_the_next(gated_log: EmbeddedLog, disk: GatedDisk) -> None:
+    publisher = gated_log.publisher("events")
     first = publisher.publish(b"first")
-    assert gate.entered.wait(30)
+    disk.wait_for_write()
     assert not first.done
     assert "in flight" in repr(first)
     with pytest.raises(WrongStateError, match="in flight"):
         _ = first.seqs
     rest = [publisher.publish(b"%d" % number) for number in range(10)]
-    gate.opened.set()
+    disk.open_gate()
     publisher.flush()
     assert first.result().first_seq == 1
     # Ten calls, one batch: they share a position.
@@ -115,7 +113,7 @@ def test_what_is_published_while_a_commit_is_written_shares_the_next(
     publisher.close()
 
 
-def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
+def test_a_waiting_thread_commits_without_a_driver(log: EmbeddedLog) -> None:
     pending_batch = log.pending_batch_of("events", b"x")
     pending_batch.driver = lambda: None
     delivery = log.queue.offer(pending_batch)
@@ -123,44 +121,43 @@ def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
     assert delivery.result(5).first_seq == 1
 
 
-def test_waiting_has_an_end(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    publisher = log.publisher("events")
+def test_waiting_for_a_delivery_times_out(gated_log: EmbeddedLog, disk: GatedDisk) -> None:
+    publisher = gated_log.publisher("events")
     delivery = publisher.publish(b"x")
-    assert gate.entered.wait(30)
+    disk.wait_for_write()
     with pytest.raises(TimeoutError):
         delivery.result(0.01)
-    gate.opened.set()
+    disk.open_gate()
     assert delivery.result(30).first_seq == 1
     publisher.close()
 
 
-def test_a_waiter_that_gives_up_leaves_the_delivery_to_the_others(log: EmbeddedLog) -> None:
+def test_a_timed_out_waiter_leaves_the_delivery_committable(log: EmbeddedLog) -> None:
     publisher = log.publisher("events")
     with store_taken(log):
         delivery = publisher.publish(b"x")
         with pytest.raises(TimeoutError):
             delivery.result(timeout_s=0.001)
-    # Nobody waits for it any more, and nothing else is published that would take it along.
+    # No thread waits for it any more, and no other publish would commit it as well.
     assert ends(publisher.flush)
     assert delivery.first_seq == 1
     assert values(log) == [b"x"]
 
 
-def test_a_delivery_that_nobody_cares_for_has_no_numbers(log: EmbeddedLog) -> None:
+def test_a_delivery_without_acks_has_no_numbers(log: EmbeddedLog) -> None:
     publisher = log.publisher("events", ack=0)
     with store_taken(log):
         delivery = publisher.publish(b"x")
-        told = (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate)
-        assert (delivery.done, told, list(delivery.seqs)) == (True, (0, 0, 0, False), [])
-    # It is stored all the same, though nobody waits for it.
+        reported = (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate)
+        assert (delivery.done, reported, list(delivery.seqs)) == (True, (0, 0, 0, False), [])
+    # The record is stored although no thread waits for it.
     assert ends(publisher.close)
     assert values(log) == [b"x"]
-    # What it said once it says for ever, also when its records have their numbers.
-    assert (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate) == told
+    # The delivery does not change, even when its record has a seq.
+    assert (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate) == reported
 
 
-def test_an_interrupted_turn_stands_in_nobodys_way(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_ticket_does_not_block_the_queue(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(ticket: Ticket) -> None:
         raise KeyboardInterrupt
 
@@ -174,16 +171,16 @@ def test_an_interrupted_turn_stands_in_nobodys_way(log: EmbeddedLog, monkeypatch
     assert values(log) == [b"x"]
 
 
-def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
+def test_a_ticket_interrupted_when_first_passes_leadership_on(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread was the one that was woken: whoever stands behind it would sleep for ever."""
+    """Its thread was the one that was woken: the next in the queue would block for ever."""
     publisher = log.publisher("events")
-    with store_taken(log) as give_back:
+    with store_taken(log) as release:
 
         def interrupted(ticket: Ticket) -> None:
-            publisher.publish(b"behind the turn")
-            give_back()
+            publisher.publish(b"after the ticket")
+            release()
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
@@ -191,42 +188,42 @@ def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
             with pytest.raises(KeyboardInterrupt):
                 log.create_topic("never")
     assert ends(publisher.flush)
-    assert values(log) == [b"behind the turn"]
+    assert values(log) == [b"after the ticket"]
 
 
-def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
+def test_callbacks_run_once_before_or_after_the_decision(log: EmbeddedLog) -> None:
     """INV-DELIVERY-ONCE."""
-    told: list[Delivery] = []
+    called: list[Delivery] = []
     delivery = log.queue.offer(log.pending_batch_of("events", b"x"))
-    delivery.add_callback(told.append)
-    delivery.add_callback(told.append)
+    delivery.add_callback(called.append)
+    delivery.add_callback(called.append)
     delivery.result()
-    delivery.add_callback(told.append)
-    assert told == [delivery] * 3
+    delivery.add_callback(called.append)
+    assert called == [delivery] * 3
 
 
-def test_a_callback_that_raises_keeps_nobody_waiting(log: EmbeddedLog, caplog: pytest.LogCaptureFixture) -> None:
-    """Deliveries of one commit are decided and told whatever a callback of another one does."""
+def test_a_raising_callback_does_not_block_other_deliveries(log: EmbeddedLog, caplog: pytest.LogCaptureFixture) -> None:
+    """All deliveries of a commit are decided, whatever a callback of one of them does."""
 
     def raises(_delivery: Delivery) -> None:
         raise ValueError("a defect of the caller")
 
     log.create_topic("others")
-    told: list[Delivery] = []
+    called: list[Delivery] = []
     first = log.queue.offer(log.pending_batch_of("events", b"x"))
     second = log.queue.offer(log.pending_batch_of("others", b"y"))
     first.add_callback(raises)
-    second.add_callback(told.append)
+    second.add_callback(called.append)
     assert ends(second.result)
-    assert told == [second]
+    assert called == [second]
     assert first.first_seq == second.first_seq == 1
     assert "a callback of a delivery to 'events' raised" in caplog.text
     with log.publisher("events") as publisher:
         assert ends(publisher.publish(b"z").result)
 
 
-def test_a_loop_that_is_closed_keeps_nobody_waiting(log: EmbeddedLog) -> None:
-    """Who awaited a delivery on a loop that is gone must not keep the others of its commit from being told."""
+def test_a_closed_loop_does_not_block_other_deliveries(log: EmbeddedLog) -> None:
+    """A waiter on a closed loop must not keep the other deliveries of its commit from being decided."""
 
     async def give_up(delivery: Delivery) -> None:
         with pytest.raises(TimeoutError):
@@ -241,8 +238,8 @@ def test_a_loop_that_is_closed_keeps_nobody_waiting(log: EmbeddedLog) -> None:
     assert second.first_seq == first.first_seq == 1
 
 
-def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
+def test_a_publisher_keeps_its_in_flight_bound(gated_log: EmbeddedLog, disk: GatedDisk) -> None:
+    log = gated_log
     waiting = log.publisher("events", max_in_flight=100)
     raising = log.publisher("events", max_in_flight=100, when_full="raise")
     raising.publish(bytes(60))
@@ -255,7 +252,7 @@ def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch:
     thread.join()
     late.start()
     assert waiting.in_flight <= 100
-    gate.opened.set()
+    disk.open_gate()
     late.join()
     waiting.close()
     raising.close()
@@ -266,7 +263,7 @@ def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch:
         log.publisher("events", max_in_flight=0)
 
 
-def test_one_delivery_larger_than_the_bound_goes_alone(log: EmbeddedLog) -> None:
+def test_a_delivery_above_the_bound_is_sent_alone(log: EmbeddedLog) -> None:
     with log.publisher("events", max_in_flight=10) as publisher:
         publisher.publish(bytes(100_000))
         publisher.publish(bytes(100_000))
@@ -274,53 +271,54 @@ def test_one_delivery_larger_than_the_bound_goes_alone(log: EmbeddedLog) -> None
 
 
 @pytest.mark.parametrize("ack", [0, 1, 2])
-def test_ack_levels(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int) -> None:
-    gate = Gate(monkeypatch)
-    publisher = log.publisher("events", ack=ack)
+def test_ack_levels_decide_when_a_delivery_is_done(gated_log: EmbeddedLog, disk: GatedDisk, ack: int) -> None:
+    publisher = gated_log.publisher("events", ack=ack)
     delivery = publisher.publish(b"x")
-    assert gate.entered.wait(30)
+    disk.wait_for_write()
     assert delivery.done is (ack < 2)
     if ack == 1:
         assert delivery.first_seq == 1
-    assert values(log) == []
-    gate.opened.set()
+    assert values(gated_log) == []
+    disk.open_gate()
     publisher.close()
-    assert values(log) == [b"x"]
+    assert values(gated_log) == [b"x"]
 
 
 @pytest.mark.parametrize("ack", [0, 1, 2])
-def test_a_failure_is_told_at_every_level(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int) -> None:
-    def execute(commit: Commit) -> None:
-        raise SyncError("the disk is gone")
+def test_a_failure_is_reported_at_every_ack_level(ack: int) -> None:
+    disk = SimDisk(seed=1)
+    with open_simulated(disk) as log:
+        log.create_topic("events")
+        disk.fail("sync", path="*.wal")
+        publisher = log.publisher("events", ack=ack)
+        publisher.publish(b"x")
+        with pytest.raises(SyncError, match="sync failed"):
+            publisher.flush()
+        with pytest.raises(FatalError, match="earlier change"):
+            log.publish("events", b"y")
+        publisher.close()
 
-    monkeypatch.setattr(Commit, "execute", execute)
-    publisher = log.publisher("events", ack=ack)
-    publisher.publish(b"x")
-    with pytest.raises(SyncError, match="gone"):
-        publisher.flush()
-    with pytest.raises(FatalError, match="earlier change"):
-        log.publish("events", b"y")
-    publisher.close()
 
-
-def test_changes_wait_for_what_was_queued_before(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_wait_for_earlier_batches(gated_log: EmbeddedLog, disk: GatedDisk) -> None:
     """INV-ONE-LEADER."""
-    gate = Gate(monkeypatch)
+    log = gated_log
     publisher = log.publisher("events")
     publisher.publish(b"first")
-    assert gate.entered.wait(30)
+    disk.wait_for_write()
     publisher.publish(b"second")
+    assert log.queue.joinable
     made: list[str] = []
     thread = threading.Thread(target=lambda: made.append(log.create_topic("late").name))
     thread.start()
-    while not any(not isinstance(entry, Delivery) for entry in log.queue._queue):
+    # Once its ticket is queued, no record joins a batch before it.
+    while log.queue.joinable:
         os.sched_yield()
     third = threading.Thread(target=log.publish, args=("events", b"third"))
     third.start()
-    # Reading needs nobody's turn.
+    # Reading needs no leadership.
     assert log.topics() == ["events"]
     assert log.read("events") == []
-    gate.opened.set()
+    disk.open_gate()
     thread.join()
     third.join()
     publisher.close()
@@ -350,36 +348,35 @@ def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
     assert [each.position - deliveries[0].position for each in deliveries] == [0, 1, 0, 2, 3, 4, 5, 6]
 
 
-def test_more_than_a_commit_holds_is_several_commits(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    publisher = log.publisher("events")
+def test_a_long_queue_takes_several_commits(gated_log: EmbeddedLog, disk: GatedDisk) -> None:
+    publisher = gated_log.publisher("events")
     publisher.publish(b"first")
-    assert gate.entered.wait(30)
+    disk.wait_for_write()
     deliveries = [publisher.publish(bytes(60_000)) for _ in range(20)]
-    gate.opened.set()
+    disk.open_gate()
     publisher.close()
-    assert log.describe("events").record_count == 21
+    assert gated_log.describe("events").record_count == 21
     assert len({delivery.result().position for delivery in deliveries}) == 20
 
 
 def test_many_threads_and_publishers_lose_nothing(log: EmbeddedLog) -> None:
-    told: dict[int, bytes] = {}
+    acked: dict[int, bytes] = {}
     barrier = threading.Barrier(8)
 
     def work(number: int) -> None:
         barrier.wait()
         if number % 2:
-            for turn in range(50):
-                value = b"%d %d" % (number, turn)
-                told[log.publish("events", value).first_seq] = value
+            for attempt in range(50):
+                value = b"%d %d" % (number, attempt)
+                acked[log.publish("events", value).first_seq] = value
         else:
             with log.publisher("events") as publisher:
-                sent = [(publisher.publish(value := b"%d %d" % (number, turn)), value) for turn in range(50)]
-            told.update({delivery.result().first_seq: value for delivery, value in sent})
+                sent = [(publisher.publish(value := b"%d %d" % (number, attempt)), value) for attempt in range(50)]
+            acked.update({delivery.result().first_seq: value for delivery, value in sent})
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert values(log) == [told[seq] for seq in range(1, 401)]
+    assert values(log) == [acked[seq] for seq in range(1, 401)]

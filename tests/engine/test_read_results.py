@@ -1,4 +1,4 @@
-"""Tables as users hand them in: however many chunks they have, few batches, all records, and their order."""
+"""Arrow tables with many chunks are stored in few batches, complete and in order."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def stored(log: EmbeddedLog) -> list[bytes]:
 
 
 def chunk(number: int, size: int) -> list[bytes]:
-    """Some values that are told apart by their number, about `size` bytes together."""
+    """Distinct values, about `size` bytes together."""
     return [b"%6d/%2d" % (number, each) + bytes(size // 20 - 9) for each in range(20)]
 
 
-def test_a_table_of_hundreds_of_chunks_is_stored_in_order(log: EmbeddedLog) -> None:
-    """More of it than the lane of the log holds, in chunks each of which would be a small batch."""
+def test_a_table_of_many_chunks_is_stored_in_order(log: EmbeddedLog) -> None:
+    """More bytes than the lane of the log holds, in chunks each of which would be a small batch."""
     chunks = [chunk(number, 20_000) for number in range(300)]
     delivery = log.publish("events", table(chunks))
     expected = [value for each in chunks for value in each]
     assert delivery.seqs == range(1, len(expected) + 1)
-    assert log.publish("events", b"goes on").first_seq == len(expected) + 1
-    assert stored(log) == [*expected, b"goes on"]
+    assert log.publish("events", b"continues").first_seq == len(expected) + 1
+    assert stored(log) == [*expected, b"continues"]
 
 
 def test_tiny_and_large_chunks_keep_their_order(log: EmbeddedLog) -> None:
@@ -55,7 +55,7 @@ def test_tiny_and_large_chunks_keep_their_order(log: EmbeddedLog) -> None:
 
 def test_small_chunks_are_joined_up_to_the_bounds_of_a_batch() -> None:
     blocks = encode(table([chunk(number, 20_000) for number in range(300)]))
-    # All but the last are large enough to be written at their place.
+    # All but the last are large enough to be written straight to their segment.
     assert all(len(block) >= LARGE_BATCH_SIZE for block, *_ in blocks[:-1])
     assert len(blocks) == 75
     nearly = [[bytes(BLOCK_SIZE_MAX // 300)] * 200 for _ in range(2)]

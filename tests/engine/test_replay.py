@@ -1,4 +1,4 @@
-"""Replay of logs that were written batch by batch: topics, places, keys and sessions come out as they were put in."""
+"""Replay of logs that were written batch by batch: topics, segment positions, keys and sessions are restored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MS = 1_000_000
 
 @dataclass
 class Written:
-    """A log, what was put into it, and the sessions as their owner had them."""
+    """A log, the batches written to it, and the sessions as their owner has them."""
 
     disk: SimDisk
     directory: DataDirectory
@@ -73,7 +73,7 @@ class Written:
         flags: int = 0,
         timestamp_ns: int = 5,
     ) -> bytes:
-        """A stamped batch, `ahead` positions behind the next one."""
+        """A stamped batch, `ahead` positions after the next one."""
         block = encode_block([Record(1, bytes(20))] * count)
         header = batch_header(
             block,
@@ -100,7 +100,7 @@ class Written:
         return epoch
 
     def decide(self, header: BatchHeader) -> None:
-        """What the owner of the sessions does with a batch it has ordered."""
+        """Decide a batch, as the owner of the sessions does when it has ordered it."""
         result = BatchResult(header.block_crc, header.position, header.base_seq, header.timestamp_ns)
         self.sessions.window.decide(header.client_id, header.client_seq, result)
 
@@ -136,10 +136,10 @@ def snapshot_of(replayed: Replayed, wal_from_at: int) -> Snapshot:
     return Snapshot(replayed.catalog.next_position, wal_from_at, 1, sections)
 
 
-# --- topics and places -----------------------------------------------------------------------------------------------
+# --- topics and positions --------------------------------------------------------------------------------------------
 
 
-def test_every_batch_gets_its_place_and_its_address() -> None:
+def test_every_batch_gets_its_segment_position_and_address() -> None:
     log = new_log()
     log.create(1)
     log.create(2)
@@ -173,7 +173,7 @@ def test_every_batch_gets_its_place_and_its_address() -> None:
     assert replayed.catalog.next_position == log.position
 
 
-def test_a_roll_between_batches_of_one_epoch_parts_them() -> None:
+def test_a_roll_inside_an_epoch_splits_its_batches() -> None:
     log = new_log()
     log.create(1)
     first = log.batch(1)
@@ -186,7 +186,7 @@ def test_a_roll_between_batches_of_one_epoch_parts_them() -> None:
     assert [int(segment.index.entries["at"][0]) for segment in segments.values()] == [DATA_START, DATA_START]
 
 
-def test_batches_of_no_topic_are_passed_over() -> None:
+def test_batches_of_unknown_topics_are_skipped() -> None:
     log = new_log()
     log.create(1)
     log.log(log.batch(1), log.batch(9, ahead=1), log.batch(1, ahead=2))
@@ -197,7 +197,7 @@ def test_batches_of_no_topic_are_passed_over() -> None:
 
 @pytest.mark.parametrize("taken_after", range(6))
 def test_replay_from_a_snapshot_gives_the_same(taken_after: int) -> None:
-    """The snapshot is taken anywhere, and replay starts early: what it has is not applied twice."""
+    """Replay starts before the snapshot, and does not apply twice what the snapshot contains."""
     log = new_log()
     log.create(1)
     epoch = log.open_session(7)
@@ -233,7 +233,7 @@ def test_keys_survive_and_old_ones_expire() -> None:
     assert list(topic.keys) == expected[1:]
 
 
-def test_a_reference_carries_keys_and_sessions_too() -> None:
+def test_a_reference_restores_keys_and_sessions() -> None:
     log = new_log()
     log.create(1)
     epoch = log.open_session(7)
@@ -257,20 +257,20 @@ def test_a_reference_carries_keys_and_sessions_too() -> None:
 
 
 def fill_with_sessions(log: Written) -> list[EpochReceipt]:
-    """Three publishers, out of order within their windows, two of them with several sessions."""
+    """Write batches of three publishers, out of order within their windows, one of them with several sessions."""
     chance = random.Random(8)
     log.create(1)
     log.create(2)
     epochs = {client_id: log.open_session(client_id) for client_id in (5, 6, 7)}
-    waiting = {client_id: list(range(1, 41)) for client_id in epochs}
+    unsent = {client_id: list(range(1, 41)) for client_id in epochs}
     receipts = []
-    while any(waiting.values()):
+    while any(unsent.values()):
         batches = []
         for ahead in range(chance.randrange(1, 4)):
-            ready = [client_id for client_id, seqs in waiting.items() if seqs]
+            ready = [client_id for client_id, seqs in unsent.items() if seqs]
             if ready:
                 client_id = chance.choice(ready)
-                seqs = waiting[client_id]
+                seqs = unsent[client_id]
                 seq = seqs.pop(min(chance.randrange(3), len(seqs) - 1))
                 batches.append(log.batch(chance.choice((1, 2)), (client_id, seq), ahead=ahead, epoch=epochs[client_id]))
         receipts.append(log.log(*batches))
@@ -281,7 +281,7 @@ def fill_with_sessions(log: Written) -> list[EpochReceipt]:
     return receipts
 
 
-def test_sessions_come_back_as_their_owner_had_them() -> None:
+def test_sessions_are_restored() -> None:
     log = new_log()
     fill_with_sessions(log)
     replayed = log.replay()
@@ -294,7 +294,7 @@ def test_sessions_come_back_as_their_owner_had_them() -> None:
         assert verdict.original.base_seq == header.base_seq
 
 
-def test_a_damaged_log_decides_what_it_still_holds() -> None:
+def test_a_damaged_log_restores_the_sessions_it_still_holds() -> None:
     log = new_log()
     receipts = fill_with_sessions(log)
     for receipt in receipts[-25::4]:
@@ -316,7 +316,7 @@ def test_a_damaged_log_decides_what_it_still_holds() -> None:
         assert code in known, header
 
 
-def test_a_log_cut_anywhere_decides_what_it_still_holds() -> None:
+def test_a_truncated_log_restores_the_sessions_it_still_holds() -> None:
     log = new_log()
     receipts = fill_with_sessions(log)
     for receipt in reversed(receipts[-12:]):
@@ -331,7 +331,7 @@ def test_a_log_cut_anywhere_decides_what_it_still_holds() -> None:
             assert code == ("DUPLICATE" if header.position < replayed.end.position else "NEW"), header
 
 
-def test_a_lost_opening_stops_no_recovery() -> None:
+def test_a_lost_session_opening_does_not_stop_recovery() -> None:
     log = new_log()
     log.create(1)
     epoch, _, control = log.sessions.open(ClientId(7), ClientSeq(1))

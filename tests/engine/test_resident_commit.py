@@ -1,4 +1,4 @@
-"""Commits by the kernel that stays: what it does by itself, and each reason for which it comes back to Python."""
+"""The resident commit kernel: what it commits by itself, and each reason for which it returns to Python."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from seawall.kernels.log import cycle_records
 from seawall.kernels.network import publish_cycle, publish_io
 from seawall.kernels.runtime.memory import set_addresses
 from seawall.limits import BATCH_HEADER_SIZE, LARGE_BATCH_SIZE
+from seawall.storage.wal.epochs import WalAddress
 from seawall.testing import SimSharedMemory
 from seawall.topics.config import Durability, TopicConfig
 from seawall.wire.format.ack_rows import ack_rows
@@ -93,12 +94,12 @@ class Resident(Log):
         return open_sequenced_store(machine, self.path, SimSharedMemory(), bytes(16), fabric, SMALL, networks=1)
 
     def send(self, client: ClientId, name: str, *values: bytes) -> None:
-        """A batch on its way from a publisher."""
+        """Send a batch from a publisher."""
         self.sent[client] += 1
         self.pairs[CLIENTS.index(client)][1].send(self.batch(name, self.sent[client], *values, client=client))
 
     def receive(self) -> int:
-        """What the publish thread receives before it leads."""
+        """Receive as the publish thread does before it acquires leadership."""
         events, by_descriptor, connections, tails, *rest = self.arrays
         owners, orders, levels, *scratch = rest[:7]
         received = self.cycle.received
@@ -154,7 +155,7 @@ def resident(tmp_path: Path) -> Iterator[Resident]:
     made.close()
 
 
-def test_it_commits_and_answers_until_nothing_comes(resident: Resident) -> None:
+def test_the_kernel_commits_and_answers_until_it_is_idle(resident: Resident) -> None:
     for client in CLIENTS:
         resident.send(client, PLAIN, b"1")
         resident.send(client, STRONG, b"2")
@@ -168,14 +169,14 @@ def test_it_commits_and_answers_until_nothing_comes(resident: Resident) -> None:
     resident.orderer.cycles_ended()
     assert resident.values(PLAIN) == [b"x", b"1", b"1"]
     assert resident.values(STRONG) == [b"x", b"2", b"2"]
-    # Whoever commits next goes on behind it.
+    # The next commit continues after it.
     resident.arrive(resident.batch(PLAIN, 3, b"3"))
     resident.commit_all()
     assert resident.values(PLAIN) == [b"x", b"1", b"1", b"3"]
 
 
-def test_what_comes_while_it_stays_is_committed_by_the_same_call(resident: Resident) -> None:
-    """A publisher that waits for each of its batches, and one call of the kernel for all of them."""
+def test_one_call_commits_what_arrives_meanwhile(resident: Resident) -> None:
+    """One call of the kernel serves a publisher that waits for each of its batches."""
     acked: list[int] = []
 
     def publish() -> None:
@@ -189,7 +190,7 @@ def test_what_comes_while_it_stays_is_committed_by_the_same_call(resident: Resid
     publisher.start()
     resident.resident.commit(resident.receive())
     while publisher.is_alive():
-        # On a busy machine the next batch may come too late for the same call.
+        # On a busy machine the next batch may arrive too late for the same call.
         count = resident.receive()
         if count:
             resident.resident.commit(count)
@@ -205,7 +206,7 @@ def new_topic(resident: Resident, name: str, config: TopicConfig) -> None:
     resident.rules.learn(topic)
 
 
-def test_what_is_not_reserved_is_asked_for(resident: Resident) -> None:
+def test_the_kernel_requests_missing_reservations(resident: Resident) -> None:
     new_topic(resident, "new", TopicConfig())
     resident.send(CLIENTS[0], "new", b"1")
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
@@ -218,7 +219,7 @@ def test_what_is_not_reserved_is_asked_for(resident: Resident) -> None:
     assert resident.values("new") == [b"1", b"2"]
 
 
-def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> None:
+def test_batches_without_a_reservation_are_not_eligible(resident: Resident) -> None:
     new_topic(resident, "capped-too", TopicConfig(cap_records=5))
     resident.send(CLIENTS[0], "capped-too", b"1")
     assert resident.run_granted() == cycle_records.NOT_ELIGIBLE
@@ -226,7 +227,7 @@ def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> N
     assert resident.cycle.received.rows["is_staged"][0] == 0
 
 
-def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> None:
+def test_cycles_are_deducted_from_reservations(resident: Resident) -> None:
     topic_id = resident.topics[PLAIN]
     reservation = resident.orderer._applier._reservations._by_topic[topic_id]
     records, size = reservation.records_left, reservation.bytes_left
@@ -249,13 +250,13 @@ def test_rows_that_find_no_space_are_applied_first(resident: Resident) -> None:
     assert resident.run_on() == cycle_records.LACKS_GRANTS
 
 
-def test_what_is_in_a_ring_is_committed_otherwise(resident: Resident) -> None:
+def test_batches_in_a_ring_are_not_eligible(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
     resident.arrive(resident.batch(PLAIN, 1, b"ring", client=CLIENTS[1]))
     assert resident.run(resident.receive()) == cycle_records.NOT_ELIGIBLE
     resident.commit_all()
     assert resident.values(PLAIN) == [b"x", b"ring"]
-    # By its owner, with what was received.
+    # `ResidentCommit` commits it together with the received batch.
     resident.arrive(resident.batch(PLAIN, 2, b"ring", client=CLIENTS[1]))
     resident.resident.commit(1)
     assert resident.resident.unanswered == 1
@@ -263,13 +264,12 @@ def test_what_is_in_a_ring_is_committed_otherwise(resident: Resident) -> None:
     assert sorted(resident.values(PLAIN)) == [b"1", b"ring", b"ring", b"x"]
 
 
-def test_a_write_that_fails_answers_nobody(resident: Resident) -> None:
+def test_a_failed_write_sends_no_answer(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
     at = resident.numbers("at")
-    log_file = resident.store.parts.wal._current
-    assert log_file is not None
-    unwritable = os.open(log_file.file.path, os.O_RDONLY)
-    os.dup2(unwritable, log_file.file.fileno())
+    log_file, _ = resident.store.parts.wal.locate(WalAddress(at - 1))
+    unwritable = os.open(log_file.path, os.O_RDONLY)
+    os.dup2(unwritable, log_file.fileno())
     os.close(unwritable)
     resident.resident.commit(resident.receive())
     assert resident.store.guard.is_failed
@@ -285,33 +285,33 @@ def test_a_write_that_fails_answers_nobody(resident: Resident) -> None:
     assert resident.values(PLAIN) == [b"x"]
 
 
-def test_who_listens_is_notified_by_an_event(resident: Resident) -> None:
-    heard = []
-    resident.queue.listeners.append(lambda: heard.append(resident.values(PLAIN)[-1]))
-    news = resident.resident.readable
+def test_listeners_are_notified_by_an_event(resident: Resident) -> None:
+    notified = []
+    resident.queue.listeners.append(lambda: notified.append(resident.values(PLAIN)[-1]))
+    readable = resident.resident.readable
     for number in range(3):
         resident.queue.expect_change()
         resident.send(CLIENTS[0], PLAIN, b"%d" % number)
         resident.resident.commit(resident.receive())
-        assert select.select([news.wait_fd], [], [], 0)[0]
+        assert select.select([readable.wait_fd], [], [], 0)[0]
         resident.resident.notify()
-        assert heard == [b"%d" % each for each in range(number + 1)]
-    # Nobody listens any more.
+        assert notified == [b"%d" % each for each in range(number + 1)]
+    # No listener expects a change any more.
     resident.send(CLIENTS[0], PLAIN, b"last")
     resident.resident.commit(resident.receive())
-    assert not select.select([news.wait_fd], [], [], 0)[0]
+    assert not select.select([readable.wait_fd], [], [], 0)[0]
 
 
-def test_it_comes_back_for_who_wants_to_lead(resident: Resident) -> None:
+def test_the_kernel_returns_when_leadership_is_wanted(resident: Resident) -> None:
     resident.queue.signals[publish_cycle.WANTED] = 1
     resident.send(CLIENTS[0], PLAIN, b"1")
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
     resident.send(CLIENTS[0], PLAIN, b"2")
-    # What came is not received: somebody else comes first.
+    # The second batch is not received: another leader comes first.
     assert resident.acked(CLIENTS[0]) == [1]
 
 
-def test_it_comes_back_when_the_log_is_due(resident: Resident) -> None:
+def test_the_kernel_returns_when_a_checkpoint_is_due(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
     resident.store.checkpoint_schedule.next_check_at = resident.numbers("at") + 1
     resident.resident.commit(resident.receive())
@@ -319,7 +319,7 @@ def test_it_comes_back_when_the_log_is_due(resident: Resident) -> None:
     assert resident.store.checkpoint_schedule.next_check_at > resident.numbers("at")
 
 
-def test_who_wants_to_lead_does_so_soon(resident: Resident) -> None:
+def test_a_busy_publisher_does_not_starve_other_leaders(resident: Resident) -> None:
     """A publisher that never stops does not keep others from changing the store."""
     is_over = threading.Event()
 

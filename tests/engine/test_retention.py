@@ -1,8 +1,7 @@
-"""Deletes and retention: any history against a dictionary, then one case after the other."""
+"""Deletes and retention: random histories against a model, then single cases."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 
 import pytest
@@ -24,7 +23,7 @@ from seawall import limits
 from seawall.core.types import Seq
 from seawall.engine.api.verify import known_topics
 from seawall.engine.commit.appends import Append
-from seawall.engine.maintenance import retention as removal_module
+from seawall.engine.maintenance import retention
 from seawall.engine.maintenance.stored_sizes import StoredSizes
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
@@ -92,23 +91,23 @@ def play(both: Both, event: tuple) -> None:
 def play_append(both: Both, drawn: list[list[bytes | None]], size: int, codec: Codec) -> None:
     if both.model.config.discard is Discard.REJECT:
         records = [record_of(b"000000" + bytes(size), tag) for tag in itertools.chain(*drawn)]
-        emptied = copy.deepcopy(both.model)
+        emptied = both.model.copy()
         emptied.expire(both.clock.wall_ns())
         if not emptied.fits(records):
             head = both.topic.head_seq
             with pytest.raises((FullError, LimitError)):
                 append_batches(both.store, batch_of(both.topic.topic_id, records))
             assert both.topic.head_seq == head
-            # What is too old may have gone on the way.
+            # Expired records may have been evicted by the attempt.
             both.store.maintenance.retain()
             both.model.expire(both.clock.wall_ns())
             return
     both.append(drawn, size, codec)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.lists(events, max_size=16))
-def test_any_history_leaves_what_the_model_says(history: list[tuple]) -> None:
+def test_any_history_matches_the_model(history: list[tuple]) -> None:
     both = Both(small_segments())
     for event in history:
         play(both, event)
@@ -117,7 +116,7 @@ def test_any_history_leaves_what_the_model_says(history: list[tuple]) -> None:
     both.model.retain(both.clock.wall_ns())
     both.check()
     for first, last in both.sealed():
-        assert any(first <= seq <= last for seq in both.model.live), "a segment without live records stays"
+        assert any(first <= seq <= last for seq in both.model.live), "no segment without live records is left"
     both.reopen(crash=True)
     both.check()
     both.store.close()
@@ -127,7 +126,7 @@ def test_any_history_leaves_what_the_model_says(history: list[tuple]) -> None:
 
 
 def filled(count: int, *, in_batches_of: int = 3, **config: int | str) -> Both:
-    """A topic with `count` records, whose tags are a, b and none in turn."""
+    """A topic with `count` records, whose tags alternate between a, b and none."""
     both = Both(small_segments(**config))
     every = [(b"a", b"b", None)[number % 3] for number in range(count)]
     for first in range(0, count, in_batches_of):
@@ -136,12 +135,12 @@ def filled(count: int, *, in_batches_of: int = 3, **config: int | str) -> Both:
 
 
 @pytest.mark.parametrize(("before_seq", "match"), [(None, None), (0, None), (-3, None), (1 << 63, None), (0, A)])
-def test_a_delete_that_means_nothing_is_refused(before_seq: int | None, match: TagMatch | None) -> None:
+def test_an_invalid_delete_is_refused(before_seq: int | None, match: TagMatch | None) -> None:
     both = filled(6)
     with pytest.raises(InvalidInputError, match=r"delete"):
         both.store.delete_records(TOPIC, before_seq=before_seq, match=match)
     with pytest.raises(NotFoundError):
-        both.store.delete_records("nobody", before_seq=5)
+        both.store.delete_records("missing", before_seq=5)
     both.check()
 
 
@@ -149,7 +148,7 @@ def test_a_delete_of_nothing_writes_nothing() -> None:
     both = filled(6)
     at = both.store.parts.wal.at
     assert both.store.delete_records(TOPIC, before_seq=1) == 0
-    assert both.store.delete_records(TOPIC, match=TagMatch(MatchKind.EQ, "nobody")) == 0
+    assert both.store.delete_records(TOPIC, match=TagMatch(MatchKind.EQ, "unused")) == 0
     both.store.create_topic("empty", TopicConfig())
     at = both.store.parts.wal.at
     assert both.store.delete_records("empty", before_seq=100) == 0
@@ -157,7 +156,7 @@ def test_a_delete_of_nothing_writes_nothing() -> None:
     assert both.store.parts.wal.at == at
 
 
-def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
+def test_a_delete_covers_existing_records_only() -> None:
     both = filled(6)
     assert both.store.delete_records(TOPIC, before_seq=1000) == 6
     both.model.delete(1000, None)
@@ -167,11 +166,11 @@ def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
     both.model.delete(8, A)
     both.check()
     both.append([[b"a"]], 1)
-    assert both.store.delete_records(TOPIC, match=A) == 2, "the index has caught up"
+    assert both.store.delete_records(TOPIC, match=A) == 2, "the tag index has caught up"
     assert both.store.delete_records(TOPIC, match=A) == 0
 
 
-def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_is_logged_with_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     both = filled(6)
     seen: list[DeleteRecords] = []
     commit = both.store.controls.commit_many
@@ -196,7 +195,7 @@ def test_a_delete_of_many_ranges_is_several_controls(monkeypatch: pytest.MonkeyP
     both.check()
 
 
-def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_delete_continues_when_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 2)
     both = filled(30)
     controls, left = both.store.controls, [2]
@@ -218,7 +217,7 @@ def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest
     both.check()
 
 
-def test_tags_are_told_apart_in_batches_of_every_kind() -> None:
+def test_tags_are_found_in_every_kind_of_batch() -> None:
     both = Both(TopicConfig())
     both.append([[b"a", None, b"a"], [b"b", b"a"]], 20, Codec.LZ4)
     both.append([[None, None]], 5)
@@ -228,7 +227,7 @@ def test_tags_are_told_apart_in_batches_of_every_kind() -> None:
     assert both.topic.live_records == 3
 
 
-def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
+def test_no_tag_index_is_built_without_deletes_by_tag() -> None:
     both = filled(9, cap_records=5)
     both.store.delete_records(TOPIC, before_seq=7)
     both.store.maintenance.checkpoint()
@@ -247,7 +246,7 @@ def test_a_delete_may_span_fragments_and_whole_segments() -> None:
 # --- retention -------------------------------------------------------------------------------------------------------
 
 
-def test_caps_are_kept_to_the_record() -> None:
+def test_caps_are_exact() -> None:
     both = filled(20, cap_records=5)
     assert live_seqs(both.topic) == [16, 17, 18, 19, 20]
     both.check()
@@ -268,23 +267,21 @@ def test_a_cap_below_one_record_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize(("cap", "is_whole"), [(6_400, True), (2_048, True), (640, False)])
-def test_what_need_not_sync_evicts_whole_batches_where_one_ends_near(
-    cap: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsynced_topics_evict_whole_batches(cap: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     both = Both(small_segments(cap_bytes=cap, durability="memory"))
-    floors, read = set(), []
-    really_read = StoredSizes._read
-    monkeypatch.setattr(StoredSizes, "_read", lambda *place: [read.append(place), really_read(*place)][1])
+    floors, reads = set(), []
+    real = StoredSizes._read
+    monkeypatch.setattr(StoredSizes, "_read", lambda *arguments: [reads.append(arguments), real(*arguments)][1])
     for _ in range(cap // 20):
         append_batches(both.store, batch_of(both.topic.topic_id, [record_of(bytes(10), None)] * 4))
         floors.add(both.topic.floor)
         assert both.topic.live_bytes <= cap
         assert both.topic.floor == 1 or both.topic.live_bytes > cap - 2 * (cap // 64) - 2 * 60
     assert len(floors) > 2
-    # A 64th of the cap is more than a batch of 60 bytes, more than half of one, or less: one ends before or behind it.
+    # A 64th of the cap is more than a batch of 60 bytes, more than half of one, or less than that.
     assert all(floor % 4 == 1 for floor in floors) == is_whole
-    # Also where it is the last one of its segment.
-    assert bool(read) != is_whole
+    # Whole batches need no read of their sizes, not even the last one of a segment.
+    assert bool(reads) != is_whole
 
 
 def test_age_evicts_by_the_time_of_the_batch() -> None:
@@ -327,7 +324,7 @@ def test_age_finds_its_batch_among_many_segments() -> None:
     both.check()
 
 
-def test_a_topic_that_rejects_evicts_nothing_and_refuses() -> None:
+def test_a_rejecting_topic_refuses_and_evicts_nothing() -> None:
     both = filled(5, in_batches_of=1, cap_records=6, discard="reject")
     head = both.topic.next_seq
     with pytest.raises(FullError, match="cap_records of 6"):
@@ -347,7 +344,7 @@ def test_a_topic_that_rejects_evicts_nothing_and_refuses() -> None:
     both.check()
 
 
-def test_what_is_too_old_makes_room_in_a_topic_that_rejects() -> None:
+def test_expired_records_make_space_in_a_rejecting_topic() -> None:
     both = filled(5, cap_records=6, ttl_ms=10, discard="reject")
     both.clock.advance(11 * NS_PER_MS)
     both.append([[None] * 2], 0)
@@ -363,7 +360,7 @@ def test_no_limit_evicts_nothing() -> None:
 
 
 def test_evictions_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal_module, "_EVICTIONS_MAX", 2)
+    monkeypatch.setattr(retention, "_EVICTIONS_MAX", 2)
     both = Both(TopicConfig())
     for number in range(5):
         store, name = both.store, f"topic-{number}"
@@ -394,10 +391,10 @@ def test_sealed_segments_without_live_records_are_dropped() -> None:
     both.model.delete(45, None)
     both.check()
     names = both.disk.list(TOPIC_PATH)
-    assert min(int(name[:20]) for name in names) == both.sealed()[0][0], "index and deletes go with their segment"
+    assert min(int(name[:20]) for name in names) == both.sealed()[0][0], "its index and deletes are removed too"
 
 
-def test_segments_that_die_before_they_are_sealed_go_at_the_checkpoint() -> None:
+def test_dead_unsealed_segments_are_dropped_by_the_checkpoint() -> None:
     both = filled(60)
     both.store.delete_records(TOPIC, before_seq=50)
     both.model.delete(50, None)
@@ -408,7 +405,7 @@ def test_segments_that_die_before_they_are_sealed_go_at_the_checkpoint() -> None
 
 
 def test_dropped_segments_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal_module, "_DROPS_MAX", 2)
+    monkeypatch.setattr(retention, "_DROPS_MAX", 2)
     both = filled(60)
     both.store.maintenance.checkpoint()
     count = len(both.sealed())
@@ -418,8 +415,8 @@ def test_dropped_segments_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatc
     assert len(both.sealed()) == count - 4
 
 
-def test_a_segment_that_is_gone_is_not_made_again() -> None:
-    """Sealed by an opening, dropped by a delete, and known as unsealed to the only snapshot there is."""
+def test_a_dropped_segment_is_not_recreated() -> None:
+    """Sealed by an opening and dropped by a delete, while the only snapshot lists it as unsealed."""
     both = filled(8)
     both.store.maintenance.checkpoint()
     for _ in range(4):
@@ -441,8 +438,8 @@ def test_a_segment_that_is_gone_is_not_made_again() -> None:
     both.check()
 
 
-def test_what_a_crash_left_behind_is_dropped_later() -> None:
-    """Killed anywhere in a delete: either nothing happened, or all of it, and no file is left for ever."""
+def test_leftovers_of_a_crash_are_dropped_later() -> None:
+    """A crash anywhere in a delete: nothing or all of it happened, and no file is left for ever."""
     for nth in itertools.count(1):
         both = filled(40)
         both.store.maintenance.checkpoint()
@@ -484,11 +481,11 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     assert both.store.cleaner.store_deletes() == 0
     both.disk.open(home.path(deletes_name(Seq(both.sealed()[0][0])))).write([b"\xff" * 9], 4096)
     both.reopen(crash=False)
-    assert both.store.cleaner.store_deletes() == 1, "a damaged one is made again"
+    assert both.store.cleaner.store_deletes() == 1, "a damaged one is rewritten"
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory"])
-def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
+def test_tidying_up_runs_only_when_it_is_due(durability: str) -> None:
     store = opened(SimDisk(seed=1), SimClock(wall_ns=10**18))
     config = small_segments(cap_records=40, ttl_ms=1_000, durability=durability)
     topic = store.create_topic(TOPIC, config)
@@ -503,12 +500,12 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
             assert store.cleaner.has_dead()
             store.tidy_up(commit.limited)
         assert not store.is_tidy_up_due
-    assert not any(due[:40]), "there is room"
+    assert not any(due[:40]), "nothing has to be evicted yet"
     if durability == "ephemeral":
-        assert not any(due), "segments that are nothing but memory have gone with their evictions"
+        assert not any(due), "segments in memory are dropped by the eviction itself"
         assert len(store.parts.logs[topic.topic_id].sealed) <= 7
     else:
-        assert 3 <= sum(due[40:]) <= 6, "segments of seven records die now and then"
+        assert 3 <= sum(due[40:]) <= 6, "a segment of seven records becomes disposable now and then"
     assert live_seqs(topic) == list(range(41, 81))
     store.close()
 
@@ -564,7 +561,7 @@ def test_part_of_a_damaged_batch_can_be_deleted() -> None:
     before = both.topic.live_bytes
     assert both.store.delete_records(TOPIC, before_seq=12) == 11
     assert 0 < both.topic.live_bytes < before
-    assert both.store.delete_records(TOPIC, match=A) == 6, "what cannot be read has no tag"
+    assert both.store.delete_records(TOPIC, match=A) == 6, "an unreadable record has no tag"
     assert both.store.delete_records(TOPIC, before_seq=100) == 13
     assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
 
@@ -613,7 +610,7 @@ def test_opaque_batches_are_one_record_without_a_tag() -> None:
     assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
 
 
-def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
+def test_a_destroyed_segment_does_not_stop_retention() -> None:
     both = filled(40)
     both.store.maintenance.checkpoint()
     both.store.close()
@@ -631,7 +628,7 @@ def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["ttl", "records", "bytes", "delete", "tag"])
-def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
+def test_records_of_lost_segments_can_be_deleted(how: str) -> None:
     both = filled(40)
     both.store.maintenance.checkpoint()
     both.store.close()
@@ -658,7 +655,7 @@ def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
     both.store.close()
 
 
-def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
+def test_records_without_a_segment_do_not_expire() -> None:
     both = filled(3, ttl_ms=10)
     both.store.maintenance.checkpoint()
     both.reopen(crash=False)
@@ -680,8 +677,8 @@ def test_fragments_are_evicted_by_their_bytes() -> None:
     both.check()
 
 
-def test_damage_that_the_log_lost_keeps_its_segment() -> None:
-    """What counts as lost by damage may still be in the files: nobody drops them before the floor has passed."""
+def test_a_segment_with_a_damaged_range_is_kept() -> None:
+    """Records lost by damage may still be in the file, which is kept until the floor has passed it."""
     both = filled(30)
     both.store.maintenance.checkpoint()
     both.topic.apply(Loss(both.topic.topic_id, Seq(12), Seq(13), GapReason.CORRUPTION, 0))

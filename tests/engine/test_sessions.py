@@ -1,4 +1,4 @@
-"""Sessions: planned, logged, applied; what the log decides is decided again, also behind damage."""
+"""Sessions: planned, logged and applied; replaying the log decides the same, even after damage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_opening_is_planned_then_applied() -> None:
     assert sessions.rows() == control.row
 
 
-def test_a_publisher_that_comes_back_goes_on_and_fences() -> None:
+def test_a_returning_publisher_continues_and_fences() -> None:
     sessions = opened(7)
     sessions.decide_run(rows_of((7, 1), (7, 2)))
     before = sessions.rows()
@@ -83,7 +83,7 @@ def test_a_publisher_that_comes_back_goes_on_and_fences() -> None:
     assert verdict.original.base_seq == 11, "results are still known"
 
 
-def test_what_cannot_be_opened() -> None:
+def test_invalid_sessions_are_refused() -> None:
     sessions = opened(1, 2, clients_max=2)
     with pytest.raises(FullError, match="2 publishers"):
         sessions.open(ClientId(3), ClientSeq(1))
@@ -102,7 +102,7 @@ def test_what_cannot_be_opened() -> None:
 # --- rows of the log -------------------------------------------------------------------------------------------------
 
 
-def test_a_row_planned_before_batches_that_stand_ahead_of_it_takes_nothing_back() -> None:
+def test_a_row_planned_before_later_batches_undoes_nothing() -> None:
     sessions = opened(7)
     sessions.decide_run(rows_of((7, 1)))
     _, _, control = sessions.open(ClientId(7), ClientSeq(1))
@@ -114,8 +114,8 @@ def test_a_row_planned_before_batches_that_stand_ahead_of_it_takes_nothing_back(
     assert state(sessions, 7) == (2, 3, 4)
 
 
-def test_a_row_that_knows_more_is_taken_over() -> None:
-    """Refused seqs leave no batch, and damage takes some: the row of the next session knows of both."""
+def test_a_row_with_more_decisions_is_adopted() -> None:
+    """Refused seqs leave no batch, and damage loses some: the row of the next session has both."""
     live, replayed = opened(7), opened(7)
     live.decide_run(rows_of((7, 1), (7, 2)))
     live.window.decide(ClientId(7), ClientSeq(3), BatchResult(0, 0, 0, 0, AckStatus.REJECTED, 5))
@@ -140,7 +140,7 @@ def test_two_rows_far_apart_are_merged_within_the_window() -> None:
     assert old.rows() == new.rows() == ahead
 
 
-def test_a_merged_row_goes_on_behind_what_either_calls_stored() -> None:
+def test_a_merged_row_continues_after_both_rows() -> None:
     replayed, live = opened(7), opened(7)
     replayed.decide_run(rows_of((7, 1), (7, 3)))
     live.decide_run(rows_of((7, 1), (7, 2)))
@@ -148,7 +148,7 @@ def test_a_merged_row_goes_on_behind_what_either_calls_stored() -> None:
     assert state(replayed, 7) == (1, 4, 3)
 
 
-def test_a_row_that_is_none_is_damage() -> None:
+def test_an_invalid_row_is_damage() -> None:
     sessions = opened(7)
     row = sessions.rows()
     with pytest.raises(CorruptionError, match="another client"):
@@ -160,13 +160,13 @@ def test_a_row_that_is_none_is_damage() -> None:
 # --- batches of the log ----------------------------------------------------------------------------------------------
 
 
-def test_batches_without_a_session_are_passed_over() -> None:
+def test_batches_without_a_session_are_skipped() -> None:
     sessions = Sessions(clients_max=SMALL)
     sessions.decide_run(rows_of((1 << 63, 0), (2**64 - 1, 5), (0, 1)))
     assert len(sessions) == 0
 
 
-def test_a_run_decides_as_a_window_does_one_by_one() -> None:
+def test_a_run_decides_the_same_as_a_window_one_by_one() -> None:
     chance = random.Random(3)
     seqs = {client_id: list(range(1, 400)) for client_id in (1, 2, 3)}
     batches = []
@@ -213,7 +213,7 @@ def test_a_session_whose_opening_is_lost_still_fences_the_one_before() -> None:
 
 
 def test_a_seq_beyond_the_window_moves_it() -> None:
-    """More than 256 batches were refused or lost; what stands in the log was taken all the same."""
+    """More than 256 batches were refused or lost; a batch in the log was accepted all the same."""
     sessions = opened(7)
     sessions.decide_run(rows_of((7, 1), (7, 600), (7, 601)))
     assert state(sessions, 7) == (1, 346, 601)
@@ -223,13 +223,13 @@ def test_a_seq_beyond_the_window_moves_it() -> None:
 
 
 @pytest.mark.parametrize("client_seq", [CLIENT_SEQ_MAX + 1, 2**63, 2**64 - 1, 0])
-def test_a_seq_that_is_none_stops_nothing(client_seq: int) -> None:
+def test_an_invalid_client_seq_is_skipped(client_seq: int) -> None:
     sessions = opened(7)
     sessions.decide_run(rows_of((7, client_seq), (8, client_seq), (7, 1)))
     assert (state(sessions, 7), len(sessions)) == ((1, 2, 1), 1)
 
 
-def test_a_full_window_forgets_the_longest_idle_one() -> None:
+def test_a_full_window_drops_the_longest_idle_client() -> None:
     sessions = opened(1, 2, 3, clients_max=3)
     sessions.decide_run(rows_of((1, 1), (3, 1)))
     sessions.decide_run(rows_of((4, 9)))
@@ -252,14 +252,14 @@ def test_rows_are_loaded_again() -> None:
             Sessions(clients_max=SMALL).load(snapshot_of(broken))
 
 
-# --- what an order decides without records ---------------------------------------------------------------------------
+# --- decisions without records --------------------------------------------------------------------------------------
 
 
 def nop(client_id: int, client_seq: int, *, decides: bool = True) -> OrderNop:
     return OrderNop(3, AckStatus.REJECTED, 0x13, client_id, client_seq, client_seq & 0xFFFF_FFFF, decides=decides)
 
 
-def test_a_refusal_decides_its_client_seq_and_any_other_nop_nothing() -> None:
+def test_only_a_refusal_decides_its_client_seq() -> None:
     sessions = opened(7)
     sessions.refuse(nop(7, 1, decides=False), 5)
     assert state(sessions, 7) == (1, 1, 0)
@@ -281,7 +281,7 @@ def test_a_refusal_beyond_the_window_proves_what_is_below_it() -> None:
     assert sessions.rows() == before
 
 
-def test_skipped_client_seqs_are_given_up() -> None:
+def test_skipped_client_seqs_are_abandoned() -> None:
     sessions = opened(7)
     sessions.decide_run(rows_of((7, 1), (7, 4)))
     sessions.skip(OrderSkip(3, 7, 2, 2))

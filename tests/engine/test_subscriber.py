@@ -1,4 +1,4 @@
-"""A reader that goes on where it stopped: where it starts, what it gets, what it commits, and how it waits."""
+"""Subscribers: where they start, that they continue where they stopped, commits, and waiting."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def values(items: list) -> list[bytes]:
     return [record.value for batch in items for record in batch]
 
 
-def test_it_goes_on_where_it_stopped(log: EmbeddedLog) -> None:
+def test_a_subscriber_continues_where_it_stopped(log: EmbeddedLog) -> None:
     reader = log.subscriber("events")
     assert reader.poll() == []
     log.publish("events", [b"a", b"b"])
@@ -34,7 +34,7 @@ def test_it_goes_on_where_it_stopped(log: EmbeddedLog) -> None:
     assert reader.next_seq == 4
 
 
-def test_where_it_starts(log: EmbeddedLog) -> None:
+def test_a_subscriber_starts_where_requested(log: EmbeddedLog) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     log.publish("events", [b"a", b"b"])
     latest = log.subscriber("events", "latest")
@@ -50,7 +50,7 @@ def test_where_it_starts(log: EmbeddedLog) -> None:
         log.subscriber("nowhere")
 
 
-def test_a_commit_outlives_the_process(tmp_path: Path) -> None:
+def test_a_committed_cursor_survives_a_restart(tmp_path: Path) -> None:
     with seawall.open(tmp_path / "data") as log:
         log.create_topic("events")
         log.publish("events", [b"a", b"b"])
@@ -70,7 +70,7 @@ def test_committing_needs_an_owner(log: EmbeddedLog) -> None:
         log.subscriber("events").commit()
 
 
-def test_it_waits_for_what_another_thread_publishes(log: EmbeddedLog) -> None:
+def test_a_poll_waits_for_another_thread(log: EmbeddedLog) -> None:
     reader = log.subscriber("events")
     found: list[bytes] = []
     ready = threading.Event()

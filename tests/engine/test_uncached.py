@@ -1,4 +1,4 @@
-"""Large batches that nobody reads soon are written past the memory of the system; what others read stays in it."""
+"""Large batches bypass the page cache once much of a topic is unread; other writes stay cached."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from seawall.core.transactions import StagedPart
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
-from seawall.engine.commit import appends
-from seawall.engine.commit import reservations as rooms
+from seawall.engine.commit import appends, reservations
 from seawall.engine.commit.appends import SegmentWrite
 from seawall.engine.read.read_results import ReceivedBatch
 from seawall.io.disk.disk_ring import DiskRing, HasDescriptor
@@ -31,7 +30,7 @@ LARGE = 300 * KIB
 
 @pytest.fixture
 def uncached(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of every write that need not stay in memory, by whichever way."""
+    """The sizes of all writes that bypass the page cache, by file or by disk ring."""
     sizes: list[int] = []
     write, ring_write = OsFile.write_uncached, DiskRing.write
 
@@ -53,8 +52,8 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> int:
-    """What may be unread and stay in memory."""
-    monkeypatch.setattr(rooms, "_UNREAD_CACHED_SIZE", MIB)
+    """How many unread bytes stay in the page cache."""
+    monkeypatch.setattr(reservations, "_UNREAD_CACHED_SIZE", MIB)
     return MIB
 
 
@@ -75,7 +74,7 @@ def fill(log: EmbeddedLog, size: int) -> None:
         log.publish("a", bytes(LARGE))
 
 
-def test_what_nobody_has_read_is_dropped_once_it_is_much(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_unread_appends_bypass_the_page_cache(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     fill(log, kept)
     assert not uncached
     log.publish("a", bytes(LARGE))
@@ -85,7 +84,7 @@ def test_what_nobody_has_read_is_dropped_once_it_is_much(log: EmbeddedLog, uncac
     assert sum(uncached) > 8 * MIB
 
 
-def test_who_reads_along_finds_it_in_memory(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_a_current_reader_keeps_appends_cached(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     read = 0
     for _ in range(3 * kept // LARGE):
         log.publish("a", bytes(LARGE))
@@ -97,7 +96,7 @@ def test_who_reads_along_finds_it_in_memory(log: EmbeddedLog, uncached: list[int
     assert uncached
 
 
-def test_reading_what_is_old_keeps_nothing(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_reading_old_records_does_not_keep_appends_cached(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     fill(log, 3 * kept)
     count = len(uncached)
     assert log.read("a", 1, limit=1)
@@ -105,14 +104,14 @@ def test_reading_what_is_old_keeps_nothing(log: EmbeddedLog, uncached: list[int]
     assert len(uncached) == count + 1
 
 
-def test_small_batches_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> None:
+def test_small_batches_stay_cached(log: EmbeddedLog, uncached: list[int]) -> None:
     for number in range(20):
         log.publish("a", b"%d" % number)
     log.checkpoint()
     assert not uncached
 
 
-def test_a_commit_reads_what_was_staged(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_small_transactions_stay_cached(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     for _ in range(3):
         with log.transaction() as transaction:
             for _ in range(kept // 2 // LARGE):
@@ -121,7 +120,7 @@ def test_a_commit_reads_what_was_staged(log: EmbeddedLog, uncached: list[int], k
     assert not uncached
 
 
-def test_a_transaction_is_copied_so_too(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_a_large_transaction_bypasses_the_page_cache(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     fill(log, 2 * kept)
     sizes = [LARGE, LARGE + 1, MIB, 7, 2 * MIB + PAGE_SIZE // 2, LARGE - 96]
     records = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -136,7 +135,7 @@ def test_a_transaction_is_copied_so_too(log: EmbeddedLog, uncached: list[int], k
     assert not log.verify().findings
 
 
-def test_small_batches_of_a_transaction_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> None:
+def test_small_batches_of_a_transaction_stay_cached(log: EmbeddedLog, uncached: list[int]) -> None:
     with log.transaction() as transaction:
         for number in range(20):
             transaction.publish("a", b"%d" % number)
@@ -144,7 +143,7 @@ def test_small_batches_of_a_transaction_are_no_concern(log: EmbeddedLog, uncache
     assert values(log, "a") == [b"%d" % number for number in range(20)]
 
 
-def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int], kept: int) -> None:
+def test_an_event_loop_bypasses_the_page_cache(tmp_path: Path, uncached: list[int], kept: int) -> None:
     async def run() -> list[bytes]:
         async with AsyncLog(tmp_path / "data") as log:
             await log.create_topic("a")
@@ -162,16 +161,16 @@ def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int], kept: int) ->
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 100))
-def test_pieces_are_all_of_a_place(sizes: list[int], at: int) -> None:
+def test_pieces_cover_a_segment_write(sizes: list[int], at: int) -> None:
     buffers = [bytes([number]) * size for number, size in enumerate(sizes)]
-    place = SegmentWrite(SharedFile(MemoryFiles().open("f", create=True)), at, sum(sizes), [*buffers], is_uncached=True)
+    write = SegmentWrite(SharedFile(MemoryFiles().open("f", create=True)), at, sum(sizes), [*buffers], is_uncached=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(appends, "_PIECE_SIZE", 16)
-        pieces = place.pieces()
-        place.execute()
+        pieces = write.pieces()
+        write.execute()
     assert all(sum(map(len, piece)) <= 16 for _, piece in pieces)
     assert [start for start, _ in pieces] == [
         at + sum(sum(map(len, piece)) for _, piece in pieces[:number]) for number in range(len(pieces))
     ]
     assert b"".join(part for _, piece in pieces for part in piece) == b"".join(buffers)
-    assert place.file.read(1_000, at) == b"".join(buffers)
+    assert write.file.read(1_000, at) == b"".join(buffers)

@@ -1,4 +1,4 @@
-"""Reads from disks that do not give everything back: what is gone is a gap, and everything else is delivered."""
+"""Reads from unreadable, missing or truncated files: lost records are a gap, and all others are delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seawall.wire.format.batches import batch_header, encode_batch
 from seawall.wire.format.codes import GapReason
 from seawall.wire.format.records import Record, encode_block
 
-#: Batches of two records each; four batches are a segment, and the last ones wait in the log.
+#: Batches of two records each; four batches are a segment, and the last ones are unflushed.
 BATCHES = 18
 SEGMENT_RECORDS = 8
 LAST_SEQ = 2 * BATCHES
@@ -82,8 +82,8 @@ def read(store: Store, from_seq: int = 1, records_max: int | None = None) -> lis
     return store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=records_max).execute()
 
 
-def told(items: list[ReadItem]) -> tuple[list[int], list[Gap]]:
-    """The seqs of all records that are shown, and the gaps."""
+def seqs_and_gaps(items: list[ReadItem]) -> tuple[list[int], list[Gap]]:
+    """The seqs of all delivered records, and the gaps."""
     seqs = [
         seq
         for item in items
@@ -95,18 +95,18 @@ def told(items: list[ReadItem]) -> tuple[list[int], list[Gap]]:
 
 
 def check_lost(store: Store, first_seq: int, last_seq: int) -> None:
-    """Readers are told that some seqs are lost, and get all the others."""
+    """A reader gets a gap for the lost seqs, and all other records."""
     lost = range(first_seq, last_seq + 1)
-    seqs, gaps = told(read(store))
+    seqs, gaps = seqs_and_gaps(read(store))
     assert seqs == [seq for seq in range(1, LAST_SEQ + 1) if seq not in lost]
     assert gaps == [Gap(Seq(first_seq), Seq(last_seq), GapReason.CORRUPTION)]
-    # A seek, and a reader that begins inside.
-    assert told(read(store, first_seq, 1))[1][0].first_seq == first_seq
-    assert told(read(store, last_seq, 1))[1] == [Gap(Seq(last_seq), Seq(last_seq), GapReason.CORRUPTION)]
+    # A seek, and a reader that starts inside the gap.
+    assert seqs_and_gaps(read(store, first_seq, 1))[1][0].first_seq == first_seq
+    assert seqs_and_gaps(read(store, last_seq, 1))[1] == [Gap(Seq(last_seq), Seq(last_seq), GapReason.CORRUPTION)]
 
 
-def test_a_segment_that_the_disk_does_not_give_back_is_a_gap(disk: SimDisk, store: Store) -> None:
-    assert told(read(store)) == (list(range(1, LAST_SEQ + 1)), [])
+def test_an_unreadable_segment_is_a_gap(disk: SimDisk, store: Store) -> None:
+    assert seqs_and_gaps(read(store)) == (list(range(1, LAST_SEQ + 1)), [])
     disk.fail("read", forever=True, path=sealed(store).path)
     check_lost(store, 9, 16)
 
@@ -114,27 +114,30 @@ def test_a_segment_that_the_disk_does_not_give_back_is_a_gap(disk: SimDisk, stor
 def test_batches_around_a_bad_page_are_delivered(disk: SimDisk, store: Store) -> None:
     read(store)
     path = sealed(store).path
-    # The read of all of it fails, then that of the first page; all others are read.
+    # The read of the whole range fails, then that of the first page; all others succeed.
     disk.fail("read", path=path)
     disk.fail("read", path=path)
-    assert told(read(store, 9)) == (list(range(11, LAST_SEQ + 1)), [Gap(Seq(9), Seq(10), GapReason.CORRUPTION)])
+    assert seqs_and_gaps(read(store, 9)) == (
+        list(range(11, LAST_SEQ + 1)),
+        [Gap(Seq(9), Seq(10), GapReason.CORRUPTION)],
+    )
     # The disk has recovered.
-    assert told(read(store, 9)) == (list(range(9, LAST_SEQ + 1)), [])
+    assert seqs_and_gaps(read(store, 9)) == (list(range(9, LAST_SEQ + 1)), [])
 
 
-def test_a_log_that_the_disk_does_not_give_back_is_a_gap(disk: SimDisk, store: Store) -> None:
+def test_an_unreadable_log_is_a_gap(disk: SimDisk, store: Store) -> None:
     disk.fail("read", forever=True, path="*.wal")
     check_lost(store, LAST_SEQ - 3, LAST_SEQ)
 
 
-def test_an_index_that_the_disk_does_not_give_back_is_made_again(disk: SimDisk, store: Store) -> None:
+def test_an_unreadable_index_is_rebuilt(disk: SimDisk, store: Store) -> None:
     disk.fail("read", forever=True, path="*.index")
     INDEXES.clear()
-    assert told(read(store)) == (list(range(1, LAST_SEQ + 1)), [])
+    assert seqs_and_gaps(read(store)) == (list(range(1, LAST_SEQ + 1)), [])
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_segment_that_is_gone_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
+def test_a_missing_segment_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
     read(store)
     segment = sealed(store)
     assert segment.shared.try_evict()
@@ -148,7 +151,7 @@ def test_a_segment_that_is_gone_is_a_gap(disk: SimDisk, store: Store, in_memory:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_segment_that_got_shorter_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
+def test_a_truncated_segment_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
     segment = sealed(store)
     file = disk.open(segment.path)
     file.truncate(int(segment.index.entries["at"][2]))
@@ -158,16 +161,16 @@ def test_a_segment_that_got_shorter_is_a_gap(disk: SimDisk, store: Store, in_mem
     check_lost(store, 13, 16)
 
 
-def test_another_segment_under_its_name_is_a_gap(disk: SimDisk, store: Store) -> None:
+def test_a_segment_replaced_by_another_is_a_gap(disk: SimDisk, store: Store) -> None:
     read(store)
     segment, other = sealed(store), log_of(store).sealed[0]
     segment.close()
     disk.rename(other.path, segment.path)
-    seqs, gaps = told(read(store, 9))
+    seqs, gaps = seqs_and_gaps(read(store, 9))
     assert (seqs[0], gaps) == (17, [Gap(Seq(9), Seq(16), GapReason.CORRUPTION)])
 
 
-def test_positions_and_offsets_are_found_beside_a_segment_that_is_gone(disk: SimDisk, store: Store) -> None:
+def test_positions_and_offsets_are_found_around_a_missing_segment(disk: SimDisk, store: Store) -> None:
     log = log_of(store)
     entries = log.entries_between(Seq(1), Seq(LAST_SEQ))
     segment = sealed(store)
@@ -180,7 +183,7 @@ def test_positions_and_offsets_are_found_beside_a_segment_that_is_gone(disk: Sim
     assert log.first_seq_from(int(entries[5]["position"])) == 17
 
 
-def test_an_error_that_says_nothing_of_the_bytes_is_raised(disk: SimDisk, store: Store) -> None:
+def test_an_error_unrelated_to_the_data_is_raised(disk: SimDisk, store: Store) -> None:
     read(store)
     disk.fail("read", error=errno.ENOMEM, path=sealed(store).path)
     with pytest.raises(OSError, match="memory"):
@@ -188,4 +191,4 @@ def test_an_error_that_says_nothing_of_the_bytes_is_raised(disk: SimDisk, store:
     disk.fail("read", error=errno.ENOMEM, path="*.wal")
     with pytest.raises(OSError, match="memory"):
         read(store)
-    assert told(read(store)) == (list(range(1, LAST_SEQ + 1)), [])
+    assert seqs_and_gaps(read(store)) == (list(range(1, LAST_SEQ + 1)), [])

@@ -1,4 +1,4 @@
-"""The byte stream of version 1 over what is stored: every row of its table of fetches, holes, bounds and cursors."""
+"""The byte stream of protocol version 1 over stored records: fetches, holes, bounds and cursors."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_records_and_opaque_payloads_come_back_byte_for_byte(tmp_path: Path, bro
             assert (following, data) == (len(stream), stream[start:])
 
 
-def test_a_fetch_ends_with_the_last_unit_within_what_is_asked_for(tmp_path: Path) -> None:
+def test_a_fetch_ends_at_the_last_whole_unit(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         put(log, plain(b"a" * 5), plain(b"b" * 5))
         put(log, plain(b"c" * 5))
@@ -106,7 +106,7 @@ def test_a_fetch_ends_with_the_last_unit_within_what_is_asked_for(tmp_path: Path
         assert fetched(log, 30, 10) == (30, 0, b"")
 
 
-def test_a_unit_that_no_frame_holds_comes_in_two_parts(tmp_path: Path) -> None:
+def test_a_unit_larger_than_a_frame_comes_in_two_parts(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         payload = bytes(range(256)) * (16 * MIB // 256)
         put(log, plain(b"x"))
@@ -124,7 +124,7 @@ def test_deleted_records_are_holes(tmp_path: Path) -> None:
         for number in range(10):
             put(log, plain(b"a%d" % number), plain(b"b%d" % number))
         log.delete("events", before_seq=4)
-        # The floor is the first byte of the first batch that is left; the deleted record in it is left out.
+        # The floor is the first byte of the first batch with live records; its deleted record is skipped.
         assert bounds(log) == (14, 140)
         assert fetched(log, 0, 14) == (35, 2, plain(b"b1") + plain(b"a2"))
         assert fetched(log, 15, 1) == (28, 1, plain(b"b1"))
@@ -139,7 +139,7 @@ def test_deleted_records_are_holes(tmp_path: Path) -> None:
 
 def test_an_empty_topic_remembers_its_end(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        put(log, plain(b"gone"))
+        put(log, plain(b"past"))
         log.delete("events", before_seq=2)
         log.checkpoint()
     with opened(tmp_path) as log:
@@ -159,7 +159,7 @@ def test_segments_that_a_cap_drops_raise_the_floor(tmp_path: Path) -> None:
         assert floor == 360 - 9 * log.describe("events").record_count
         following, units, data = fetched(log, 0)
         assert (following, units, data[:9]) == (360, (360 - floor) // 9, plain(b"%04d" % (floor // 9)))
-        # A consumer behind the floor is undisturbed wherever it is.
+        # A consumer after the floor continues wherever it is.
         for start in range(floor, end + 1):
             assert fetched(log, start)[2] == data[start - floor :]
 
@@ -179,7 +179,7 @@ def test_sealed_segments_are_searched_by_offset(tmp_path: Path) -> None:
         assert fetched(log, 0)[1] == 60
 
 
-def test_extended_and_compressed_batches_are_shown_in_the_same_size(tmp_path: Path) -> None:
+def test_extended_and_compressed_batches_keep_their_size(tmp_path: Path) -> None:
     block = encode_record(Record(RecordType.ENVELOPE, b"\0\0envelope")) + plain(b"z" * 200)
     squeezed = compress(Codec.ZSTD, block)
     with opened(tmp_path) as log:
@@ -195,7 +195,7 @@ def test_extended_and_compressed_batches_are_shown_in_the_same_size(tmp_path: Pa
         assert store_of(log).queries.seq_at_offset("events", Offset(1)) == 2
 
 
-def test_what_is_damaged_is_stepped_over(tmp_path: Path) -> None:
+def test_damaged_batches_are_skipped(tmp_path: Path) -> None:
     with opened(tmp_path, segment_max_records=2) as log:
         for number in range(6):
             put(log, plain(b"%03d" % number))
@@ -237,7 +237,7 @@ payload = st.one_of(
 
 @settings(max_examples=10, deadline=None)
 @given(payloads=st.lists(payload, min_size=1, max_size=12), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_reading_on_at_the_next_offset_gives_every_byte_once(
+def test_following_next_offsets_returns_every_byte_once(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[tuple[bool, list[bytes]]], sizes: list[int]
 ) -> None:
     """INV-STREAM-ONWARD."""
@@ -252,16 +252,16 @@ def test_reading_on_at_the_next_offset_gives_every_byte_once(
             for unit in units:
                 stream += unit
                 edges.add(len(stream))
-        offset, read, turn = 0, b"", 0
+        offset, read, fetches = 0, b"", 0
         while offset < len(stream):
-            following, _, data = fetched(log, offset, sizes[turn % len(sizes)])
+            following, _, data = fetched(log, offset, sizes[fetches % len(sizes)])
             assert following in edges
             assert following - offset == len(data) > 0
-            offset, read, turn = following, read + data, turn + 1
+            offset, read, fetches = following, read + data, fetches + 1
         assert read == stream
 
 
-def test_the_package_still_opens_what_version_1_wrote(tmp_path: Path) -> None:
+def test_records_of_version_1_are_read_by_the_api(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         put(log, plain(b"a"), plain(b"b"))
         put_opaque(log, b"opaque!")
@@ -271,7 +271,7 @@ def test_the_package_still_opens_what_version_1_wrote(tmp_path: Path) -> None:
         assert [(record.record_type, record.value) for record in records] == [(1, b"a"), (1, b"b"), (0x7F, b"opaque!")]
 
 
-def test_what_is_indexed_and_not_published_is_not_read(tmp_path: Path) -> None:
+def test_unpublished_batches_are_not_read(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         put(log, plain(b"one"))
         store = store_of(log)

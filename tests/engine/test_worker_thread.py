@@ -1,4 +1,4 @@
-"""The thread that commits for those who do not wait: when it starts, and what becomes of it."""
+"""The worker thread: when it starts, runs its work, dies and stops."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 from seawall.engine.commit.worker_thread import WorkerThread
 
 
-def test_wakes_are_answered_until_it_is_stopped() -> None:
+def test_every_wake_runs_the_work_until_stop() -> None:
     done = threading.Semaphore(0)
-    pump = WorkerThread(done.release)
+    worker = WorkerThread(done.release)
     for _ in range(3):
-        pump.wake()
+        worker.wake()
         assert done.acquire(timeout=30)
-    pump.stop()
-    # What is left is done before it ends: nothing was, so the work had one more look.
+    worker.stop()
+    # Stopping runs the work once more.
     assert done.acquire(blocking=False)
-    pump.wake()
+    worker.wake()
     assert not done.acquire(blocking=False)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_died_is_started_anew() -> None:
+def test_a_dead_thread_is_started_again() -> None:
     threads: list[threading.Thread] = []
     begun, done = threading.Event(), threading.Event()
 
@@ -34,21 +34,21 @@ def test_a_thread_that_has_died_is_started_anew() -> None:
             raise RuntimeError("the end of this thread")
         done.set()
 
-    pump = WorkerThread(work)
-    pump.wake()
+    worker = WorkerThread(work)
+    worker.wake()
     assert begun.wait(30)
     threads[0].join(30)
     assert not threads[0].is_alive()
-    pump.wake()
+    worker.wake()
     assert done.wait(30)
     assert threads[1] is not threads[0]
-    pump.stop()
+    worker.stop()
     assert not threads[1].is_alive()
 
 
-def test_one_that_was_never_woken_has_nothing_to_end() -> None:
-    pump = WorkerThread(lambda: None)
+def test_stop_without_a_wake_starts_no_thread() -> None:
+    worker = WorkerThread(lambda: None)
     before = threading.active_count()
-    pump.stop()
-    pump.wake()
+    worker.stop()
+    worker.wake()
     assert threading.active_count() == before

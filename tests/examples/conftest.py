@@ -1,4 +1,4 @@
-"""The files of the demo, which are not a package, can be imported here."""
+"""Makes the modules of the demo, which is no package, importable."""
 
 from __future__ import annotations
 

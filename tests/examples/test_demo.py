@@ -1,4 +1,4 @@
-"""The demo as a user runs it, where it refuses to begin; `make demo` runs all of it, and fails if a check does."""
+"""The demo refuses a directory that is not its own; `make demo` runs and checks all of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
-def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
     done = run(tmp_path)
     assert done.returncode == 1

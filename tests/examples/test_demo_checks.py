@@ -1,4 +1,4 @@
-"""The checks of the demo notice what they are there for, each on a run that was right until something was planted."""
+"""The checks of the demo find planted errors in the results of a correct run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stored(event: Event, seq: int) -> Stored:
 
 
 def contents() -> dict[str, TopicContent]:
-    """Topics as they should be, writer after writer, with a gap before the second writer."""
+    """Correct topics: one writer after the other, with a gap before the second one."""
     found: dict[str, TopicContent] = {}
     for topic in TOPICS:
         events = sorted(
@@ -77,7 +77,7 @@ def altered(content: TopicContent, index: int, **changes: object) -> TopicConten
     return content._replace(records=records)
 
 
-def test_events_follow_from_their_numbers() -> None:
+def test_events_are_derived_from_their_numbers() -> None:
     assert len(EVENTS) == len(SENT) == WRITERS * GROUPS * GROUP_EVENTS
     assert {event.topic for event in EVENTS} == set(TOPICS)
     assert event_of("orders", 1, 7) == event_of("orders", 1, 7)
@@ -89,7 +89,7 @@ def test_events_follow_from_their_numbers() -> None:
         assert numbers != sorted(numbers)
 
 
-def test_a_run_that_is_right() -> None:
+def test_a_correct_run_has_no_complaints() -> None:
     for topic, content in contents().items():
         of_topic = {value: event for value, event in SENT.items() if event.topic == topic}
         acks = [Ack(Batch(topic, 0, 1), 1), Ack(Batch(topic, 0, 2), 1 + BATCH_EVENTS), Ack(Batch(topic, 1, 1), 0)]
@@ -98,7 +98,7 @@ def test_a_run_that_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "said"),
+    ("plant", "messages"),
     [
         (lambda content: without(content, 3), ["event orders-0-3 was acked and is not there", "seq 5 follows seq 3"]),
         (lambda content: twice(content, 3), ["orders-0-3 is there more than once", "orders-0-3 stands behind"]),
@@ -110,26 +110,28 @@ def test_a_run_that_is_right() -> None:
         (lambda content: content._replace(skips=2), ["2 SKIPs, though every batch was sent"]),
     ],
 )
-def test_what_is_planted_in_a_topic_is_noticed(plant: Callable[[TopicContent], TopicContent], said: list[str]) -> None:
+def test_errors_planted_in_a_topic_are_found(
+    plant: Callable[[TopicContent], TopicContent], messages: list[str]
+) -> None:
     found = complaints_of(plant(contents()["orders"]))
-    assert [words for words in said if not any(words in each for each in found)] == []
+    assert [text for text in messages if not any(text in each for each in found)] == []
 
 
-def test_a_record_that_is_not_where_its_ack_said() -> None:
+def test_a_record_at_another_seq_than_its_ack() -> None:
     found = complaints_of(contents()["orders"], [Ack(Batch("orders", 0, 1), 2)])
     assert found[0] == "orders: event 0 of writer 0 was acked with seq 2, where it is not"
     assert found[-1] == f"and {BATCH_EVENTS - checks.COMPLAINTS_MAX} more of that kind"
 
 
-def test_a_repetition_that_got_a_place_of_its_own() -> None:
+def test_a_repetition_with_another_seq() -> None:
     batch, other = Batch("orders", 0, 1), Batch("orders", 0, 2)
     acks = [Ack(batch, 5), Ack(other, 30)]
     assert checks.check_repetitions(acks, [Ack(batch, 0), Ack(other, 30)]) == []
-    [said] = checks.check_repetitions(acks, [Ack(batch, 55)])
-    assert said == "orders: batch 1 of writer 0 had seq 5, was sent again, and got 55"
+    [message] = checks.check_repetitions(acks, [Ack(batch, 55)])
+    assert message == "orders: batch 1 of writer 0 had seq 5, was sent again, and got 55"
 
 
-def test_rows_that_are_lost_or_there_twice() -> None:
+def test_lost_and_duplicate_rows() -> None:
     expected = checks.expected_ledger(contents(), SENT)
     assert len(expected) == len(EVENTS)
     assert checks.check_rows("ledger", expected, reversed(expected)) == []
@@ -150,7 +152,7 @@ def snapshot_records(sums: dict[str, Sums], position: int) -> list[Stored]:
     return [Stored(0, position, json.dumps(row).encode()) for row in rows]
 
 
-def test_sums_of_every_batch() -> None:
+def test_sums_of_every_micro_batch() -> None:
     found, half = contents(), {"orders": 60, "payments": 1, "clicks": 200}
     ends = [half, {topic: content.records[-1].seq + 1 for topic, content in found.items()}]
     below = [
@@ -163,13 +165,13 @@ def test_sums_of_every_batch() -> None:
     assert "Spark has completed 2" in checks.check_snapshots(snapshots[1:], ends, found, SENT)[0]
     country = next(iter(first))
     wrong = first | {country: Sums(first[country].orders, first[country].ordered + 1)}
-    [said] = checks.check_snapshots([wrong, last], ends, found, SENT)
-    assert said.startswith(f"revenue, micro-batch 0: {country} has")
+    [message] = checks.check_snapshots([wrong, last], ends, found, SENT)
+    assert message.startswith(f"revenue, micro-batch 0: {country} has")
     assert checks.total_of(last).ordered == sum(event.cents for event in EVENTS if event.topic == "orders")
     assert checks.total_of({}) == Sums()
 
 
-def test_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints_are_read_and_shortened(tmp_path: Path) -> None:
     assert committed_ends(tmp_path) == {}
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
@@ -184,11 +186,11 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert forget_last_commit(tmp_path)
     assert committed_ends(tmp_path) == batch_ends(tmp_path)[10] == {"orders": 15}
     assert not (tmp_path / "commits" / ".11.crc").exists()
-    # Batch 11 is the one to do again: what is done before it stays so.
+    # Batch 11 will be repeated: earlier ones stay committed.
     assert not forget_last_commit(tmp_path)
 
 
-def test_files_that_do_not_count_are_left_out(tmp_path: Path) -> None:
+def test_uncommitted_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "_spark_metadata").mkdir()
     amounts = [Decimal("1.25"), Decimal("0.00"), Decimal("3.00")]
     for number, amount in enumerate(amounts):

@@ -1,4 +1,4 @@
-"""A small fabric, over real memory and over simulated memory."""
+"""Fixtures of a small fabric, over real and over simulated shared memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def identity() -> Identity:
 
 
 @pytest.fixture(params=[OsSharedMemory, SimSharedMemory], ids=["real", "simulated"])
-def memory(request: pytest.FixtureRequest) -> SharedMemory:
+def shared_memory(request: pytest.FixtureRequest) -> SharedMemory:
     return request.param()
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the fabric: two slots in turns, and one that is whole whatever happens to the other."""
+"""Checkpoints in the fabric: two slots, written alternately; one is valid whatever happens to the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same(found: Checkpoint | None, written: Checkpoint) -> bool:
     )
 
 
-def test_slots_take_turns(arrays: FabricArrays) -> None:
+def test_slots_are_written_alternately(arrays: FabricArrays) -> None:
     assert newest_checkpoint(arrays) is None
     for generation in range(1, 6):
         write_checkpoint(arrays, checkpoint(generation, clients=generation))
@@ -45,14 +45,14 @@ def test_slots_take_turns(arrays: FabricArrays) -> None:
             )
 
 
-def test_a_copy_is_handed_out(arrays: FabricArrays) -> None:
+def test_a_checkpoint_is_returned_as_a_copy(arrays: FabricArrays) -> None:
     write_checkpoint(arrays, checkpoint(1))
     found = newest_checkpoint(arrays)
     arrays.checkpoints[1][:] = 0
     assert same(found, checkpoint(1))
 
 
-def test_no_flipped_bit_goes_unnoticed_and_the_other_slot_counts(arrays: FabricArrays) -> None:
+def test_a_flipped_bit_is_detected_and_the_other_slot_is_used(arrays: FabricArrays) -> None:
     write_checkpoint(arrays, checkpoint(1))
     write_checkpoint(arrays, checkpoint(2))
     slot = arrays.checkpoints[0]
@@ -78,7 +78,7 @@ def test_a_crash_in_the_middle_leaves_the_one_before(arrays: FabricArrays, writt
     assert same(newest_checkpoint(arrays), checkpoint(3))
 
 
-def test_rows_that_reach_over_the_slot_are_not_believed(arrays: FabricArrays) -> None:
+def test_rows_beyond_the_slot_are_refused(arrays: FabricArrays) -> None:
     write_checkpoint(arrays, checkpoint(1))
     head = arrays.checkpoints[1][:64]
     head.view(CHECKPOINT_HEADER)[0]["topic_rows"] = 0xFFFF_FFFF
@@ -86,7 +86,7 @@ def test_rows_that_reach_over_the_slot_are_not_believed(arrays: FabricArrays) ->
     assert read_checkpoint(arrays, 1) is None
 
 
-def test_a_checkpoint_in_the_wrong_slot_is_not_believed(arrays: FabricArrays) -> None:
+def test_a_checkpoint_in_the_wrong_slot_is_refused(arrays: FabricArrays) -> None:
     write_checkpoint(arrays, checkpoint(1))
     arrays.checkpoints[0][:] = arrays.checkpoints[1]
     assert read_checkpoint(arrays, 0) is None
@@ -102,7 +102,7 @@ def test_generations_follow_each_other(arrays: FabricArrays) -> None:
 
 
 @pytest.mark.parametrize("at", [8, 64, 64 + 5 * 64 - 1])
-def test_what_is_not_valid_is_written_over_and_not_the_one_before_it(arrays: FabricArrays, at: int) -> None:
+def test_an_invalid_slot_is_overwritten_before_a_valid_one(arrays: FabricArrays, at: int) -> None:
     write_checkpoint(arrays, checkpoint(1))
     write_checkpoint(arrays, checkpoint(2))
     arrays.checkpoints[0][at] ^= np.uint8(1)

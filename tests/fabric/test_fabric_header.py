@@ -1,4 +1,4 @@
-"""The header of a fabric: its bytes, and every way in which they can be wrong."""
+"""The header of a fabric: its bytes, and every way in which they can be invalid."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_zeros_are_an_unfinished_creation() -> None:
         FabricHeader.parse(bytes(HEADER_SIZE), "f")
 
 
-def test_something_else_is_not_taken_for_a_fabric() -> None:
+def test_other_files_are_not_taken_for_a_fabric() -> None:
     with pytest.raises(CorruptionError, match="not a Seawall fabric: it starts with b'PK"):
         FabricHeader.parse(b"PK".ljust(HEADER_SIZE, b"x"), "f")
 
 
-def test_another_version_says_whose_it_is_and_what_to_do() -> None:
+def test_another_version_is_named_with_the_remedy() -> None:
     other = changed(version=2, brokers=77)
     assert parse_identity(other, "f") == HEADER.identity
     with pytest.raises(UnsupportedError, match=r"of version 2, this build uses version 1; .* remove the file"):
@@ -74,20 +74,20 @@ def test_sizes_are_checked() -> None:
 
 
 @given(st.integers(0, HEADER_SIZE * 8 - 1))
-def test_no_flipped_bit_goes_unnoticed(bit: int) -> None:
+def test_every_flipped_bit_is_detected(bit: int) -> None:
     data = bytearray(HEADER.encode())
     data[bit // 8] ^= 1 << bit % 8
     with pytest.raises(CorruptionError):
         FabricHeader.parse(bytes(data), "f")
 
 
-def test_a_wrong_checksum_says_what_to_do() -> None:
+def test_a_wrong_checksum_names_the_remedy() -> None:
     with pytest.raises(ChecksumError, match="checksum of the header does not match; stop its pod and remove the file"):
         FabricHeader.parse(changed(crc=1), "f")
 
 
 @given(st.binary(min_size=HEADER_SIZE, max_size=HEADER_SIZE))
-def test_any_bytes_give_an_error_of_the_tree(data: bytes) -> None:
+def test_any_bytes_give_a_seawall_error(data: bytes) -> None:
     with pytest.raises(SeawallError):
         FabricHeader.parse(data, "f")
 

@@ -1,4 +1,4 @@
-"""The map of the fabric: contiguous, aligned, and at full size exactly where the documents have it."""
+"""The layout of the fabric: contiguous, aligned, and at full size exactly as documented."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_entries_of_different_writers_share_no_line(sizes: FabricSizes) -> None:
             assert region.entry_size % limits.CACHE_LINE_SIZE == 0
 
 
-def test_the_full_map_is_that_of_a_module_of_512_gib() -> None:
+def test_the_full_layout_fits_a_module_of_512_gib() -> None:
     layout = FabricLayout.of(full_size())
     assert {region.name: region.at for region in layout.regions()} == {
         "control": 0x0,
@@ -90,7 +90,7 @@ def test_the_full_map_is_that_of_a_module_of_512_gib() -> None:
     assert 15 * GIB < layout.blogs.entry_size < 15.25 * GIB
 
 
-def test_the_document_has_the_full_map() -> None:
+def test_the_full_layout_is_documented() -> None:
     document = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text(encoding="utf-8")
     layout = FabricLayout.of(full_size())
     for name in ("goi", "pbr", "checkpoint", "results", "side", "blogs"):
@@ -99,8 +99,8 @@ def test_the_document_has_the_full_map() -> None:
     assert f"{FabricLayout.of(FabricSizes.of(FabricConfig())).size / MIB:.1f} MiB" in document
 
 
-def test_low_regions_of_the_full_map_in_a_sparse_file(tmp_path: Path) -> None:
-    """All but the BLogs, at their real places: first and last entry of each region, found again by file position."""
+def test_low_regions_of_the_full_layout_in_a_sparse_file(tmp_path: Path) -> None:
+    """All but the BLogs, at their real offsets: first and last entry of each region, read back by file offset."""
     sizes = dataclasses.replace(full_size(), blog_size=limits.FABRIC_BLOG_RANGE[0])
     layout = FabricLayout.of(sizes)
     path = tmp_path / "sparse"
@@ -162,7 +162,7 @@ def test_configured_bytes_are_rounded_up_to_pages() -> None:
         ({"blog_size": 65537}, r"multiples of 8192 and 4096"),
     ],
 )
-def test_sizes_that_no_fabric_has_are_refused(change: dict[str, int], complaint: str) -> None:
+def test_sizes_out_of_bounds_are_refused(change: dict[str, int], complaint: str) -> None:
     with pytest.raises(InvalidInputError, match=complaint):
         dataclasses.replace(SMALL, **change)
 
@@ -175,6 +175,6 @@ def test_differences_name_the_setting_and_both_values() -> None:
     ]
 
 
-def test_a_map_loads_no_numpy() -> None:
+def test_the_layout_module_loads_no_numpy() -> None:
     code = "import sys, seawall.fabric.layout; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

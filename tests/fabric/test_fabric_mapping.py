@@ -1,4 +1,4 @@
-"""Creating, finding, sharing and leaving a fabric; what does not fit is an error that says what to do."""
+"""Creating, finding, sharing and removing a fabric; each mismatch is an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Parts = tuple[SharedMemory, str, FabricSizes, Identity]
 
 
 @pytest.fixture
-def parts(memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity) -> Parts:
-    return memory, path, sizes, identity
+def parts(shared_memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity) -> Parts:
+    return shared_memory, path, sizes, identity
 
 
 def other_boot(identity: Identity) -> Identity:
@@ -122,7 +122,7 @@ def test_a_creation_that_ended_before_the_first_byte_starts_cold(
     fabric.close()
 
 
-def test_what_is_ours_and_does_not_fit_is_kept_and_named(parts: Parts) -> None:
+def test_a_fabric_that_does_not_fit_is_kept_and_the_difference_is_named(parts: Parts) -> None:
     memory, path, sizes, identity = parts
     Fabric.open_or_create(*parts).close()
     with pytest.raises(
@@ -141,7 +141,7 @@ def test_what_is_ours_and_does_not_fit_is_kept_and_named(parts: Parts) -> None:
     warm.close()
 
 
-def test_roles_share_what_the_supervisor_lets_them_in(parts: Parts) -> None:
+def test_roles_attach_only_after_the_supervisor_shares(parts: Parts) -> None:
     memory, path, sizes, identity = parts
     supervisor = Fabric.open_or_create(*parts)
     with pytest.raises(LockedError, match="the supervisor is still starting"):
@@ -181,28 +181,30 @@ def test_a_running_pod_is_not_discarded(parts: Parts) -> None:
     supervisor.close()
 
 
-def test_a_name_is_made_once(parts: Parts) -> None:
+def test_a_name_is_created_once(parts: Parts) -> None:
     fabric = Fabric.create(*parts)
     with pytest.raises(LockedError, match="the fabric already exists"):
         Fabric.create(*parts)
     fabric.close()
 
 
-def test_a_fabric_that_somebody_took_over_while_it_was_made(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = parts[0]
-    made = memory.create
+@pytest.mark.parametrize("kind", [OsSharedMemory, SimSharedMemory], ids=["real", "simulated"])
+def test_a_fabric_that_is_replaced_during_its_creation_is_refused(
+    path: str, sizes: FabricSizes, identity: Identity, kind: type[OsSharedMemory | SimSharedMemory]
+) -> None:
+    class LosingMemory(kind):
+        """Shared memory that another process removes as soon as it is created."""
 
-    def create_and_lose(_self: SharedMemory, path: str, length: int) -> Mapping:
-        mapping = made(path, length)
-        memory.remove(path)
-        return mapping
+        def create(self, path: str, length: int) -> Mapping:
+            mapping = super().create(path, length)
+            self.remove(path)
+            return mapping
 
-    monkeypatch.setattr(type(memory), "create", create_and_lose)
     with pytest.raises(LockedError, match="another process is taking over this fabric"):
-        Fabric.create(*parts)
+        Fabric.create(LosingMemory(), path, sizes, identity)
 
 
-def test_a_supervisor_that_lost_its_fabric_is_told(parts: Parts) -> None:
+def test_a_supervisor_that_lost_its_fabric_gets_an_error(parts: Parts) -> None:
     memory, path, _, _ = parts
     fabric = Fabric.create(*parts)
     memory.remove(path)
@@ -211,7 +213,7 @@ def test_a_supervisor_that_lost_its_fabric_is_told(parts: Parts) -> None:
     fabric.close()
 
 
-def test_closing_waits_for_arrays_and_says_so(parts: Parts) -> None:
+def test_closing_is_refused_while_arrays_are_in_use(parts: Parts) -> None:
     fabric = Fabric.create(*parts)
     kept = fabric.arrays.blogs[0]
     with pytest.raises(WrongStateError, match="arrays of the fabric are still in use"):
@@ -224,7 +226,7 @@ def test_closing_waits_for_arrays_and_says_so(parts: Parts) -> None:
         fabric.arrays.control.sum()
 
 
-def test_removal_needs_all_roles_to_have_ended(parts: Parts) -> None:
+def test_removal_is_refused_while_roles_run(parts: Parts) -> None:
     memory, path, _, identity = parts
     fabric = Fabric.create(*parts)
     fabric.share()
@@ -239,7 +241,7 @@ def test_removal_needs_all_roles_to_have_ended(parts: Parts) -> None:
         Fabric.open_read_only(memory, path)
 
 
-def test_looking_changes_nothing_and_needs_no_lock(parts: Parts) -> None:
+def test_read_only_access_changes_nothing_and_needs_no_lock(parts: Parts) -> None:
     memory, path, _, _ = parts
     owner = Fabric.create(*parts)
     seen = Fabric.open_read_only(memory, path)
@@ -252,7 +254,7 @@ def test_looking_changes_nothing_and_needs_no_lock(parts: Parts) -> None:
     owner.close()
 
 
-def test_a_file_that_was_cut_is_not_touched(path: str, sizes: FabricSizes, identity: Identity) -> None:
+def test_a_truncated_file_is_not_changed(path: str, sizes: FabricSizes, identity: Identity) -> None:
     memory = OsSharedMemory()
     fabric = Fabric.create(memory, path, sizes, identity)
     fabric.share()
@@ -277,7 +279,7 @@ def test_every_page_is_reserved(path: str, sizes: FabricSizes, identity: Identit
     assert status.st_mode & 0o077 == 0
 
 
-def test_missing_space_is_told_before_anything_is_made(sizes: FabricSizes, identity: Identity) -> None:
+def test_missing_space_is_reported_before_anything_is_created(sizes: FabricSizes, identity: Identity) -> None:
     need = FabricLayout.of(sizes).size
     memory = SimSharedMemory(capacity=need - 1)
     message = (
@@ -298,7 +300,7 @@ def test_missing_space_is_told_before_anything_is_made(sizes: FabricSizes, ident
         (errno.EFBIG, r"files of this process must be smaller \(ulimit -f\)"),
     ],
 )
-def test_space_that_goes_meanwhile_is_told_alike(
+def test_space_that_runs_out_during_creation_is_reported_alike(
     path: str, sizes: FabricSizes, identity: Identity, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -310,7 +312,7 @@ def test_space_that_goes_meanwhile_is_told_alike(
     assert not os.path.exists(path)
 
 
-def test_other_failures_stay_what_they_are(
+def test_other_os_errors_are_raised_unchanged(
     path: str, sizes: FabricSizes, identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(descriptor: int, offset: int, length: int) -> None:
@@ -322,7 +324,7 @@ def test_other_failures_stay_what_they_are(
     assert not isinstance(caught.value, DiskFullError)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, sizes: FabricSizes, identity: Identity) -> None:
+def test_a_missing_directory_is_named_in_the_error(tmp_path: Path, sizes: FabricSizes, identity: Identity) -> None:
     with pytest.raises(NotFoundError, match=r"its directory does not exist; create it, or set fabric.directory"):
         Fabric.create(OsSharedMemory(), str(tmp_path / "none" / "f"), sizes, identity)
 
@@ -343,7 +345,7 @@ def test_a_simulated_machine_keeps_the_fabric_over_a_kill_and_loses_it_with_the_
     assert (cold.start, int(cold.arrays.control[0]["committed"])) == (Start.COLD, 0)
 
 
-def test_where_a_fabric_lies() -> None:
+def test_the_path_of_a_fabric_depends_on_config_and_dev_shm() -> None:
     disk, token = SimDisk(seed=1), bytes(range(16))
     name = f"seawall-{token.hex()}.fabric"
     assert fabric_path(disk, FabricConfig(), "/data", token) == f"/data/{name}"
@@ -365,7 +367,7 @@ def test_a_fabric_is_recorded_and_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/etc/passwd", "/dev/shm/seawall-00.fabric", "\0"])
-def test_a_record_that_names_no_fabric_is_not_believed(tmp_path: Path, text: str) -> None:
+def test_a_record_that_names_no_fabric_removes_nothing(tmp_path: Path, text: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "FABRIC").write_text(text or str(victim))
@@ -373,9 +375,8 @@ def test_a_record_that_names_no_fabric_is_not_believed(tmp_path: Path, text: str
     assert victim.exists()
 
 
-def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
-    memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity
-) -> None:
+def test_a_fabric_that_was_removed_or_replaced_can_be_closed(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
     made = Fabric.create(memory, path, sizes, identity)
     memory.remove(path)
     made.remove()
@@ -390,7 +391,7 @@ def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
-def test_what_somebody_put_under_a_name_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_regular_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
     """INV-OWN-MEMORY."""
     path = tmp_path / "squatted"
     if kind == "fifo":

@@ -1,4 +1,4 @@
-"""Real processes over one fabric: slots of another one, locks that end with it, forks, and memory that is short."""
+"""Real processes over one fabric: slots of another process, locks that it releases, forks, and short memory."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def shared(path: str, sizes: FabricSizes, identity: Identity) -> Iterator[Fabric
 
 @pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
 def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes: FabricSizes) -> None:
-    """And whoever looks on meanwhile sees counts that can be."""
+    """A read-only observer always sees consistent counts meanwhile."""
     child = start(BROKER, shared.path, str(LAPS))
-    onlooker = Fabric.open_read_only(OsSharedMemory(), shared.path)
+    observer = Fabric.open_read_only(OsSharedMemory(), shared.path)
     slots, completion = shared.arrays.pbr_words[1], shared.arrays.completion_words[1]
     content, index = np.zeros(8, np.int64), 0
     while index < LAPS * sizes.pbr_entries:
@@ -88,7 +88,7 @@ def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes
             assert content.tolist() == [index * 3] * 7 + [index + 1]
             index += 1
             completion[0] = index
-            seen = report(onlooker, now_ns=0).brokers[1]
+            seen = report(observer, now_ns=0).brokers[1]
             assert seen.completed == index
             assert 0 <= seen.ready <= seen.pending <= sizes.pbr_entries
         elif child.poll():
@@ -98,11 +98,13 @@ def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes
     assert ready_slots(slots, records.PBR_TOKEN, index, 64) == 0
     assert ready_slots(slots, records.PBR_TOKEN, index - 64, 64) == 64
     child.communicate()
-    onlooker.close()
+    observer.close()
     del slots, completion
 
 
-def test_a_killed_role_lets_go_and_what_it_wrote_stays(shared: Fabric, sizes: FabricSizes, identity: Identity) -> None:
+def test_a_killed_role_releases_its_lock_and_its_writes_stay(
+    shared: Fabric, sizes: FabricSizes, identity: Identity
+) -> None:
     child = start(ROLE, shared.path)
     assert child.stdout is not None
     assert child.stdout.readline() == "attached\n"
@@ -114,11 +116,11 @@ def test_a_killed_role_lets_go_and_what_it_wrote_stays(shared: Fabric, sizes: Fa
     shared.remove()
 
 
-def test_a_killed_supervisor_is_followed_warm(path: str, sizes: FabricSizes, identity: Identity) -> None:
-    work = SUPERVISOR + 'fabric.arrays.control_words[4] = 99\nprint("there", flush=True)\nsys.stdin.read()\n'
+def test_a_fabric_of_a_killed_supervisor_is_found_warm(path: str, sizes: FabricSizes, identity: Identity) -> None:
+    work = SUPERVISOR + 'fabric.arrays.control_words[4] = 99\nprint("running", flush=True)\nsys.stdin.read()\n'
     child = start(work, path)
     assert child.stdout is not None
-    assert child.stdout.readline() == "there\n"
+    assert child.stdout.readline() == "running\n"
     with pytest.raises(LockedError, match="roles of a running pod use it"):
         Fabric.open_or_create(OsSharedMemory(), path, sizes, identity)
     child.kill()
@@ -129,7 +131,7 @@ def test_a_killed_supervisor_is_followed_warm(path: str, sizes: FabricSizes, ide
 
 
 def test_a_forked_child_has_the_fabric_and_its_lock(path: str, sizes: FabricSizes, identity: Identity) -> None:
-    """The child goes on after the supervisor that forked it: nobody else may start until it has ended, too."""
+    """The child outlives the supervisor that forked it: no other may start until the child has ended, too."""
     work = SUPERVISOR + (
         "import os\n"
         "fabric.share()\n"
@@ -152,7 +154,7 @@ def test_a_forked_child_has_the_fabric_and_its_lock(path: str, sizes: FabricSize
     fabric.close()
 
 
-def test_a_limit_on_file_sizes_is_an_error_and_no_signal(path: str) -> None:
+def test_a_file_size_limit_raises_an_error_instead_of_a_signal(path: str) -> None:
     work = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n" + SUPERVISOR
     child = start(work, path)
     _, errors = child.communicate(timeout=DEADLINE_S)
@@ -165,18 +167,18 @@ def test_a_limit_on_file_sizes_is_an_error_and_no_signal(path: str) -> None:
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A file system in memory of 64 KiB."""
-    place = tmp_path / "shm"
-    place.mkdir()
+    directory = tmp_path / "shm"
+    directory.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"no small tmpfs to be had: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+        pytest.skip(f"mounting a small tmpfs is not permitted: {mounted.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
 
 
-def test_a_small_dev_shm_is_an_error_and_no_signal(small_tmpfs: Path, sizes: FabricSizes) -> None:
+def test_a_small_dev_shm_raises_an_error_instead_of_a_signal(small_tmpfs: Path, sizes: FabricSizes) -> None:
     """INV-FABRIC-BACKED."""
     child = start(SUPERVISOR, str(small_tmpfs / "fabric"))
     _, errors = child.communicate(timeout=DEADLINE_S)

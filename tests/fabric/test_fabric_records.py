@@ -1,4 +1,4 @@
-"""Records of the fabric have the bytes of `docs/fabric.md`, and arrays over a fabric lie where the map says."""
+"""Records of the fabric have the bytes of `docs/fabric.md`, and arrays are at the offsets of the layout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def documented(name: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_fields_lie_where_the_document_has_them(name: str) -> None:
+def test_fields_are_at_the_documented_offsets(name: str) -> None:
     fields = RECORDS[name].fields
     assert fields is not None
     assert {field: (place[1], place[0].itemsize) for field, place in fields.items()} == documented(name)
@@ -85,7 +85,7 @@ def test_words_are_those_of_the_fields(words: int, field: str, dtype: np.dtype[n
     assert dtype.fields[field][1] == words * 8
 
 
-def test_arrays_lie_where_the_map_says() -> None:
+def test_arrays_are_at_the_offsets_of_the_layout() -> None:
     made = FabricLayout.of(SMALL)
     memory = bytearray(made.size)
     arrays = FabricArrays(memoryview(memory), made)

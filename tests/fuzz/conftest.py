@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the peers and the node of other tests."""
+"""Lets the tests of this folder import helpers of other tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Seeded mutations of valid inputs: what every fuzz test and the long fuzz run feed their targets with."""
+"""Seeded mutations of valid inputs, for every fuzz test and `make fuzz`."""
 
 import random
 

@@ -1,14 +1,14 @@
-"""Bytes that nobody should send, to a served node over real sockets, while others work on it and look at every answer.
+"""Invalid bytes to a served node over real sockets, while other clients publish, read and check every answer.
 
-A run sends so many bytes in one protocol version, over several connections at a time. What a connection sends follows
-from the seed and its number: noise, or sound frames of every kind with some of them mutated: bits flipped, cut,
-repeated, two spliced together, lengths changed; most of them with checksums made right again, so that they get further.
+A run sends a number of bytes in one protocol version, over several connections at a time. The seed and the number of a
+connection determine its bytes: noise, or valid frames of every kind, some of them mutated: bits flipped, cut, repeated,
+two spliced together, lengths changed; most of them with correct checksums, so that they pass the first checks.
 
-Beside that two witnesses publish and read, one in each version, on topics that no mutated frame may name: such frames
-are left out, because a sound command of a stranger may delete any topic.
+Meanwhile two witnesses publish and read, one in each version, on topics that no mutated frame may name: such frames are
+skipped, because a valid command may delete any topic.
 
-What must hold in the end: witnesses have seen what they wrote and nothing else, the node answers and ends in order, its
-standard error has no traceback, its memory has grown by less than `MEMORY_GROWTH_KIB_MAX`, and its log is sound.
+At the end the witnesses have read exactly what they wrote, the node answers and shuts down in order, its standard error
+has no traceback, its memory has grown by less than `MEMORY_GROWTH_KIB_MAX`, and its log verifies.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from seawall.wire.lwp2.sessions import SessionList, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2.topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
 
-#: What a node may grow by behind the warm-up: the ring it touches, thousands of sessions, hundreds of topics and the
-#: records that were sound, and what its allocator keeps. Libraries that a command loads are loaded before (`_warm_up`).
+#: Allowed growth of a node after the warm-up: the ring, thousands of sessions, hundreds of topics, valid records, and
+#: the allocator's reserve. `_warm_up` loads the libraries that a command needs.
 MEMORY_GROWTH_KIB_MAX = 64 * 1024
 
 CONNECTIONS = 4
@@ -54,7 +54,7 @@ _PATIENCE_S = 60
 
 @dataclass
 class Outcome:
-    """What a run has done."""
+    """The counts of a run."""
 
     sent: int = 0
     connections: int = 0
@@ -62,24 +62,24 @@ class Outcome:
     grown_kib: int = 0
 
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- frames ----------------------------------------------------------------------------------------------------------
 
 
 def frames_of_1(chance: random.Random) -> list[bytes]:
-    """Sound frames of version 1, of every kind."""
+    """Valid frames of version 1, of every kind."""
     topic = chance.choice([0, 1, 1, 2, 3, 4, 99])
     value = chance.randbytes(chance.randrange(300))
-    place = struct.pack("<IQI", topic, chance.choice([0, 0, 7, 1 << 62, (1 << 64) - 1]), chance.randrange(70_000))
+    request = struct.pack("<IQI", topic, chance.choice([0, 0, 7, 1 << 62, (1 << 64) - 1]), chance.randrange(70_000))
     made = [
         frame(BATCH, record(value), batch_id=1, topic=topic),
         frame(BATCH, record(value) * 3, batch_id=2, topic=topic),
         frame(BATCH, value or b"x", batch_id=3, topic=topic),
         frame(BATCH | 1, bytes.fromhex("1f01000100ffffff50") + bytes(5), batch_id=4, topic=topic),
         frame(0x20),
-        frame(CONTROL, place, batch_id=0x10),
-        frame(CONTROL, place + bytes(8), batch_id=0x20),
-        frame(CONTROL, place[:4] + bytes(8), batch_id=0x21),
-        frame(CONTROL, place + bytes(4), batch_id=0x22),
+        frame(CONTROL, request, batch_id=0x10),
+        frame(CONTROL, request + bytes(8), batch_id=0x20),
+        frame(CONTROL, request[:4] + bytes(8), batch_id=0x21),
+        frame(CONTROL, request + bytes(4), batch_id=0x22),
         frame(CONTROL, batch_id=0x03),
         frame(CONTROL, batch_id=0x07),
         frame(CONTROL, struct.pack("<I", topic), batch_id=0x04),
@@ -92,7 +92,7 @@ def frames_of_1(chance: random.Random) -> list[bytes]:
 
 
 def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
-    """Sound frames of version 2, of every kind."""
+    """Valid frames of version 2, of every kind."""
     topic = TopicId(chance.choice([1, 1, 2, 3, 4, 99, ALL_TOPICS]))
     by = chance.choice([ReadBy.POSITION, ReadBy.EARLIEST, ReadBy.LATEST, ReadBy.TIME])
     start, flags = chance.choice([0, 3, 1 << 50]), ReadFlags(chance.choice([0, 2, 4, 6]))
@@ -135,7 +135,7 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
 
 
 def damaged(chance: random.Random, frames: list[bytes], heal: Callable[..., bytes]) -> bytes:
-    """One frame that is not what it was."""
+    """One mutated frame."""
     data = chance.choice(frames)
     kind = chance.randrange(40)
     if kind == 0:
@@ -147,7 +147,7 @@ def damaged(chance: random.Random, frames: list[bytes], heal: Callable[..., byte
     elif kind == 2:
         data = data[: chance.randrange(len(data))]
     elif kind < 20 and len(data) > HEADER_SIZE:
-        # The header stays: what is inside is for whoever carries the command out.
+        # The header stays valid, so that the command is executed.
         at = chance.randrange(HEADER_SIZE, len(data))
         data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
     elif kind < 30:
@@ -155,14 +155,14 @@ def damaged(chance: random.Random, frames: list[bytes], heal: Callable[..., byte
         data = data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :]
     else:
         data = mutate(chance, data)
-    # What is not healed ends the connection, and nothing behind it is looked at: so that is the exception.
+    # A wrong checksum ends the connection, and later frames are not read: so that is rare.
     if chance.random() < 0.97:
         data = heal(data, lengths=kind != 1)
     return data
 
 
 def stream_of(chance: random.Random, frames: list[bytes], heal: Callable[..., bytes]) -> bytes:
-    """What a connection sends behind its greeting."""
+    """The bytes that a connection sends after its greeting."""
     if chance.random() < 0.05:
         noise = chance.randbytes(chance.randrange(1, 9_000))
         return b"" if _aims(noise) else noise
@@ -178,11 +178,11 @@ def _aims(data: bytes) -> bool:
     return any(witness in data for witness in _WITNESSES)
 
 
-# --- who sends it ----------------------------------------------------------------------------------------------------
+# --- attackers -------------------------------------------------------------------------------------------------------
 
 
 async def send_one(port: int, version: int, seed: str, number: int) -> int:
-    """One connection of a stranger; how many bytes it sent."""
+    """One attacking connection; returns the number of bytes sent."""
     chance = random.Random(f"{seed} {version} {number}")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sent = 0
@@ -190,11 +190,11 @@ async def send_one(port: int, version: int, seed: str, number: int) -> int:
         if version == 1:
             data = stream_of(chance, frames_of_1(chance), healed_1)
         else:
-            # Each is a client of its own, so that its bytes do not depend on who was there before.
+            # Each is a new client, so that its bytes do not depend on earlier connections.
             peer = Peer(reader, writer)
             peer.welcome = type("Welcome", (), {"client_id": chance.getrandbits(62) | 1, "session_epoch": 1})
             features = int(Features.LZ4 | Features.ZSTD)
-            # What is missing of its order is given up soon: a hole, of which there are many, is not what is tried here.
+            # A short gap timeout: there are many holes, and they are not under test.
             who = ClientId(peer.welcome.client_id)
             hello = Hello(flags=HelloFlags.OPEN, client_id=who, features=features, gap_timeout_ms=100)
             greeting, patience_s = encode_control(hello, request_id=1), float(_PATIENCE_S)
@@ -220,7 +220,7 @@ async def send_one(port: int, version: int, seed: str, number: int) -> int:
 
 
 async def _welcomed(reader: asyncio.StreamReader, patience_s: float) -> None:
-    """Wait for WELCOME, or for anything else, or not much longer: a greeting without its end is not answered."""
+    """Wait for any answer or a timeout: an incomplete greeting is not answered."""
     decoder = FrameDecoder()
     with suppress(TimeoutError):
         async with asyncio.timeout(patience_s):
@@ -233,7 +233,7 @@ async def _welcomed(reader: asyncio.StreamReader, patience_s: float) -> None:
 async def send_all(
     port: int, version: int, seed: str, size: int, outcome: Outcome, told: Callable[[int], None]
 ) -> None:
-    """Connections, several at a time, until so many bytes are sent."""
+    """Open connections, several at a time, until `size` bytes are sent."""
 
     async def send_some() -> None:
         while outcome.sent < size:
@@ -245,11 +245,11 @@ async def send_all(
     await asyncio.gather(*(send_some() for _ in range(CONNECTIONS)))
 
 
-# --- who works meanwhile ---------------------------------------------------------------------------------------------
+# --- witnesses -------------------------------------------------------------------------------------------------------
 
 
 async def witness_2(port: int, done: asyncio.Event) -> int:
-    """Publish and read in version 2; how often."""
+    """Publish and read in version 2; returns the number of rounds."""
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
     await peer.hello(1_234_567)
     rounds = 0
@@ -267,7 +267,7 @@ async def witness_2(port: int, done: asyncio.Event) -> int:
 
 
 async def witness_1(port: int, done: asyncio.Event) -> int:
-    """Publish and read in version 1; how often."""
+    """Publish and read in version 1; returns the number of rounds."""
     client = await PythonClient.connect(("127.0.0.1", port))
     rounds = offset = 0
     while not done.is_set():
@@ -283,7 +283,7 @@ async def witness_1(port: int, done: asyncio.Event) -> int:
 
 
 async def _warm_up(port: int) -> None:
-    """Have the node load what it loads once: the first delete by tag brings a library of tens of MiB."""
+    """Make the node load its lazy libraries: the first delete by tag loads tens of MiB."""
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
     await peer.hello(7_654_321)
     await peer.publish(3, b"to be deleted")
@@ -310,7 +310,7 @@ async def _fuzz(node: ChaosNode, version: int, seed: str, size: int, told: Calla
 
 
 def fuzz(folder: Path, version: int, seed: str, size: int, told: Callable[[int], None] = lambda _: None) -> Outcome:
-    """One run against a node of its own; `AssertionError` if something does not hold."""
+    """One run against a new node; raises `AssertionError` if a check fails."""
     with open_log(folder / "data") as log:
         for name in TOPICS:
             log.create_topic(name, **_SETTINGS.get(name, {}))

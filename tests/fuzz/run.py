@@ -1,8 +1,8 @@
-"""The long fuzz run: every target of this folder on many mutated inputs, with only typed errors let through.
+"""The long fuzz run: every target of this folder on many mutated inputs; only typed errors are allowed.
 
     python tests/fuzz/run.py [--executions N] [--seed S] [--only NAME]
 
-A failure prints the target, the seed and the input as hexadecimal, and ends with 1. The same seed gives the same
+A failure prints the target, the seed and the input as hexadecimal, and exits with 1. A seed always gives the same
 inputs.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "kernels"))  # for the twins
 MODULES = sorted(path.stem for path in HERE.glob("test_*_parsers.py"))
 
 
@@ -53,7 +54,7 @@ def main() -> int:
     parser.add_argument("--seed", default="seawall")
     parser.add_argument("--only", default="", help="run the targets whose name contains this")
     options = parser.parse_args()
-    chosen = {label: place for label, place in targets().items() if options.only in label}
+    chosen = {label: target for label, target in targets().items() if options.only in label}
     if not chosen:
         print(f"no target's name contains {options.only!r}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The long run over the network: many bad bytes to a served node in each version, while others work on it.
+"""The long network fuzz run: many invalid bytes to a served node in each version, while other clients work.
 
     python tests/fuzz/run_network.py [--bytes N] [--seed S] [--version V]
 

@@ -1,4 +1,4 @@
-"""Arbitrary bytes into the parsers of control batches and snapshots: an answer or an error of the one tree."""
+"""Arbitrary bytes into the parsers of control batches and snapshots: a result or a `SeawallError`."""
 
 import random
 import struct
@@ -45,7 +45,7 @@ def read_control_block(data: bytes) -> None:
 
 
 def with_checksum(data: bytes) -> bytes:
-    """The checksum made right, so that mutations reach the checks behind it."""
+    """The bytes with a correct checksum, so that mutations reach the checks after it."""
     return data[:-4] + struct.pack("<I", checksum(data[:-4])) if len(data) > 4 else data
 
 
@@ -62,7 +62,7 @@ def read_catalog(data: bytes) -> None:
     load_catalog(Snapshot(9, 0, 0, {**_SECTIONS, SectionKind(number): data[1:]}))
 
 
-def swallowing(parse: Target) -> Target:
+def typed_errors_only(parse: Target) -> Target:
     def run(data: bytes) -> None:
         try:
             parse(data)
@@ -73,9 +73,9 @@ def swallowing(parse: Target) -> Target:
 
 
 TARGETS: dict[str, Target] = {
-    "control": swallowing(read_control_block),
-    "snapshot": swallowing(read_snapshot),
-    "catalog": swallowing(read_catalog),
+    "control": typed_errors_only(read_control_block),
+    "snapshot": typed_errors_only(read_snapshot),
+    "catalog": typed_errors_only(read_catalog),
 }
 
 

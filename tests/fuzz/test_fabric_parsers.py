@@ -1,4 +1,4 @@
-"""Arbitrary bytes as the header and as a checkpoint of a fabric, with checksums that fit, so that the rest is tried."""
+"""Arbitrary bytes as the header and as a checkpoint of a fabric, with correct checksums."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""Arbitrary bytes into every kernel that parses what others wrote: a known code, offsets inside, the twin's answer.
+"""Arbitrary bytes into every kernel that parses untrusted bytes: a known code, valid offsets, the result of the twin.
 
 `TARGETS` maps a kernel to a function that takes any bytes and raises only if an invariant does not hold. One input in
 sixteen (chosen by its bytes, so that a failing one fails again) is also given to the twin.
@@ -33,7 +33,7 @@ PAYLOAD_MAX = 4_096
 LARGEST_FRAME = 44 + 144 + PAYLOAD_MAX + frames.SUM_FRAME_SIZE
 SALT = 0x1122_3344_5566_7788
 MUTATIONS = 100 if jit.PYTHON_MODE else 400
-#: Bytes around what is parsed: reading them by mistake changes the answer.
+#: Bytes around the input: reading them by mistake changes the result.
 BEFORE, AFTER = b"LANC\2\xff\1\0", b"\0\0\0\0LANC"
 
 
@@ -87,7 +87,7 @@ def checking(data: bytes) -> None:
 
 
 def locating(data: bytes) -> None:
-    """The bytes as one envelope behind a plain record, and as a block where they are one."""
+    """The bytes as one envelope after a plain record, and as a block if they are one."""
     value = data[:2_000]
     locate_in(b"\1\0\0\0\0\xff\1\0" + struct.pack("<I", len(value)) + value)
     locate_in(data)
@@ -116,7 +116,7 @@ def locate_in(data: bytes) -> None:
 
 
 def behind_sums(buffer: npt.NDArray[np.uint8], at: int, end: int) -> int:
-    """Where the frames end that nobody is told of: checksums of batches, in what lies between two others."""
+    """The ends of frames without a row: trailing checksums of batches between two other frames."""
     while at < end and buffer[at : at + 8].tobytes() == b"LANC\2\x40\x6d\0":
         at += 44 + int(buffer[at + 32 : at + 36].view("<u4")[0])
     return at
@@ -145,7 +145,7 @@ def split(data: bytes) -> None:
 
 
 def split_behind_the_checksum(data: bytes) -> None:
-    """The header checksum made right first, so that mutations reach the checks behind it."""
+    """The same with a correct header checksum, so that mutations reach the checks after it."""
     if len(data) >= 44:
         batch = data[4] == 2 and data[5] == frames.KIND_BATCH
         covered = data[:8] if data[4] == 1 else data[:8] + data[12 : 96 if batch else 44]
@@ -155,7 +155,7 @@ def split_behind_the_checksum(data: bytes) -> None:
 
 
 def scanned_epochs(data: bytes) -> None:
-    """INV-SCAN-BOUNDS: what is listed lies back to back in epochs inside the bytes, at rising positions."""
+    """INV-SCAN-BOUNDS: listed batches are adjacent in epochs inside the bytes, at rising positions."""
     buffer, start, end = surrounded(data)
     rows = np.zeros(RECORDS_MAX, epochs.WAL_ROW)
     walk = np.zeros(epochs.WALK_SIZE, np.int64)
@@ -173,7 +173,7 @@ def scanned_epochs(data: bytes) -> None:
 
 
 def scanned_behind_the_checksum(data: bytes) -> None:
-    """The same, with the checksum of the first epoch header made right: its fields are what is tried."""
+    """The same with a correct checksum of the first epoch header, so that mutations reach its fields."""
     fixed = bytearray(data)
     if len(data) >= epochs.EPOCH_HEADER:
         fixed[:4], fixed[8:16] = b"EPOC", struct.pack("<Q", SALT)
@@ -271,7 +271,7 @@ def test_mutations_keep_the_invariants(name: str) -> None:
         target(random_source.randbytes(random_source.randrange(120)))
 
 
-def test_a_kernel_that_disagrees_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_disagrees_with_its_twin_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_twin, "scan_block", lambda *_: 3)
     data = next(bytes([number]) for number in range(256) if asks_twin(bytes([number])))
     with pytest.raises(AssertionError, match="twin"):

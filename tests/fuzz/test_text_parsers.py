@@ -15,7 +15,7 @@ from seawall.io.network import sockets
 Target = Callable[[bytes], None]
 
 
-def swallowing(parse: Callable[[str], object]) -> Target:
+def typed_errors_only(parse: Callable[[str], object]) -> Target:
     def run(data: bytes) -> None:
         try:
             parse(data.decode("utf-8", "replace"))
@@ -36,12 +36,12 @@ def read_environment(text: str) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    "setting": swallowing(read_setting),
-    "environment": swallowing(read_environment),
-    "topic_name": swallowing(identifiers.check_topic_name),
-    "client_id": swallowing(identifiers.parse_client_id),
-    "unique_id": swallowing(identifiers.parse_unique_id),
-    "address": swallowing(sockets.parse_address),
+    "setting": typed_errors_only(read_setting),
+    "environment": typed_errors_only(read_environment),
+    "topic_name": typed_errors_only(identifiers.check_topic_name),
+    "client_id": typed_errors_only(identifiers.parse_client_id),
+    "unique_id": typed_errors_only(identifiers.parse_unique_id),
+    "address": typed_errors_only(sockets.parse_address),
 }
 
 CORPUS: dict[str, list[bytes]] = {

@@ -1,7 +1,7 @@
-"""Arbitrary bytes into every parser of the wire room: an answer or an error of the one tree, nothing else.
+"""Arbitrary bytes into every parser of `wire/`: each returns a result or raises a `SeawallError`.
 
-`TARGETS` maps a parser to a function that takes any bytes and lets through only what is not a `SeawallError`; the long
-fuzz run feeds each of them far more than the few hundred seeded mutations of the test here.
+`TARGETS` maps a parser to a function that takes any bytes and suppresses only `SeawallError`. The tests use a few
+hundred seeded mutations; `make fuzz` uses many more.
 """
 
 import random
@@ -70,7 +70,7 @@ Target = Callable[[bytes], None]
 RAW_LENGTH = 64
 
 
-def swallowing(parse: Callable[[bytes], object]) -> Target:
+def typed_errors_only(parse: Callable[[bytes], object]) -> Target:
     def run(data: bytes) -> None:
         try:
             parse(data)
@@ -88,23 +88,23 @@ def read_block(data: bytes) -> None:
     records = decode_block(data)
     check_client_block(data, len(records))
     if records and encode_block(records) != data:
-        raise AssertionError("a block changed on its way")
+        raise AssertionError("a block changed in a round trip")
     if len(records_for_v1(data)) != len(data):
         raise AssertionError("the version 1 view has another size")
 
 
 def read_values(data: bytes) -> None:
     for parse in (parse_key_value, parse_timestamped, parse_timestamped_key_value):
-        swallowing(parse)(data)
+        typed_errors_only(parse)(data)
 
 
 def read_envelope(data: bytes) -> None:
     if parse_envelope(data).encode() != data:
-        raise AssertionError("an envelope changed on its way")
+        raise AssertionError("an envelope changed in a round trip")
 
 
 def with_checksum(data: bytes) -> bytes:
-    """The header checksum made right, so that mutations reach the checks behind it."""
+    """The bytes with a correct header checksum, so that mutations reach the checks after it."""
     if len(data) < 96:
         return data
     return b"".join((data[:8], struct.pack("<I", header_crc_v2(data[:96])), data[12:]))
@@ -122,7 +122,7 @@ def read_stored_batch(data: bytes) -> None:
     data = with_checksum(data)
     header = parse_batch_header(data, source=BatchSource.STORED)
     if header.header_bytes() != data[:96]:
-        raise AssertionError("a header changed on its way")
+        raise AssertionError("a header changed in a round trip")
     verify_block(header, data[96:])
     block_of(header, data[96:])
 
@@ -156,7 +156,7 @@ def read_chunks(data: bytes) -> None:
 
 
 def read_stream(data: bytes) -> None:
-    """The first byte is the size of the pieces; whatever their size, the same frames come out."""
+    """The first byte is the size of the pieces; any size must give the same frames."""
     size = data[0] + 1 if data else 1
     seen: list[list[bytes]] = []
     for pieces in ([data[1:]], [data[at : at + size] for at in range(1, len(data), size)]):
@@ -173,7 +173,7 @@ def read_stream(data: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    name: swallowing(parse)
+    name: typed_errors_only(parse)
     for name, parse in {
         "frame_header": parse_frame_header,
         "stream": read_stream,

@@ -1,4 +1,4 @@
-"""Attacks on a server in a process of its own; helpers beside the tests can be imported by their names.
+"""Fixtures for attacks on a server in its own process; helpers beside the tests can be imported by their names.
 
 Tests marked `slow` run with `make hostile` and `make test-slow`; the others are the short form in `make test`.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hostile_node import StartNode
+    from hostile_node import HostileNode, StartNode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -33,4 +33,18 @@ def start_node(tmp_path: Path) -> Iterator[StartNode]:
 
     yield start
     for node in nodes:
+        node.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileNode]:
+    """One node for all tests of a module, which must still run and stop in order after them."""
+    from hostile_node import HostileNode
+
+    node = HostileNode(tmp_path_factory.mktemp("shared") / "data")
+    node.start()
+    yield node
+    try:
+        assert node.stop() == 0, node.stderr
+    finally:
         node.kill()

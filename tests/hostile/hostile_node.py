@@ -1,4 +1,4 @@
-"""`seawall serve` as a process under attack: started with limits, watched from outside, ended in order or killed."""
+"""`seawall serve` as a process under attack: started with limits, measured from outside, stopped or killed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-#: How long a node may take to start or to end before that is a failure.
+#: How long a node may take to start or to stop before that is a failure.
 PATIENCE_S = 90
 
 
 class HostileNode:
     """A node over one directory, on the same port after each start."""
 
-    def __init__(self, data: Path, *arguments: str, descriptors: int | None = None) -> None:
+    def __init__(
+        self, data: Path, *arguments: str, descriptors: int | None = None, keep_run_file: bool = False
+    ) -> None:
+        """`keep_run_file` leaves in place what a test has put under the name of the run file."""
         self.data = data
         self.port = 0
         self.arguments = arguments
         self._descriptors = descriptors
+        self._keep_run_file = keep_run_file
         self._run_file = data.with_name(f"{data.name}-run.json")
         self._errors = data.with_name(f"{data.name}-stderr.txt")
         self._process: subprocess.Popen[str] | None = None
@@ -45,7 +49,8 @@ class HostileNode:
         if self._descriptors is not None:
             # The shell sets the hard and the soft limit, and becomes the node.
             command = ["sh", "-c", f'ulimit -n {self._descriptors}; exec "$@"', "sh", *command]
-        self._run_file.unlink(missing_ok=True)
+        if not self._keep_run_file:
+            self._run_file.unlink(missing_ok=True)
         with self._errors.open("a") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None
@@ -78,14 +83,14 @@ class HostileNode:
         raise AssertionError(f"/proc has no {name}")
 
     def stop(self) -> int:
-        """End the node in order; its exit code."""
+        """Stop the node in order; its exit code."""
         self.process.terminate()
         self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode
 
     def kill(self) -> None:
         """Kill the node, if it still runs."""
-        if self._process is not None:
+        if self._process is not None and self._process.stdout is not None and not self._process.stdout.closed:
             self._process.kill()
             self._process.communicate()
 

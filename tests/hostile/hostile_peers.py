@@ -1,4 +1,4 @@
-"""Peers that send and do not read, on plain sockets; honest ones; and a watch on the memory of the attacked node."""
+"""Peers on plain sockets that send and do not read; honest clients; and a monitor of the memory of a node."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Peers:
 
 
 def subscribe(topic_id: int, request_id: int) -> bytes:
-    """A SUBSCRIBE from the beginning, with all the credit there is, of batches that the server has to read."""
+    """A SUBSCRIBE from the beginning with unlimited credit, for batches that the server has to read."""
     asked = Subscribe(TopicId(topic_id), ReadBy.EARLIEST, 0, _WITHOUT_LIMIT, _WITHOUT_LIMIT, 0)
     return encode_control(asked, request_id=request_id)
 
@@ -70,7 +70,7 @@ def fetch(topic_id: int, request_id: int, *, max_bytes: int = 16 << 20) -> bytes
 
 
 def send_what_it_takes(peer: socket.socket, data: bytes) -> int:
-    """Send until the node takes no more for a moment, or ends the connection; how much it has taken."""
+    """Send until the node stops reading for a moment, or closes the connection; returns the number of bytes sent."""
     sent = 0
     peer.settimeout(0.2)
     with contextlib.suppress(TimeoutError, ConnectionError):
@@ -89,15 +89,15 @@ class Watch:
 
 @contextlib.contextmanager
 def watching(node: HostileNode) -> Iterator[Watch]:
-    """Look at the memory of a node all the time."""
+    """Measure the memory of a node continuously."""
     watch, is_over = Watch(), threading.Event()
 
-    def look() -> None:
+    def measure() -> None:
         while not is_over.wait(0.02) and node.is_running:
             with contextlib.suppress(OSError, AssertionError):
                 watch.most = max(watch.most, node.resident_size)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=measure)
     thread.start()
     try:
         yield watch

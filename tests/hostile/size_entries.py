@@ -1,8 +1,8 @@
-"""Every way into a log that takes sizes, one small driver for each: what it is told, and what it says of the outcome.
+"""Every interface of a log that accepts sizes, with one small driver for each.
 
-`LogEntry` has the words of a log: embedded or connected, for threads or on a loop, which it then has on a thread.
-`Lwp1Entry` and `Lwp2Entry` send frames that no client of ours would, with their checksums right. A refusal is an error
-of the tree whatever the way: `RefusedError` is that of a frame.
+`LogEntry` has the methods of a log: embedded or connected, for threads or on an event loop, which it runs on a thread.
+`Lwp1Entry` and `Lwp2Entry` send frames that no Seawall client would, with correct checksums. A refusal is a Seawall
+error on every interface: `RefusedError` is that of a frame.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def value_of(size: int) -> bytes:
 
 
 class LoopThread:
-    """An event loop on a thread of its own, which also answers pings while nobody calls."""
+    """An event loop on its own thread, which also answers pings between calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="size-entries")
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What comes of something on the loop; raises what it raises."""
+        """The result of a coroutine on the loop; raises its error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class LoopThread:
 
 
 class OnLoop:
-    """A log, or what it has made, on an event loop, for a caller that waits."""
+    """A log on an event loop, or an object of it, for a caller that blocks."""
 
     def __init__(self, runner: LoopThread, wrapped: Any) -> None:
         self._runner = runner
@@ -101,7 +101,7 @@ class OnLoop:
 
 
 class LogEntry:
-    """A log by its words. `open_log` makes another handle, with a name or a token."""
+    """A log by its methods. `open_log` makes another handle, with a name or a token."""
 
     def __init__(self, name: str, log: Any, open_log: Callable[..., Any], *, is_remote: bool) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class LogEntry:
         return found
 
     def state(self, topic: str) -> tuple[object, ...]:
-        """What must not change by a refusal."""
+        """The state that a refusal must not change."""
         info = self.log.describe(topic)
         return info.floor, info.next_seq, info.record_count, info.byte_count, tuple(self.log.topics())
 
@@ -132,12 +132,12 @@ class LogEntry:
         return int(self.log.describe(topic).next_seq)
 
     def works(self, topic: str) -> None:
-        """The same handle goes on as if nothing had been."""
+        """Check that the same handle still works."""
         before = self.next_seq(topic)
         assert self.log.publish(topic, b"next").first_seq == before
 
     def publish_all(self, topic: str, records: Any, **options: Any) -> None:
-        """By a publisher, which does not wait for each."""
+        """Publish by a publisher, which does not wait for each record."""
         publisher = self.log.publisher(topic, **options)
         try:
             publisher.publish(records)
@@ -197,7 +197,7 @@ async def _opened(make: Callable[[], Any]) -> Any:
 
 
 class RefusedError(SeawallError):
-    """A server has refused a frame: by its code, and maybe by ending the connection."""
+    """A server has refused a frame: by its code, and maybe by closing the connection."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code:#04x}: {text}")
@@ -205,7 +205,7 @@ class RefusedError(SeawallError):
 
 
 class _Wire:
-    """A blocking connection, made again when the server has ended it."""
+    """A blocking connection, made again when the server has closed it."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -243,7 +243,7 @@ _V1_BATCH, _V1_LZ4, _V1_ACK, _V1_CONTROL, _V1_ERROR = 0x04, 0x05, 0x08, 0x40, 0x
 
 
 class Lwp1Entry(_Wire):
-    """Version 1, made from plain `struct`."""
+    """Version 1, encoded by plain `struct`."""
 
     def _frame(self, flags: int, payload: bytes, number: int, topic_id: int) -> bytes:
         crc = zlib.crc32(struct.pack("<4sBBH", b"LANC", 1, flags, 0))
@@ -255,11 +255,11 @@ class Lwp1Entry(_Wire):
         self.send(self._frame(flags, payload, number, topic_id))
         header = self._exactly(_V1_HEADER.size)
         _, _, answer, _, _, batch_id, _, _, length, _, _ = _V1_HEADER.unpack(header)
-        told = self._exactly(length)
+        received = self._exactly(length)
         if answer == _V1_CONTROL and batch_id == _V1_ERROR:
-            error = json.loads(told)
+            error = json.loads(received)
             raise RefusedError(error["code"], error["message"])
-        return told
+        return received
 
     def _exactly(self, size: int) -> bytes:
         found = bytearray()
@@ -298,7 +298,7 @@ class Lwp1Entry(_Wire):
 
 @contextmanager
 def unbounded() -> Iterator[None]:
-    """Encoders of this process write what they would refuse; servers are processes of their own."""
+    """Let encoders of this process write what they would refuse; servers are other processes."""
     huge = 1 << 30
     places = (
         (compression, ("BLOCK_SIZE_MAX",)),
@@ -355,7 +355,7 @@ class Lwp2Entry(_Wire):
         while self.frame().header.id != request_id:
             pass
 
-    def tell(self, payload: ControlPayload) -> int:
+    def send_request(self, payload: ControlPayload) -> int:
         """Send a request; its id."""
         self._requests += 1
         with unbounded():
@@ -363,7 +363,7 @@ class Lwp2Entry(_Wire):
         return self._requests
 
     def ask(self, payload: ControlPayload) -> Frame:
-        self.tell(payload)
+        self.send_request(payload)
         return self.frame()
 
     def create(self, name: str, **settings: Any) -> TopicReply:

@@ -1,4 +1,4 @@
-"""Requests that cost a node much: everybody else is served meanwhile."""
+"""Expensive requests do not block an event loop: other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hostile_node import HostileNode, StartNode
+from hostile_node import HostileNode
 from hostile_peers import PATIENCE_S, Peers
 
 import seawall
@@ -27,7 +27,7 @@ from seawall.wire.lwp2.session import Hello, Welcome
 
 
 class Pings:
-    """How many pings of a peer were answered."""
+    """The number of answered pings of a peer."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class Pings:
 
 @contextmanager
 def pinging(node: HostileNode) -> Iterator[Pings]:
-    """A peer that sends a ping upon each answer, on a thread."""
+    """A peer that sends a ping after each answer, on a thread."""
     with Peers(node) as peers:
         peer, pings, is_over = peers.greet(), Pings(), threading.Event()
 
@@ -82,12 +82,12 @@ def acked(peer: socket.socket) -> int:
     return through
 
 
-def test_blocks_that_become_large_hold_up_nobody(start_node: StartNode) -> None:
-    node = start_node()
+def test_blocks_that_decompress_to_large_ones_delay_no_other_client(shared_node: HostileNode) -> None:
+    node = shared_node
     block = encode_raw(bytes(16 * MIB - 5))
     packed = compress(Codec.LZ4, block)
     with seawall.connect(node.url) as log:
-        topic_id = log.create_topic("t").topic_id
+        topic_id = log.create_topic("large-blocks").topic_id
     with Peers(node) as peers, pinging(node) as pings:
         peer = peers.connect()
         welcome = opened(peer)
@@ -113,14 +113,13 @@ def test_blocks_that_become_large_hold_up_nobody(start_node: StartNode) -> None:
         assert acked(peer) == 64
         # A loop that decompresses answers one ping for each block, at the most.
         assert pings.count - before > 8 * 64
-    assert node.stop() == 0
 
 
-def test_payloads_of_version_1_that_become_large_hold_up_nobody(start_node: StartNode) -> None:
-    node = start_node()
+def test_version_1_payloads_that_decompress_to_large_ones_delay_no_other_client(shared_node: HostileNode) -> None:
+    node = shared_node
     packed = compress(Codec.LZ4, bytes(16 * MIB))
     with seawall.connect(node.url) as log:
-        topic_id = log.create_topic("t").topic_id
+        topic_id = log.create_topic("large-payloads").topic_id
     with Peers(node) as peers, pinging(node) as pings:
         peer = peers.connect()
         frames = b"".join(_v1_frame(bytes(packed), number, topic_id) for number in range(1, 33))
@@ -130,7 +129,6 @@ def test_payloads_of_version_1_that_become_large_hold_up_nobody(start_node: Star
         while received < 32 * 44:
             received += len(peer.recv(1 << 16))
         assert pings.count - before > 8 * 32
-    assert node.stop() == 0
 
 
 def _v1_frame(packed: bytes, number: int, topic_id: int) -> bytes:
@@ -141,34 +139,33 @@ def _v1_frame(packed: bytes, number: int, topic_id: int) -> bytes:
     return header + packed
 
 
-def test_long_lists_of_topics_hold_up_nobody(start_node: StartNode) -> None:
-    node = start_node()
+def test_long_lists_of_topics_delay_no_other_client(shared_node: HostileNode) -> None:
+    node = shared_node
     with seawall.connect(node.url) as log:
         assert len(log.create_topics([f"topic-{number:04}" for number in range(2_000)])) == 2_000
         with pinging(node) as pings:
             before = pings.count
             for _ in range(20):
-                assert len(log.topics()) == 2_000
+                assert len(log.topics()) >= 2_000
         # A loop that encodes a list in one go answers one ping for each list, and one while the client reads it.
         assert pings.count - before > 8 * 20
-    assert node.stop() == 0
 
 
 @pytest.mark.slow
-def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
-    node = start_node()
+def test_deletes_by_tag_delay_no_other_client(shared_node: HostileNode) -> None:
+    node = shared_node
     with seawall.connect(node.url) as log:
-        log.create_topic("t")
+        log.create_topic("tagged")
         for first in range(0, 200_000, 10_000):
             messages = [Message(b"v", tag=f"tag-{number:07}") for number in range(first, first + 10_000)]
-            log.publish("t", messages)
+            log.publish("tagged", messages)
     with pinging(node) as pings, seawall.connect(node.url, timeout_s=PATIENCE_S) as log:
         published, is_over = 0, threading.Event()
         before = pings.count
 
         def delete() -> None:
             with seawall.connect(node.url, timeout_s=PATIENCE_S) as other:
-                assert other.delete("t", tag_prefix="tag-") == 200_000
+                assert other.delete("tagged", tag_prefix="tag-") == 200_000
             is_over.set()
 
         log.create_topic("other")
@@ -181,4 +178,3 @@ def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
         # Each waits for one slice of the delete at the most.
         assert published > 3
         assert pings.count - before > 64
-    assert node.stop() == 0

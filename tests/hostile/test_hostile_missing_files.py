@@ -1,4 +1,4 @@
-"""A server over a data directory that lost files: it says which, ends with an exit code, and changes nothing."""
+"""A server over a data directory with missing files: it names them, exits with an error code, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that come once and never again: a server remembers a bounded number of them, and takes the next one."""
+"""Clients that connect once: a server keeps a bounded number of their sessions, and accepts the next client."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from seawall.wire.lwp2.session import Hello, Welcome, parse_welcome
 if TYPE_CHECKING:
     from hostile_node import HostileNode, StartNode
 
-#: Bytes that a node may grow by while sessions come and go: far less than rows for all of them would take in Python.
+#: Bytes that a node may grow by while sessions open and expire: far less than Python objects for all would take.
 GROWTH_MAX = 96 << 20
 
 
 def greet(node: HostileNode, client_id: int) -> Welcome:
-    """Open a session on a connection of its own, and leave."""
+    """Open a session on its own connection, and disconnect."""
     with socket.create_connection(node.address, timeout=60) as connection:
         connection.sendall(encode_control(Hello(flags=HelloFlags.OPEN, client_id=ClientId(client_id))))
         decoder = FrameDecoder()
         while not (frames := decoder.frames()):
             data = connection.recv(1 << 16)
-            assert data, "the node ended the connection"
+            assert data, "the node closed the connection"
             decoder.feed(data)
     header = frames[0].header
     assert (header.kind, header.command) == (Kind.CONTROL, Command.WELCOME), frames[0]
@@ -67,7 +67,7 @@ def flood(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, clients: int, 
     assert node.stop() == 0
 
 
-def test_some_hundred_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
     flood(start_node, monkeypatch, clients=300, sessions_max=120)
 
 

@@ -1,8 +1,8 @@
-"""Boundary sizes through every way in: one below each bound, the bound, and one above it.
+"""Boundary sizes through every interface: one below each bound, the bound, and one above it.
 
-What is within the bound is accepted and read back as it was. What is above it is refused by a typed error, nothing
-has changed by it, and the same handle goes on. `UNREACHED` says of every other `*_MAX` of `limits.py` why input from
-outside does not come to it, or where else it is tested.
+Input within the bound is accepted and read back unchanged. Input above it is refused by a typed error that changes
+nothing, and the same handle still works. `UNREACHED` says of every other `*_MAX` of `limits.py` why input from outside
+does not reach it, or where else it is tested.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ KEYED_EXTRA = 16
 
 @dataclass(frozen=True)
 class Row:
-    """A bound, and a call that comes to it. `bound` may differ by the way in."""
+    """A bound, and a call that reaches it. `bound` may differ by interface."""
 
     limit: str
     what: str
@@ -88,13 +88,13 @@ class Row:
 
 def read_back(entry: LogEntry, topic: str, before: int, *values: bytes) -> None:
     found = [record.value for record in entry.records(topic, before)]
-    # Millions of bytes are no message.
+    # Do not print millions of bytes.
     assert [len(value) for value in found] == [len(value) for value in values]
-    assert all(one == other for one, other in zip(found, values, strict=True)), "the values are others"
+    assert all(one == other for one, other in zip(found, values, strict=True)), "the values differ"
 
 
 def by_call(make: Callable[[bytes], Any], *, around: int = 0) -> Work:
-    """Publish what `make` makes of a value; `around` is what is added to it on the way to the bound."""
+    """Publish the result of `make`; `around` is the size that it adds to the value."""
 
     def work(entry: LogEntry, topic: str, size: int) -> None:
         value, before = value_of(size - around), entry.next_seq(topic)
@@ -342,7 +342,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileNode]:
-    """One node for all rows: what a refusal leaves behind would show in the next."""
+    """One node for all rows: effects of a refusal would show in the next row."""
     started = HostileNode(tmp_path_factory.mktemp("sizes") / "data")
     started.start()
     yield started
@@ -444,7 +444,7 @@ def test_a_payload_of_version_1_at_its_bound(
     with pytest.raises(RefusedError):
         ingest(lwp1, topic_id, make(limits.V1_PAYLOAD_SIZE_MAX + 1))
     if ingest is Lwp1Entry.ingest:
-        # A frame of such a length is not read: its connection has ended.
+        # A frame of such a length is not read: its connection is closed.
         lwp1.close()
         lwp1.connect()
     assert lwp2.bounds(TopicId(topic_id)) == before
@@ -453,10 +453,10 @@ def test_a_payload_of_version_1_at_its_bound(
 
 
 @pytest.mark.parametrize("name", ["open", "connect", "connect_async"])
-def test_the_largest_payload_of_version_1_is_read_by_everybody(
+def test_every_interface_reads_the_largest_payload_of_version_1(
     node: HostileNode, entries: dict[str, LogEntry], lwp1: Lwp1Entry, topic: str, name: str
 ) -> None:
-    """It is shown as one record with a header of its own, which no block has room for."""
+    """It is returned as one record with its own header, for which no block has space."""
     payload = value_of(limits.V1_PAYLOAD_SIZE_MAX)
     lwp1.ingest(lwp1.create(topic), payload)
     if name == "open":
@@ -538,7 +538,7 @@ def test_a_batch_at_its_bound(
     before = lwp2.bounds(topic_id)
     with pytest.raises(RefusedError):
         send(bound + 1)
-    # Whether it goes on or has ended depends on the rule that was broken; the session goes on either way.
+    # Whether the connection is closed depends on the violated rule; the session continues either way.
     lwp2.close()
     lwp2.connect()
     assert lwp2.bounds(topic_id) == before
@@ -549,16 +549,16 @@ def test_a_batch_at_its_bound(
 def test_payloads_of_version_2_at_their_bound(lwp2: Lwp2Entry, node: HostileNode, topic: str) -> None:
     """PAYLOAD_SIZE_MIN, which is what this server agrees on."""
     topic_id = lwp2.create(topic).topic_id
-    room = limits.PAYLOAD_SIZE_MIN - KEYED_EXTRA
-    for size in (room - 1, room):
+    space = limits.PAYLOAD_SIZE_MIN - KEYED_EXTRA
+    for size in (space - 1, space):
         block = as_record(size - 1)
         seq = lwp2.bounds(topic_id)[1]
-        told = parse_published_keyed(lwp2.ask(PublishKeyed(topic_id, 1, b"%d" % (size % 10), block)).payload)
-        assert told.first_seq == seq
+        answer = parse_published_keyed(lwp2.ask(PublishKeyed(topic_id, 1, b"%d" % (size % 10), block)).payload)
+        assert answer.first_seq == seq
         assert lwp2.block(topic_id, seq) == block
     before = lwp2.bounds(topic_id)
     with pytest.raises(RefusedError, match="0x03"):
-        lwp2.ask(PublishKeyed(topic_id, 1, b"k", as_record(room)))
+        lwp2.ask(PublishKeyed(topic_id, 1, b"k", as_record(space)))
     lwp2.close()
     lwp2.connect()
     assert lwp2.bounds(topic_id) == before
@@ -591,7 +591,7 @@ def test_a_hello_at_its_bound(node: HostileNode, limit: str, name: str, make: Ca
         Other(node.address).close()
 
 
-#: Requests of version 2 with a text of some size, and what shows that one was carried out.
+#: Requests of version 2 with a text of some size, and the parser of the answer that shows that it was executed.
 REQUESTS: dict[str, tuple[str, Callable[[TopicId, str, int], ControlPayload], Callable[[Frame], object]]] = {
     "name of a topic": (
         "TOPIC_NAME_SIZE_MAX",
@@ -627,22 +627,22 @@ REQUESTS: dict[str, tuple[str, Callable[[TopicId, str, int], ControlPayload], Ca
 
 
 def _settings(size: int) -> dict[str, Any]:
-    """Settings that take so many bytes of JSON; one of them is nobody's."""
+    """Settings that take so many bytes of JSON; one of them does not exist."""
     return {"ttl_ms": 1, "order": 5, "_": "x" * (size - len('{"ttl_ms":1,"order":5,"_":""}'))}
 
 
 @pytest.mark.parametrize("what", REQUESTS)
 def test_a_request_at_its_bound(lwp2: Lwp2Entry, topic: str, what: str) -> None:
-    limit, make, told = REQUESTS[what]
+    limit, make, parse = REQUESTS[what]
     topic_id, bound = lwp2.create(topic).topic_id, getattr(limits, limit)
     lwp2.publish(topic_id, *plain_block(10))
     for size in (bound - 1, bound):
         if what == "settings of a topic":
-            # Within the bound it is looked at: there is no such setting.
+            # Within the bound it is validated: there is no such setting.
             with pytest.raises(RefusedError, match="_"):
                 lwp2.ask(make(topic_id, topic, size))
         else:
-            assert told(lwp2.ask(make(topic_id, topic, size)))
+            assert parse(lwp2.ask(make(topic_id, topic, size)))
     before = lwp2.bounds(topic_id)
     with pytest.raises(RefusedError, match=r"at most|too long|bytes"):
         lwp2.ask(make(topic_id, topic, bound + 1))
@@ -652,7 +652,7 @@ def test_a_request_at_its_bound(lwp2: Lwp2Entry, topic: str, what: str) -> None:
 
 @pytest.mark.parametrize("limit", ["FETCH_SIZE_MAX", "FETCH_READ_SIZE_MAX", "FETCH_SMALL_SIZE_MAX", "PAYLOAD_SIZE_MAX"])
 def test_a_fetch_for_any_number_of_bytes_is_answered(lwp2: Lwp2Entry, topic: str, limit: str) -> None:
-    """The server cuts what is asked for to what it answers at once."""
+    """The server limits the requested bytes to one answer."""
     topic_id, bound = lwp2.create(topic).topic_id, getattr(limits, limit)
     for _ in range(2):
         lwp2.publish(topic_id, *plain_block(limits.BLOCK_SIZE_MAX))
@@ -677,11 +677,11 @@ def test_requests_of_a_connection_at_their_bound(
         client_id = 79
 
     with Other(node.address) as entry:
-        first = [entry.tell(make(topic_id)) for _ in range(bound)]
-        last = entry.tell(make(topic_id))
+        first = [entry.send_request(make(topic_id)) for _ in range(bound)]
+        last = entry.send_request(make(topic_id))
         with pytest.raises(RefusedError, match=f"{bound}"):
             entry.frames_until(last)
-        # The others go on: what is published answers each.
+        # The others continue: a published batch answers each.
         lwp2.publish(topic_id, *plain_block(10))
         wanted = set(first)
         while wanted:
@@ -722,7 +722,7 @@ def test_pub_at_the_bound_of_a_value(
 def test_rows_of_the_spark_sink_at_their_bound(
     entries: dict[str, LogEntry], node: HostileNode, topic: str, limit: str, key: bytes | None
 ) -> None:
-    """What a task of the sink does with its rows, in this process."""
+    """The work of a task of the sink, in this process."""
     entry, bound = entries["connect"], getattr(limits, limit)
     entry.create(topic)
     options = WriteOptions(ServerOptions(node.url), topic)
@@ -746,18 +746,18 @@ def test_rows_of_the_spark_sink_at_their_bound(
 
 # --- every bound has its row -------------------------------------------------------------------------------------
 
-#: Bounds of `ROWS` come by themselves; those of the other tests of this file.
+#: The bounds of the other tests of this file, beside those of `ROWS`.
 BY_FRAMES = {
     *("V1_PAYLOAD_SIZE_MAX", "V1_FETCH_DATA_SIZE_MAX", "PAYLOAD_SIZE_MAX", "TOPIC_SETTINGS_SIZE_MAX"),
     *("FETCH_WAIT_MS_MAX", "FETCH_SIZE_MAX", "FETCH_READ_SIZE_MAX", "FETCH_SMALL_SIZE_MAX"),
     *("SUBSCRIPTIONS_MAX", "REQUESTS_MAX"),
 }
 
-#: Why no size of a single request or call comes to a bound.
+#: Why no size of a single request or call reaches a bound.
 UNREACHED = {
     "a codec's own rule: tests/wire/test_compression.py": {"ZSTD_WINDOW_SIZE_MAX"},
-    "what the server says, which it cuts": {"ERROR_TEXT_SIZE_MAX", "FILES_RUNS_MAX", "FILES_SEGMENTS_MAX"},
-    "what the server gathers or waits for, which it cuts": {
+    "texts and lists of the server, which it limits": {"ERROR_TEXT_SIZE_MAX", "FILES_RUNS_MAX", "FILES_SEGMENTS_MAX"},
+    "batches that the server gathers or waits for, which it limits": {
         *("FETCH_CHUNKS_MAX", "PUSH_LINGER_US_MAX", "DELETE_RANGES_MAX", "COMPOUND_PARTS_MAX"),
         *("BROKER_ANSWERS_MAX", "READ_GAP_SIZE_MAX", "READ_BUFFER_SIZE_MAX", "IOVEC_COUNT_MAX"),
     },
@@ -765,7 +765,7 @@ UNREACHED = {
         *("CONTROL_DOCUMENT_SIZE_MAX", "TOPIC_CREATE_SIZE_MAX"),
     },
     "a full server stops reading: tests/server": {"V1_UNACKED_FRAMES_MAX", "V1_UNACKED_SIZE_MAX", "BROKER_UPLOADS_MAX"},
-    "what finds no space stays in its socket: tests/kernels/test_kernel_publish_io.py": {"RECEIVED_BATCHES_MAX"},
+    "batches without space stay in their socket: tests/kernels/test_kernel_publish_io.py": {"RECEIVED_BATCHES_MAX"},
     "many requests, not a large one: tests/topics, tests/sequencer and tests/server": {
         *("TOPICS_MAX", "CURSORS_MAX", "IDEMPOTENCY_KEYS_MAX", "TRANSACTION_OWNERS_MAX", "CLIENTS_MAX"),
         *("WORKER_CLIENTS_MAX", "HELD_BATCHES_MAX", "GOI_RANGES_WAITING_MAX", "CONNECTIONS_MAX", "HANDSHAKES_MAX"),
@@ -779,7 +779,7 @@ UNREACHED = {
         *("SNAPSHOT_SIZE_MAX", "EPHEMERAL_BYTES_MAX", "SEGMENT_FILES_OPEN_MAX", "ACTIVE_SEGMENTS_MAX"),
         *("SEGMENT_RESERVE_SIZE_MAX", "ARROW_THREADS_MAX", "UNFIT_BLOCKS_MAX", "DESCRIPTORS_MAX"),
     },
-    "settings of whoever runs the server: tests/test_config.py, tests/fabric": {
+    "settings of the operator: tests/test_config.py, tests/fabric": {
         *("DISK_RING_ENTRIES_MAX", "WAL_FILE_SIZE_MAX", "LANES_MAX", "LISTEN_ADDRESSES_MAX"),
         *("FABRIC_BROKERS_MAX", "FABRIC_REPLICAS_MAX"),
     },
@@ -787,7 +787,7 @@ UNREACHED = {
 }
 
 
-def test_every_bound_is_tried_or_out_of_reach() -> None:
+def test_every_bound_is_tested_or_unreachable() -> None:
     bounds = {name for name in vars(limits) if name.endswith("_MAX")}
     tried = {row.limit for row in ROWS} | BY_FRAMES
     unreached = set().union(*UNREACHED.values())

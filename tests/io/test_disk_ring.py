@@ -1,4 +1,4 @@
-"""Disk rings: whoever serves one, results, chains, poison and the end of its life are the same."""
+"""Disk rings: results, chains, poison and shutdown are the same for every kind of server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seawall.config import DiskBackend
 from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError, WrongStateError
 from seawall.io.disk import disk_ring as ring_module
 from seawall.io.disk import ring_backends
-from seawall.io.disk.disk_ring import Completion, DiskRing, Event, serve_inline, serve_with
+from seawall.io.disk.disk_ring import Completion, DiskRing, Event, ServerThread, serve_inline, serve_with
 from seawall.io.disk.ring_backends import open_disk_ring
 from seawall.io.disk.uring import probe
 from seawall.kernels.runtime import disk_ring, jit
@@ -33,12 +33,12 @@ OPERATIONS = 300 if jit.PYTHON_MODE else 4_000
 
 needs_uring = pytest.mark.skipif(not probe().available, reason=f"io_uring does not work here: {probe().detail}")
 THREADS = ["resident", pytest.param("uring", marks=needs_uring)]
-WAYS = [*THREADS, "inline", "function"]
+MODES = [*THREADS, "inline", "function"]
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor that belongs to someone else."""
+    """A bare descriptor, as a file object."""
 
     number: int
 
@@ -60,7 +60,7 @@ def execute(name: str, fd: int, buffers: Sequence[memoryview], at: int) -> int:
 
 
 class Served:
-    """A ring and the way to have its operations done."""
+    """A ring, and the function that executes its operations, if no thread does."""
 
     def __init__(self, ring: DiskRing, serve: Callable[[DiskRing], object] | None) -> None:
         self.ring = ring
@@ -73,15 +73,15 @@ class Served:
         return {done.tag: done.result for done in self.ring.reap(wait_ms=WAIT_MS, count=count)}
 
 
-def served_by(way: str, entries: int = 64) -> Served:
-    if way == "inline":
+def served_by(mode: str, entries: int = 64) -> Served:
+    if mode == "inline":
         return Served(DiskRing(entries), serve_inline)
-    if way == "function":
+    if mode == "function":
         return Served(DiskRing(entries), lambda ring: serve_with(ring, execute))
-    return Served(open_disk_ring(DiskBackend(way), entries), None)
+    return Served(open_disk_ring(DiskBackend(mode), entries), None)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=MODES)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     made = served_by(request.param)
     yield made
@@ -91,6 +91,12 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 @pytest.fixture(params=THREADS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def backends() -> list[str]:
+    """The back ends with a thread that work here: one process can try them all."""
+    return ["resident", *(["uring"] if probe().available else [])]
 
 
 @pytest.fixture
@@ -132,14 +138,14 @@ def test_write_sync_read(served: Served, file: BinaryIO) -> None:
     assert content(file) == b"durableefgh"[:4] + b"ble" + b"defgh"
 
 
-def test_no_buffers_and_empty_buffers(served: Served, file: BinaryIO) -> None:
+def test_writes_accept_no_buffers_and_empty_buffers(served: Served, file: BinaryIO) -> None:
     served.ring.write(file, [], 0, tag=1, link=True)
     served.ring.write(file, [b"", b"x", b""], 0, tag=2)
     assert served.results(2) == {1: 0, 2: 1}
     assert content(file) == b"x"
 
 
-def test_as_many_buffers_as_one_call_takes(served: Served, file: BinaryIO) -> None:
+def test_an_operation_takes_up_to_the_most_buffers_of_one_system_call(served: Served, file: BinaryIO) -> None:
     pieces = [bytes([index % 251]) * (index % 7) for index in range(limits.IOVEC_COUNT_MAX)]
     served.ring.write(file, pieces, 0, tag=1)
     size = sum(map(len, pieces))
@@ -154,7 +160,7 @@ def test_as_many_buffers_as_one_call_takes(served: Served, file: BinaryIO) -> No
     assert served.ring.in_flight == 0
 
 
-def test_a_failed_operation_is_minus_errno(served: Served, tmp_path: Path, file: BinaryIO) -> None:
+def test_a_failed_operation_returns_minus_errno(served: Served, tmp_path: Path, file: BinaryIO) -> None:
     served.ring.write(Descriptor(-1), [b"x"], 0, tag=1)
     with (tmp_path / "read only").open("xb"), (tmp_path / "read only").open("rb") as read_only:
         served.ring.write(read_only, [b"x"], 0, tag=2)
@@ -166,7 +172,7 @@ def test_a_failed_operation_is_minus_errno(served: Served, tmp_path: Path, file:
 # --- chains -------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_cancels_the_rest_of_its_chain_alone(served: Served, file: BinaryIO) -> None:
+def test_a_failure_cancels_only_the_rest_of_its_chain(served: Served, file: BinaryIO) -> None:
     """INV-DISK-LINK."""
     ring = served.ring
     ring.write(file, [b"one"], 0, tag=1, link=True)
@@ -213,7 +219,7 @@ def test_a_short_write_breaks_its_chain(file: BinaryIO) -> None:
     ring.close()
 
 
-def test_long_chains(served: Served, file: BinaryIO) -> None:
+def test_a_chain_may_fill_the_ring(served: Served, file: BinaryIO) -> None:
     for index in range(63):
         served.ring.write(file, [bytes([index])], index, tag=index, link=True)
     served.ring.sync(file, tag=63)
@@ -224,7 +230,7 @@ def test_long_chains(served: Served, file: BinaryIO) -> None:
 # --- poison -------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_failed_sync_nothing_is_written_any_more(served: Served, file: BinaryIO, pipe_end: Descriptor) -> None:
+def test_after_a_failed_sync_every_write_fails(served: Served, file: BinaryIO, pipe_end: Descriptor) -> None:
     """INV-SYNC-FATAL, with a sync that the operating system itself refuses."""
     ring = served.ring
     file.write(b"before")
@@ -242,7 +248,7 @@ def test_after_a_failed_sync_nothing_is_written_any_more(served: Served, file: B
 
 
 @pytest.mark.parametrize("kind", ["sync", "write_sync"])
-def test_a_disk_that_fails_to_sync_poisons(kind: str, file: BinaryIO) -> None:
+def test_a_failed_sync_poisons_the_ring(kind: str, file: BinaryIO) -> None:
     def fails(name: str, fd: int, buffers: Sequence[memoryview], at: int) -> int:
         return -errno.EIO if name == kind else sum(map(len, buffers))
 
@@ -259,7 +265,9 @@ def test_a_disk_that_fails_to_sync_poisons(kind: str, file: BinaryIO) -> None:
     ring.close()
 
 
-def test_a_failed_sync_in_a_chain(served: Served, file: BinaryIO, pipe_end: Descriptor) -> None:
+def test_a_failed_sync_cancels_its_chain_and_poisons_the_ring(
+    served: Served, file: BinaryIO, pipe_end: Descriptor
+) -> None:
     served.ring.sync(pipe_end, tag=1, link=True)
     served.ring.write(file, [b"x"], 0, tag=2)
     assert served.results(2) == {1: -errno.EINVAL, 2: -errno.ECANCELED}
@@ -267,10 +275,10 @@ def test_a_failed_sync_in_a_chain(served: Served, file: BinaryIO, pipe_end: Desc
     assert content(file) == b""
 
 
-# --- room, tags, waiting ------------------------------------------------------------------------------------------
+# --- space, tags, waiting ------------------------------------------------------------------------------------------
 
 
-def test_the_function_sees_the_operation(file: BinaryIO) -> None:
+def test_serve_with_passes_each_operation_to_the_function(file: BinaryIO) -> None:
     seen: list[tuple[str, int, list[bytes], int]] = []
 
     def look(name: str, fd: int, buffers: Sequence[memoryview], at: int) -> int:
@@ -298,7 +306,7 @@ def test_the_function_sees_the_operation(file: BinaryIO) -> None:
     ring.close()
 
 
-def test_a_full_ring(file: BinaryIO) -> None:
+def test_a_full_ring_refuses_operations_until_completions_are_reaped(file: BinaryIO) -> None:
     ring = DiskRing(4)
     for tag in range(4):
         ring.write(file, [b"x"], tag, tag=tag)
@@ -313,7 +321,7 @@ def test_a_full_ring(file: BinaryIO) -> None:
     ring.close()
 
 
-def test_a_tag_under_way_is_refused(file: BinaryIO) -> None:
+def test_a_tag_in_flight_is_refused(file: BinaryIO) -> None:
     ring = DiskRing(4)
     ring.sync(file, tag=7)
     with pytest.raises(InvalidInputError, match="tag 7 is already in flight"):
@@ -336,23 +344,23 @@ def test_reads_need_writable_buffers(file: BinaryIO) -> None:
 
 
 @pytest.mark.parametrize("entries", [-2, 0, 1, 3, 100, limits.DISK_RING_ENTRIES_MAX * 2])
-def test_sizes_of_rings(entries: int) -> None:
+def test_the_size_of_a_ring_is_a_power_of_two(entries: int) -> None:
     with pytest.raises(InvalidInputError, match="power of two"):
         DiskRing(entries)
 
 
-def test_nothing_to_wait_for(file: BinaryIO) -> None:
+def test_reap_returns_at_once_if_nothing_is_in_flight(file: BinaryIO) -> None:
     ring = DiskRing(4)
     assert ring.reap(wait_ms=WAIT_MS, count=3) == []
     ring.sync(file, tag=1)
     assert ring.reap() == []
-    assert ring.reap(wait_ms=5) == [], "nobody serves it"
+    assert ring.reap(wait_ms=5) == [], "it has no server"
     serve_inline(ring)
     assert ring.reap(count=0, wait_ms=WAIT_MS) == [Completion(1, 0)]
     ring.close()
 
 
-def test_the_wait_is_for_all_completions_together(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeout_of_reap_covers_all_completions_together(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by 30 ms with each completion: the second wait gets what the first left."""
     now_ns = 1_000_000_000
     waits: list[int] = []
@@ -378,15 +386,15 @@ def test_the_wait_is_for_all_completions_together(file: BinaryIO, monkeypatch: p
 # --- threads ------------------------------------------------------------------------------------------------------
 
 
-def test_many_operations_in_a_small_ring(backend: str, file: BinaryIO) -> None:
-    """Fifteen in flight at most, reaped in whatever order they come; each page says where it belongs."""
+def test_a_small_ring_completes_many_operations(backend: str, file: BinaryIO) -> None:
+    """Fifteen in flight at most, reaped in whatever order they come; each page contains its own number."""
     ring = served_by(backend, 16).ring
     order = np.random.default_rng(5).permutation(OPERATIONS).tolist()
     results: dict[int, int] = {}
-    for number, place in enumerate(order):
+    for number, slot in enumerate(order):
         while ring.in_flight == ring.entries:
             results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
-        ring.write(file, [place.to_bytes(4, "little"), bytes(60)], place * 64, tag=place, link=number % 3 == 0)
+        ring.write(file, [slot.to_bytes(4, "little"), bytes(60)], slot * 64, tag=slot, link=number % 3 == 0)
         if number % 3:
             ring.submit()
     results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
@@ -396,13 +404,13 @@ def test_many_operations_in_a_small_ring(backend: str, file: BinaryIO) -> None:
         results |= {done.tag: done.result for done in ring.reap(wait_ms=WAIT_MS)}
     assert results.pop(-1) == 0
     assert results == dict.fromkeys(range(OPERATIONS), 64)
-    places = np.frombuffer(content(file), np.uint32).reshape(-1, 16)
-    assert (places[:, 0] == np.arange(OPERATIONS)).all()
+    slots = np.frombuffer(content(file), np.uint32).reshape(-1, 16)
+    assert (slots[:, 0] == np.arange(OPERATIONS)).all()
     ring.close()
 
 
-def test_one_operation_after_another(backend: str, file: BinaryIO) -> None:
-    """Each waits for its answer, so the server and the submitter both go to sleep and are woken, again and again."""
+def test_single_operations_wake_a_sleeping_server_and_submitter(backend: str, file: BinaryIO) -> None:
+    """Each waits for its answer, so the server and the submitter block and are woken again and again."""
     ring = served_by(backend, 2).ring
     for index in range(OPERATIONS // 10):
         ring.write(file, [bytes([index % 256])], index, tag=1, sync=index % 7 == 0)
@@ -412,8 +420,8 @@ def test_one_operation_after_another(backend: str, file: BinaryIO) -> None:
     ring.close()
 
 
-def test_buffers_live_until_their_completion_is_taken(file: BinaryIO) -> None:
-    """INV-RING-HELD: the caller has forgotten them, and nobody else refers to them."""
+def test_buffers_live_until_their_completion_is_reaped(file: BinaryIO) -> None:
+    """INV-RING-HELD: only the ring still refers to them."""
     ring = DiskRing(4)
     buffer = np.full(4096, 7, np.uint8)
     alive = weakref.ref(buffer)
@@ -430,7 +438,7 @@ def test_buffers_live_until_their_completion_is_taken(file: BinaryIO) -> None:
     ring.close()
 
 
-def test_closing_finishes_what_is_under_way(backend: str, file: BinaryIO) -> None:
+def test_close_finishes_the_operations_in_flight(backend: str, file: BinaryIO) -> None:
     ring = served_by(backend, 64).ring
     for index in range(63):
         ring.write(file, [bytes([index]) * 512], index * 512, tag=index, link=True)
@@ -443,7 +451,7 @@ def test_closing_finishes_what_is_under_way(backend: str, file: BinaryIO) -> Non
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("seawall-disk")] == []
 
 
-def test_closing_in_the_middle_of_a_chain(backend: str, file: BinaryIO) -> None:
+def test_close_finishes_an_incomplete_chain(backend: str, file: BinaryIO) -> None:
     ring = served_by(backend, 8).ring
     ring.write(file, [b"half a chain"], 0, tag=1, link=True)
     ring.submit()
@@ -451,9 +459,9 @@ def test_closing_in_the_middle_of_a_chain(backend: str, file: BinaryIO) -> None:
     assert content(file) == b"half a chain"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_closed_ring(way: str, file: BinaryIO) -> None:
-    ring = served_by(way).ring
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closed_ring_refuses_every_call(mode: str, file: BinaryIO) -> None:
+    ring = served_by(mode).ring
     ring.close()
     ring.close()
     uses: list[Callable[[], object]] = [
@@ -470,7 +478,7 @@ def test_a_closed_ring(way: str, file: BinaryIO) -> None:
     assert ring.server is None
 
 
-def test_a_forgotten_ring_stops_its_thread(backend: str, file: BinaryIO) -> None:
+def test_a_garbage_collected_ring_stops_its_thread(backend: str, file: BinaryIO) -> None:
     ring = served_by(backend).ring
     events = [ring.doorbell, ring.completed]
     ring.write(file, [b"forgotten"], 0, tag=1)
@@ -483,7 +491,7 @@ def test_a_forgotten_ring_stops_its_thread(backend: str, file: BinaryIO) -> None
         event.close()
 
 
-def test_the_outcome_of_a_server(file: BinaryIO) -> None:
+def test_the_outcome_of_a_server_counts_its_operations(file: BinaryIO) -> None:
     ring = open_disk_ring()
     server = ring.server
     assert isinstance(server, ring_module.ResidentServer)
@@ -493,17 +501,15 @@ def test_the_outcome_of_a_server(file: BinaryIO) -> None:
     assert server.outcome == 2
 
 
-def test_a_server_that_gave_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_ring, "serve_resident", lambda *_: -errno.EIO)
-    ring = open_disk_ring()
-    server = ring.server
-    assert isinstance(server, ring_module.ResidentServer)
-    server._thread.join()
+def test_the_outcome_of_a_failed_server_is_minus_errno() -> None:
+    ring = DiskRing(4)
+    server = ServerThread(ring, "broken", lambda: -errno.EIO, ())
+    server.stop()
     ring.close()
     assert server.outcome == -errno.EIO
 
 
-def test_a_server_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_closes_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     rings: list[DiskRing] = []
 
     def fails(ring: DiskRing, *_: object) -> None:
@@ -517,7 +523,7 @@ def test_a_server_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.Mo
         rings[0].submit()
 
 
-def test_pipes_where_there_is_no_eventfd(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_use_pipes_where_there_is_no_eventfd(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "eventfd", raising=False)
     event = Event()
     assert event.wait_fd != event.signal_fd
@@ -532,17 +538,17 @@ def test_pipes_where_there_is_no_eventfd(file: BinaryIO, monkeypatch: pytest.Mon
     ring.close()
 
 
-def test_a_wake_up_reaches_who_waits(file: BinaryIO) -> None:
-    """`serve_with` from another thread wakes a submitter that sleeps in `reap`."""
+def test_serve_with_wakes_a_submitter_blocked_in_reap(file: BinaryIO) -> None:
+    """The submitter blocks in `reap` on this thread; another thread serves."""
     ring = DiskRing(4)
     ring.sync(file, tag=1)
 
-    def serve_once_somebody_waits() -> None:
+    def serve_once_the_submitter_waits() -> None:
         while ring.words[disk_ring.CONTROL_WAITING] == 0:
             pass
         serve_with(ring, execute)
 
-    thread = threading.Thread(target=serve_once_somebody_waits)
+    thread = threading.Thread(target=serve_once_the_submitter_waits)
     thread.start()
     assert ring.reap(wait_ms=WAIT_MS) == [Completion(1, 0)]
     thread.join()
@@ -566,55 +572,61 @@ class File:
     def fileno(self):
         return self.descriptor
 file = File()
-ring = open_disk_ring(sys.argv[2])
-for index in range(100):
-    ring.write(file, [bytes([index]) * 100], index * 100, tag=index)
-ring.sync(file, tag=100)
+rings = [open_disk_ring(backend) for backend in sys.argv[2:]]
+for number, ring in enumerate(rings):
+    for index in range(100):
+        ring.write(file, [bytes([index]) * 100], (number * 100 + index) * 100, tag=index)
+    ring.sync(file, tag=100)
 """
 
 
-def test_leaving_without_close_finishes_and_does_not_hang(backend: str, tmp_path: Path) -> None:
-    done = run(EXIT_WITHOUT_CLOSE, tmp_path / "file", backend)
+def test_a_process_that_exits_without_close_finishes_its_operations(backends: list[str], tmp_path: Path) -> None:
+    done = run(EXIT_WITHOUT_CLOSE, tmp_path / "file", *backends)
     assert done.stderr == ""
-    assert (tmp_path / "file").read_bytes() == b"".join(bytes([index]) * 100 for index in range(100))
+    written = b"".join(bytes([index]) * 100 for index in range(100))
+    assert (tmp_path / "file").read_bytes() == written * len(backends)
 
 
 USE_IN_CHILD = """
 import os, sys
 from seawall.errors import UnsupportedError, WrongStateError
 from seawall.io.disk.ring_backends import open_disk_ring
-file = open(sys.argv[1], "w+b", buffering=0)
-ring = open_disk_ring(sys.argv[2])
-child = os.fork()
-if child == 0:
-    refused = 0
-    for use in (lambda: ring.sync(file, tag=9), ring.submit, ring.reap):
-        try:
-            use()
-        except UnsupportedError as error:
-            refused += "forked child" in str(error)
+def use_in_child(path, backend):
+    file = open(path, "w+b", buffering=0)
+    ring = open_disk_ring(backend)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for use in (lambda: ring.sync(file, tag=9), ring.submit, ring.reap):
+            try:
+                use()
+            except UnsupportedError as error:
+                refused += "forked child" in str(error)
+        ring.close()
+        own = open_disk_ring(backend)
+        own.write(file, [b"child"], 0, tag=1)
+        own.submit()
+        done = own.reap(wait_ms=20_000)
+        own.close()
+        del ring
+        sys.exit(0 if refused == 3 and done[0].result == 5 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    ring.write(file, [b"parent"], 5, tag=2)
+    ring.submit()
+    assert [done.result for done in ring.reap(wait_ms=20_000)] == [6]
     ring.close()
-    own = open_disk_ring(sys.argv[2])
-    own.write(file, [b"child"], 0, tag=1)
-    own.submit()
-    done = own.reap(wait_ms=20_000)
-    own.close()
-    del ring
-    sys.exit(0 if refused == 3 and done[0].result == 5 else 1)
-assert os.waitpid(child, 0)[1] == 0
-ring.write(file, [b"parent"], 5, tag=2)
-ring.submit()
-assert [done.result for done in ring.reap(wait_ms=20_000)] == [6]
-ring.close()
+    file.close()
+for backend in sys.argv[2:]:
+    use_in_child(os.path.join(sys.argv[1], backend), backend)
 """
 
 
-def test_a_forked_child_opens_its_own(backend: str, tmp_path: Path) -> None:
-    run(USE_IN_CHILD, tmp_path / "file", backend)
-    assert (tmp_path / "file").read_bytes() == b"childparent"
+def test_a_forked_child_opens_its_own_ring(backends: list[str], tmp_path: Path) -> None:
+    run(USE_IN_CHILD, tmp_path, *backends)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(backends, b"childparent")
 
 
-def test_a_child_is_refused(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_refuses_another_process_id(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same check in this process, under another process id."""
     ring = DiskRing(4)
     own = os.getpid()
@@ -637,7 +649,7 @@ def chain_words(file: BinaryIO, vector: np.ndarray) -> np.ndarray:
     return words.reshape(-1)
 
 
-def test_a_kernel_submits_and_measures(backend: str, file: BinaryIO) -> None:
+def test_a_kernel_submits_operations_and_measures_their_latency(backend: str, file: BinaryIO) -> None:
     ring = served_by(backend).ring
     page = np.full(100, 7, np.uint8)
     vector = np.array([page.ctypes.data, page.size], np.int64)
@@ -651,8 +663,8 @@ def test_a_kernel_submits_and_measures(backend: str, file: BinaryIO) -> None:
     ring.close()
 
 
-def test_a_server_that_ended_by_itself_is_noticed(file: BinaryIO) -> None:
-    """Who waits for operations that nobody will carry out is told, not left to its timeout."""
+def test_reap_raises_if_the_server_has_ended(file: BinaryIO) -> None:
+    """A waiting submitter gets an error and does not wait for its timeout."""
 
     class Ended:
         name = "ended"
@@ -671,7 +683,7 @@ def test_a_server_that_ended_by_itself_is_noticed(file: BinaryIO) -> None:
         ring.close()
 
 
-def test_an_event_gives_its_descriptors_back_once() -> None:
+def test_closing_an_event_twice_closes_its_descriptors_once() -> None:
     event = Event()
     descriptor = event.wait_fd
     event.close()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from seawall.errors import SyncError
 from seawall.io.disk import files as files_module
 from seawall.io.disk.files import OsFiles, parent_directory, replace_file, write_all
+from seawall.limits import COPY_BUFFER_SIZE
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def refused(code: int):
 
 
 class Dribble:
-    """A file that takes at most `step` bytes at a time and shows what it was asked."""
+    """A file that accepts at most `step` bytes at a time and records the buffers it got."""
 
     path = "dribble"
 
@@ -63,8 +64,8 @@ def test_a_write_that_takes_nothing_is_an_error():
     assert caught.value.errno == errno.EIO
 
 
-@pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP], ids=["as the system can", "unknown to the system"])
-def test_what_nobody_reads_soon_is_written_all_the_same(file, monkeypatch, code):
+@pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP], ids=["supported or not", "unsupported"])
+def test_uncached_writes_fall_back_where_the_flag_is_unsupported(file, monkeypatch, code):
     real = os.pwritev
 
     def pwritev(descriptor, buffers, at, flags=0):
@@ -77,7 +78,7 @@ def test_what_nobody_reads_soon_is_written_all_the_same(file, monkeypatch, code)
     assert file.read(9, 0) == bytes(3) + b"abcde"
 
 
-def test_other_failures_of_a_write_stay_what_they_are(file, monkeypatch):
+def test_other_write_errors_are_raised_unchanged(file, monkeypatch):
     monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
     with refused(errno.ENOSPC):
         write_all(file, [b"abc"], 0, uncached=True)
@@ -85,7 +86,7 @@ def test_other_failures_of_a_write_stay_what_they_are(file, monkeypatch):
 
 def test_a_failed_sync_is_final(file, monkeypatch):
     file.write([b"data"], 0)
-    monkeypatch.setattr(files_module, "_FULL_SYNC_COMMAND", None)
+    monkeypatch.setattr(fcntl, "fcntl", failing(errno.EIO))
     monkeypatch.setattr(os, "fdatasync", failing(errno.EIO), raising=False)
     with pytest.raises(SyncError, match="Input/output error"):
         file.sync()
@@ -102,12 +103,12 @@ def test_a_failed_sync_is_final(file, monkeypatch):
     assert file.read(4, 0) == b"data"
 
 
-def test_where_the_drive_has_its_own_cache_the_full_sync_is_asked_for(file, monkeypatch):
-    asked = []
+def test_sync_uses_the_full_sync_command_where_one_exists(file, monkeypatch):
+    commands = []
     monkeypatch.setattr(files_module, "_FULL_SYNC_COMMAND", 51)
-    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: asked.append((descriptor, command)))
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: commands.append((descriptor, command)))
     file.sync()
-    assert asked == [(file.fileno(), 51)]
+    assert commands == [(file.fileno(), 51)]
 
 
 def test_a_failed_directory_sync_is_a_sync_error_and_leaks_nothing(tmp_path, monkeypatch):
@@ -127,7 +128,7 @@ def test_allocation_backs_holes(file):
     assert os.fstat(file.fileno()).st_blocks * 512 >= 1_000_000
 
 
-def test_a_failed_allocation_gives_back_what_it_took(file, monkeypatch):
+def test_a_failed_allocation_restores_the_size(file, monkeypatch):
     file.write([b"abc"], 0)
 
     def halfway(descriptor: int, offset: int, length: int) -> None:
@@ -140,17 +141,17 @@ def test_a_failed_allocation_gives_back_what_it_took(file, monkeypatch):
     assert file.read(1_000, 0) == b"abc"
 
 
-def test_a_system_without_fallocate_gets_written_zeros(file, monkeypatch):
+def test_without_fallocate_allocation_writes_zeros(file, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    monkeypatch.setattr(files_module, "COPY_BUFFER_SIZE", 1_000)
     file.write([b"abc"], 0)
-    file.allocate(2_500)
-    assert file.read(5_000, 0) == b"abc" + bytes(2_497)
+    size = 2 * COPY_BUFFER_SIZE + 500
+    file.allocate(size)
+    assert file.read(2 * size, 0) == b"abc" + bytes(size - 3)
     file.allocate(10)
-    assert file.size() == 2_500
+    assert file.size() == size
 
 
-def test_a_read_cut_short_by_the_kernel_is_finished(file, monkeypatch):
+def test_short_reads_of_the_kernel_are_continued(file, monkeypatch):
     data = bytes(range(200))
     write_all(file, [data], 0)
     whole, whole_vector = os.pread, os.preadv
@@ -164,19 +165,19 @@ def test_a_read_cut_short_by_the_kernel_is_finished(file, monkeypatch):
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_where_the_kernel_cannot_copy_bytes_go_through_memory(file, tmp_path, monkeypatch, code):
+def test_copy_goes_through_memory_where_the_kernel_refuses(file, tmp_path, monkeypatch, code):
     monkeypatch.setattr(os, "copy_file_range", failing(code), raising=False)
-    monkeypatch.setattr(files_module, "COPY_BUFFER_SIZE", 10)
-    write_all(file, [bytes(range(100))], 0)
+    data = os.urandom(COPY_BUFFER_SIZE + 50)
+    write_all(file, [data], 0)
     target = OsFiles().open(str(tmp_path / "t"), create=True)
-    assert OsFiles().copy_range(file, 5, target, 1, 30) == 10
+    assert OsFiles().copy_range(file, 5, target, 1, COPY_BUFFER_SIZE + 30) == COPY_BUFFER_SIZE
     assert OsFiles().copy_range(file, 5, target, 1, 3) == 3
-    assert OsFiles().copy_range(file, 100, target, 1, 3) == 0
-    assert target.read(100, 0) == b"\0" + bytes(range(5, 15))
+    assert OsFiles().copy_range(file, len(data), target, 1, 3) == 0
+    assert target.read(2 * len(data), 0) == b"\0" + data[5 : 5 + COPY_BUFFER_SIZE]
     target.close()
 
 
-def test_other_failures_of_a_copy_stay_what_they_are(file, tmp_path, monkeypatch):
+def test_other_copy_errors_are_raised_unchanged(file, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "copy_file_range", failing(errno.EIO), raising=False)
     target = OsFiles().open(str(tmp_path / "t"), create=True)
     with refused(errno.EIO):
@@ -184,7 +185,7 @@ def test_other_failures_of_a_copy_stay_what_they_are(file, tmp_path, monkeypatch
     target.close()
 
 
-def test_a_system_without_kernel_copies_copies_through_memory(file, tmp_path, monkeypatch):
+def test_copy_goes_through_memory_where_the_system_has_no_kernel_copy(file, tmp_path, monkeypatch):
     monkeypatch.delattr(os, "copy_file_range", raising=False)
     write_all(file, [b"abc"], 0)
     target = OsFiles().open(str(tmp_path / "t"), create=True)
@@ -193,13 +194,13 @@ def test_a_system_without_kernel_copies_copies_through_memory(file, tmp_path, mo
     target.close()
 
 
-def test_a_lock_that_fails_for_another_reason_is_told(file, monkeypatch):
+def test_other_lock_errors_are_raised_unchanged(file, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
     with refused(errno.ENOLCK):
         file.try_lock()
 
 
-def test_whether_a_name_exists_is_never_guessed(tmp_path, monkeypatch):
+def test_exists_raises_if_the_system_cannot_tell(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "stat", failing(errno.EIO))
     with refused(errno.EIO):
         OsFiles().exists(str(tmp_path))

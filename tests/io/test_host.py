@@ -1,3 +1,5 @@
+"""`os_host` bundles the real implementations of every interface."""
+
 from seawall.io.disk.files import OsFiles
 from seawall.io.host import os_host
 from seawall.io.network.sockets import OsNetwork
@@ -5,7 +7,7 @@ from seawall.io.process.clocks import OsClock
 from seawall.io.process.shared_memory import OsSharedMemory
 
 
-def test_the_host_is_made_of_the_real_parts(tmp_path):
+def test_the_host_consists_of_the_real_implementations(tmp_path):
     host = os_host()
     assert isinstance(host.files, OsFiles)
     assert isinstance(host.memory, OsSharedMemory)

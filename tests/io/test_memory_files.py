@@ -1,4 +1,4 @@
-"""Files in memory: what code written against the seam expects of them."""
+"""In-memory files: what code written against the `Files` interface expects of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seawall.io.interfaces import Files
 from seawall.limits import MIB
 
 
-def test_bytes_are_where_they_were_written() -> None:
+def test_written_bytes_are_read_back() -> None:
     files: Files = MemoryFiles()
     file = files.open("/a/b", create=True)
     assert write_all(file, [b"abc", memoryview(b"def")], 4, durable=True) == 6
@@ -34,7 +34,7 @@ def test_bytes_are_where_they_were_written() -> None:
     assert files.open("/a/b", read_only=True).read(5, 0) == bytes(4) + b"a"
 
 
-def test_names() -> None:
+def test_names_are_created_renamed_listed_and_removed() -> None:
     files: Files = MemoryFiles()
     files.make_directory("/a")
     assert not files.exists("/a")
@@ -60,7 +60,7 @@ def test_names() -> None:
     assert files.list("/a") == ["r", "sub"]
 
 
-def test_locks_copies_and_room() -> None:
+def test_locks_copies_and_free_space() -> None:
     files: Files = MemoryFiles()
     one, other = files.open("/f", create=True), files.open("/f")
     assert one.try_lock()
@@ -74,7 +74,7 @@ def test_locks_copies_and_room() -> None:
     assert files.free_bytes("/t") - files.free_bytes("/") == 10
 
 
-def test_large_files_lie_in_pieces() -> None:
+def test_large_files_span_several_buffers() -> None:
     files = MemoryFiles()
     file = files.open("/f", create=True)
     whole = bytes(range(256)) * 1_024 * 20
@@ -91,49 +91,49 @@ def test_large_files_lie_in_pieces() -> None:
     assert file.read(10, 5_500_000) == bytes(10)
 
 
-def test_a_reserved_place_costs_nothing() -> None:
-    spare = BufferPool()
-    file = MemoryFiles(spare).open("/a", create=True)
+def test_allocated_space_takes_no_buffers() -> None:
+    pool = BufferPool()
+    file = MemoryFiles(pool).open("/a", create=True)
     file.allocate(20 * MIB)
     file.truncate(3)
-    assert (file.size(), file.read(5, 0), spare.size) == (3, bytes(3), 0)
+    assert (file.size(), file.read(5, 0), pool.size) == (3, bytes(3), 0)
 
 
-def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
-    spare = BufferPool()
-    files = MemoryFiles(spare)
+def test_buffers_of_deleted_files_are_reused_and_their_old_bytes_stay_invisible() -> None:
+    pool = BufferPool()
+    files = MemoryFiles(pool)
     files.open("/old", create=True).write([b"secret" * MIB], 0)
     held = files.open("/old")
     files.unlink("/old")
-    assert spare.size == 0
+    assert pool.size == 0
     assert held.read(6, 6) == b"secret"
     del held
-    assert spare.size == 6 * MIB
-    fresh = MemoryFiles(spare).open("/new", create=True)
+    assert pool.size == 6 * MIB
+    fresh = MemoryFiles(pool).open("/new", create=True)
     fresh.allocate(5 * MIB + 1)
     fresh.write([b"here"], MIB)
-    assert spare.size == 2 * MIB
+    assert pool.size == 2 * MIB
     assert fresh.read(2 * MIB, 0) == bytes(MIB) + b"here" + bytes(MIB - 4)
     assert fresh.read(9, 5 * MIB - 9) == bytes(9)
 
 
-def test_what_is_cut_off_is_there_for_others() -> None:
-    spare = BufferPool()
-    file = MemoryFiles(spare).open("/a", create=True)
+def test_truncating_returns_buffers_to_the_pool() -> None:
+    pool = BufferPool()
+    file = MemoryFiles(pool).open("/a", create=True)
     write_all(file, [b"abc" * 6 * MIB], 0)
     file.truncate(3)
-    # The first piece is still in use.
-    assert spare.size == 14 * MIB
+    # The first buffer is still in use.
+    assert pool.size == 14 * MIB
     assert file.read(5, 0) == b"abc"
     file.allocate(5)
     assert file.read(5, 0) == b"abc" + bytes(2)
     file.write([b"de"], 5)
-    assert (file.read(9, 0), spare.size) == (b"abc\0\0de", 14 * MIB)
+    assert (file.read(9, 0), pool.size) == (b"abc\0\0de", 14 * MIB)
     file.truncate(0)
-    assert (file.size(), file.read(5, 0), spare.size) == (0, b"", 18 * MIB + BUFFER_SIZE_MIN)
+    assert (file.size(), file.read(5, 0), pool.size) == (0, b"", 18 * MIB + BUFFER_SIZE_MIN)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -146,23 +146,23 @@ def test_what_is_cut_off_is_there_for_others() -> None:
         max_size=30,
     )
 )
-def test_files_that_share_pieces_are_as_if_each_had_its_own_bytes(steps: list[tuple[str, int, int, int]]) -> None:
-    spare = BufferPool()
-    files = MemoryFiles(spare)
+def test_files_that_share_a_pool_behave_like_independent_files(steps: list[tuple[str, int, int, int]]) -> None:
+    pool = BufferPool()
+    files = MemoryFiles(pool)
     opened = [files.open(f"/{number}", create=True) for number in range(3)]
     models = [bytearray() for _ in opened]
-    for number, (step, which, place, size) in enumerate(steps, 1):
+    for number, (step, which, at, size) in enumerate(steps, 1):
         file, model = opened[which], models[which]
         if step == "write":
-            model.extend(bytes(max(0, place + size - len(model))))
-            model[place : place + size] = bytes([number]) * size
-            assert file.write([bytes([number]) * (size // 2), bytes([number]) * (size - size // 2)], place) == size
+            model.extend(bytes(max(0, at + size - len(model))))
+            model[at : at + size] = bytes([number]) * size
+            assert file.write([bytes([number]) * (size // 2), bytes([number]) * (size - size // 2)], at) == size
         elif step == "truncate":
-            file.truncate(place)
-            model[place:] = bytes(max(0, place - len(model)))
+            file.truncate(at)
+            model[at:] = bytes(max(0, at - len(model)))
         elif step == "allocate":
-            file.allocate(place)
-            model.extend(bytes(max(0, place - len(model))))
+            file.allocate(at)
+            model.extend(bytes(max(0, at - len(model))))
         else:
             files.unlink(f"/{which}")
             file = opened[which] = files.open(f"/{which}", create=True)
@@ -170,6 +170,6 @@ def test_files_that_share_pieces_are_as_if_each_had_its_own_bytes(steps: list[tu
         for each, expected in zip(opened, models, strict=True):
             assert each.size() == len(expected)
             assert each.read(len(expected) + 9, 0) == expected
-            assert each.read(size, place) == expected[place : place + size]
+            assert each.read(size, at) == expected[at : at + size]
     del each, file, files, opened
-    assert spare._used == 0
+    assert pool._used == 0

@@ -1,8 +1,8 @@
-"""How much memory may be taken and is: by the files of a system that is made up, and of this one."""
+"""Memory limit and memory use, from the files of an imitated system and of the real one."""
 
+import mmap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from seawall.io.process.memory_use import MemoryUse, trim_memory
@@ -13,16 +13,16 @@ NO_LIMIT_1 = "9223372036854771712\n"
 
 
 class System:
-    """Files as Linux has them, below a directory."""
+    """An imitation of `/proc` and `/sys/fs/cgroup` below a directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.write("proc/self/status", STATUS)
 
     def write(self, name: str, text: str) -> None:
-        place = self.path / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     def use(self, configured: int = 0) -> MemoryUse:
         return MemoryUse(configured, proc=str(self.path / "proc"), groups=str(self.path / "groups"))
@@ -40,7 +40,7 @@ def test_without_groups_the_machine_is_the_limit(system: System) -> None:
     assert use.used() == OWN
 
 
-def test_what_is_set_counts_and_is_about_this_process_alone(system: System) -> None:
+def test_a_configured_limit_wins_and_counts_this_process_alone(system: System) -> None:
     system.write("proc/self/cgroup", "0::/pod\n")
     system.write("groups/pod/memory.max", "1000000\n")
     system.write("groups/pod/memory.stat", "anon 990000000\n")
@@ -48,7 +48,7 @@ def test_what_is_set_counts_and_is_about_this_process_alone(system: System) -> N
     assert (use.limit, use.source, use.used()) == (64 << 20, "the configuration", OWN)
 
 
-def test_a_group_of_version_2_is_a_limit_for_everything_in_it(system: System) -> None:
+def test_the_smallest_limit_of_the_v2_cgroups_counts_all_their_processes(system: System) -> None:
     system.write("proc/self/cgroup", "0::/pod/seawall\n")
     system.write("groups/pod/seawall/memory.max", "max\n")
     system.write("groups/pod/memory.max", "50000000\n")
@@ -60,13 +60,13 @@ def test_a_group_of_version_2_is_a_limit_for_everything_in_it(system: System) ->
     assert use.used() == 3_500_007
 
 
-def test_a_group_whose_other_processes_take_less_counts_at_least_this_one(system: System) -> None:
+def test_use_of_a_group_is_at_least_that_of_this_process(system: System) -> None:
     system.write("proc/self/cgroup", "0::/\n")
     system.write("groups/memory.max", "50000000\n")
     assert system.use().used() == OWN
 
 
-def test_a_group_of_version_1_is_a_limit_too(system: System) -> None:
+def test_a_v1_cgroup_is_a_limit(system: System) -> None:
     system.write("proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/1\n0::/\nnonsense\n")
     system.write("groups/memory/docker/1/memory.limit_in_bytes", "70000000\n")
     system.write("groups/memory/memory.limit_in_bytes", NO_LIMIT_1)
@@ -75,13 +75,13 @@ def test_a_group_of_version_1_is_a_limit_too(system: System) -> None:
     assert (use.limit, use.used()) == (70_000_000, 8_001_000)
 
 
-def test_a_container_that_sees_its_own_group_as_the_root_finds_it(system: System) -> None:
+def test_a_container_that_sees_its_own_group_as_the_root_finds_its_limit(system: System) -> None:
     system.write("proc/self/cgroup", "4:memory:/docker/unseen\n")
     system.write("groups/memory/memory.limit_in_bytes", "70000000\n")
     assert system.use().limit == 70_000_000
 
 
-def test_no_limit_and_no_files_mean_no_limit(system: System) -> None:
+def test_without_group_limits_the_machine_is_the_limit(system: System) -> None:
     system.write("proc/self/cgroup", "4:memory:/\n0::/gone\n")
     system.write("groups/memory/memory.limit_in_bytes", NO_LIMIT_1)
     assert system.use().source == "the memory of the machine"
@@ -89,16 +89,18 @@ def test_no_limit_and_no_files_mean_no_limit(system: System) -> None:
     assert system.use().used() == 0
 
 
-def test_this_process_takes_what_it_touches_and_no_less() -> None:
+def test_use_follows_the_touched_memory_of_this_process() -> None:
+    """A mapping, because the allocator may serve an array from memory that it never returned."""
     use = MemoryUse()
     before = use.used()
     assert before > 0
-    held = np.ones(96 << 20, np.uint8)
-    with_it = use.used()
-    assert with_it >= before + (80 << 20)
-    del held
-    assert use.used() <= with_it - (80 << 20)
+    with mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as mapping:
+        for _ in range(96):
+            mapping.write(bytes(1 << 20))
+        with_mapping = use.used()
+    assert with_mapping >= before + (80 << 20)
+    assert use.used() <= with_mapping - (80 << 20)
 
 
-def test_giving_back_is_harmless() -> None:
+def test_trim_memory_reports_whether_it_freed_memory() -> None:
     assert trim_memory() in (True, False)

@@ -1,4 +1,4 @@
-"""What of a file is in memory, on a real file system."""
+"""The page cache of a real file system: which ranges are cached, and loading them."""
 
 import os
 from pathlib import Path
@@ -18,27 +18,27 @@ def file(tmp_path: Path):
         yield made.fileno()
 
 
-def test_what_the_system_let_go_is_brought_back(file: int) -> None:
+def test_an_evicted_range_is_loaded_again(file: int) -> None:
     assert is_cached(file, 0, 4 * MIB)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     if is_cached(file, 0, 4 * MIB):
-        pytest.skip("this file system keeps files in memory, or does not tell")
+        pytest.skip("this file system keeps files in memory, or does not report it")
     load_into_cache(file, 0, 4 * MIB)
     assert is_cached(file, 0, 4 * MIB)
 
 
-def test_the_end_of_a_file_and_a_file_that_cannot_be_read_are_harmless(file: int) -> None:
+def test_loading_ignores_the_end_of_the_file_and_read_errors(file: int) -> None:
     load_into_cache(file, 3 * MIB, 4 * MIB)
     load_into_cache(-1, 0, 10)
     assert is_cached(-1, 0, 10)
 
 
-def test_where_the_system_cannot_tell_everything_is_near(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_range_counts_as_cached_where_the_system_cannot_tell(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_cache, "_NO_WAIT", None)
     assert is_cached(file, 0, 4 * MIB)
 
 
-def test_what_would_have_to_wait_is_not_near(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_whose_read_would_block_is_not_cached(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def preadv(_file: int, _buffers: object, at: int, _flags: int) -> int:
         if at > 3 * MIB:
             raise BlockingIOError

@@ -1,4 +1,4 @@
-"""How files are made, which groups there are, and what is said of files that others can reach."""
+"""Modes of new files, lookup of groups, and warnings about files that other users can reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seawall.errors import ConfigError
 from seawall.io.disk.files import OsFiles, replace_file
 from seawall.io.process.permissions import exposure, group_id
 
-is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture(params=[0, 0o077, 0o777])
@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(("group", "file", "directory"), [(None, 0o600, 0o700), (os.getegid(), 0o640, 0o750)])
-def test_what_is_made_has_its_permissions_whatever_the_umask(
+def test_new_files_and_directories_have_their_mode_whatever_the_umask(
     tmp_path: Path, group: int | None, file: int, directory: int
 ) -> None:
     files = OsFiles(group=group)
@@ -41,7 +41,7 @@ def test_what_is_made_has_its_permissions_whatever_the_umask(
     assert {mode(path) for path in (tmp_path / "a").iterdir() if path.is_file()} == {file}
 
 
-def test_what_is_there_keeps_its_permissions(tmp_path: Path) -> None:
+def test_existing_files_and_directories_keep_their_mode(tmp_path: Path) -> None:
     path = tmp_path / "there"
     path.write_text("bytes")
     path.chmod(0o644)
@@ -63,7 +63,7 @@ def test_a_group_is_found_by_name_or_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "is_for_group", "said"),
+    ("bits", "is_for_group", "message"),
     [
         (0o600, False, ""),
         (0o640, True, ""),
@@ -73,15 +73,15 @@ def test_a_group_is_found_by_name_or_number() -> None:
         (0o602, True, "has mode 0602: every user can change it"),
     ],
 )
-def test_what_others_can_do_is_said(tmp_path: Path, bits: int, is_for_group: bool, said: str) -> None:
+def test_exposure_describes_access_of_others(tmp_path: Path, bits: int, is_for_group: bool, message: str) -> None:
     path = tmp_path / "file"
     path.touch()
     path.chmod(bits)
-    assert exposure(str(path), is_for_group=is_for_group) == (f"{path} {said}" if said else "")
+    assert exposure(str(path), is_for_group=is_for_group) == (f"{path} {message}" if message else "")
     assert exposure(str(tmp_path / "missing")) == ""
 
 
-@is_root
-def test_a_file_of_another_user_is_named(tmp_path: Path) -> None:
+@needs_root
+def test_exposure_names_a_foreign_owner(tmp_path: Path) -> None:
     os.chown(tmp_path, 65_534, 65_534)
     assert exposure(str(tmp_path)) == f"{tmp_path} belongs to user 65534, who can change it"

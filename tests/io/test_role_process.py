@@ -1,4 +1,4 @@
-"""Roles in forked processes: how they end, what their parent sees, and that none is left behind."""
+"""Roles in forked processes: how they end, what their parent observes, and that none survives it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seawall.io.process.wakeups import WakeUpEvent, keep_stepping
 
 LONG = 30.0
 
-#: Forks a role that lives until it is ended, tells its number, and waits to be killed.
+#: Forks a role that never returns, prints its process id, and waits to be killed.
 PARENT = """
 import signal
 from seawall.io.process.role_process import RoleProcess
@@ -38,7 +38,7 @@ def idle_role() -> Iterator[tuple[RoleProcess, WakeUpEvent]]:
         wakeup.close()
 
 
-def test_a_role_that_is_done_has_ended_in_good_order() -> None:
+def test_a_role_that_returns_exits_with_zero() -> None:
     role = RoleProcess("short", lambda: None, on_terminate=lambda: None)
     assert role.wait(LONG)
     assert role.exit_code == 0
@@ -46,19 +46,19 @@ def test_a_role_that_is_done_has_ended_in_good_order() -> None:
     role.close()
 
 
-def test_a_role_that_fails_says_why_and_nothing_of_its_parent_runs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_role_exits_with_one_and_prints_its_error(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ValueError("no such thing")
 
     role = RoleProcess("broken", fail, on_terminate=lambda: None)
     assert role.wait(LONG)
     assert role.exit_code == 1
-    assert "role broken has failed" in (told := capfd.readouterr().err)
-    assert "ValueError: no such thing" in told
+    assert "role broken has failed" in (printed := capfd.readouterr().err)
+    assert "ValueError: no such thing" in printed
     role.close()
 
 
-def test_a_flag_ends_a_role_that_sleeps() -> None:
+def test_a_stop_request_ends_a_sleeping_role() -> None:
     with idle_role() as (role, wakeup):
         assert not role.wait(0)
         assert role.exit_code is None
@@ -67,7 +67,7 @@ def test_a_flag_ends_a_role_that_sleeps() -> None:
         assert role.exit_code == 0
 
 
-def test_terminating_ends_a_role_in_good_order_and_killing_at_once() -> None:
+def test_terminate_ends_a_role_cleanly_and_kill_ends_it_at_once() -> None:
     with idle_role() as (role, _):
         role.terminate()
         assert role.wait(LONG)
@@ -79,13 +79,13 @@ def test_terminating_ends_a_role_in_good_order_and_killing_at_once() -> None:
         assert role.exit_code == -signal.SIGKILL
 
 
-def test_a_role_that_does_not_listen_is_killed_when_it_is_closed() -> None:
-    role = RoleProcess("deaf", lambda: keep_stepping(lambda: 0, WakeUpEvent()), on_terminate=lambda: None)
+def test_close_kills_a_role_that_ignores_its_stop_request() -> None:
+    role = RoleProcess("ignoring", lambda: keep_stepping(lambda: 0, WakeUpEvent()), on_terminate=lambda: None)
     role.close(seconds=0.05)
     assert role.exit_code == -signal.SIGKILL
 
 
-def test_the_end_of_a_role_is_seen_without_a_handle_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_works_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     with idle_role() as (role, wakeup):
         assert not role.wait(0.02)

@@ -1,4 +1,4 @@
-"""Pieces of files over real connections, and files that fail or end too early."""
+"""Sending pieces of files over real connections, with files that fail or end too early."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def sender(pair: Pair) -> Iterator[FileSender]:
     made.close()
 
 
-def test_a_piece_arrives_as_it_lies(file: OsFile, pair: Pair, sender: FileSender) -> None:
+def test_a_piece_of_a_file_arrives_unchanged(file: OsFile, pair: Pair, sender: FileSender) -> None:
     piece = piece_of(file, 5_001, 100_000)
     assert sent(sender, piece, pair[1]) == CONTENT[5_001:75_001]
     piece.at, piece.size = 75_001, 30_000
     assert sent(sender, piece, pair[1]) == CONTENT[75_001:105_001]
 
 
-def test_a_connection_that_is_full_says_so(file: OsFile, pair: Pair, sender: FileSender) -> None:
+def test_send_returns_none_while_the_connection_is_full(file: OsFile, pair: Pair, sender: FileSender) -> None:
     total = 0
     while (count := sender.send(piece_of(file, 0, len(CONTENT)), len(CONTENT))) is not None:
         total += count
@@ -73,7 +73,7 @@ def test_a_connection_that_is_full_says_so(file: OsFile, pair: Pair, sender: Fil
     assert len(received) == total
 
 
-def test_a_file_that_fails_or_ends_sends_nothing_and_a_lost_peer_is_raised(
+def test_read_errors_and_short_files_are_reported_and_a_lost_peer_raises(
     file: OsFile, pair: Pair, sender: FileSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sent(sender, piece_of(file, len(CONTENT) - 10, 50), pair[1]) == CONTENT[-10:]

@@ -1,4 +1,4 @@
-"""A lock that threads and kernels share: one holder at a time, whoever it is."""
+"""A lock that threads and kernels share has one holder at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from seawall.io.process.shared_lock import SharedLock
 from seawall.kernels.runtime.locks import acquire_lock, release_lock, try_acquire_lock
 
 
-def test_one_holder_at_a_time() -> None:
+def test_the_lock_excludes_other_threads() -> None:
     lock, total = SharedLock(), [0]
 
     def count() -> None:
@@ -25,7 +25,7 @@ def test_one_holder_at_a_time() -> None:
     assert total == [8_000]
 
 
-def test_who_does_not_wait_is_told() -> None:
+def test_a_nonblocking_acquire_returns_false_while_the_lock_is_held() -> None:
     lock = SharedLock()
     assert lock.acquire(blocking=False)
     assert not lock.acquire(blocking=False)

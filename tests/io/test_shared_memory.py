@@ -6,11 +6,10 @@ import platform
 
 import pytest
 
-from seawall.io.process import shared_memory as memory_module
 from seawall.io.process.shared_memory import OsSharedMemory
 
 
-def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
+def test_create_reserves_every_page(tmp_path):
     path = tmp_path / "fabric"
     mapping = OsSharedMemory().create(str(path), 1_000_000)
     status = path.stat()
@@ -20,7 +19,7 @@ def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
     mapping.close()
 
 
-def test_holes_are_filled_before_a_file_is_handed_out_again(tmp_path):
+def test_attach_fills_holes(tmp_path):
     path = tmp_path / "copy"
     path.touch()
     os.truncate(path, 1_048_576)
@@ -31,7 +30,7 @@ def test_holes_are_filled_before_a_file_is_handed_out_again(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
-def test_missing_space_is_explained_and_leaves_nothing_behind(tmp_path, monkeypatch, code):
+def test_missing_space_is_explained_and_leaves_no_file(tmp_path, monkeypatch, code):
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -44,7 +43,7 @@ def test_missing_space_is_explained_and_leaves_nothing_behind(tmp_path, monkeypa
     assert os.listdir(tmp_path) == []
 
 
-def test_other_failures_stay_what_they_are(tmp_path, monkeypatch):
+def test_other_errors_are_raised_unchanged(tmp_path, monkeypatch):
     def broken(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.EIO, "broken")
 
@@ -65,17 +64,18 @@ def test_a_view_kept_alive_keeps_the_mapping_usable(tmp_path):
     mapping.close()
 
 
-def test_a_preferred_node_changes_nothing_but_the_place(tmp_path):
+def test_a_preferred_node_does_not_change_the_content(tmp_path):
     mapping = OsSharedMemory(node=0).create(str(tmp_path / "fabric"), 10_000)
     assert bytes(mapping.view) == bytes(10_000)
     mapping.close()
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="memory nodes are a matter of Linux")
-def test_the_hint_is_best_effort(tmp_path, monkeypatch):
-    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+def test_an_unsupported_node_preference_is_ignored(tmp_path, monkeypatch):
     # No machine has node 900, so the kernel refuses, and that must not be an error.
-    assert memory_module._prefer_node(descriptor, 8_192, 900) is False
+    refused = OsSharedMemory(node=900).create(str(tmp_path / "no such node"), 8_192)
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
-    assert memory_module._prefer_node(descriptor, 8_192, 0) is False
-    os.close(descriptor)
+    unknown = OsSharedMemory(node=0).create(str(tmp_path / "no such call"), 8_192)
+    for mapping in (refused, unknown):
+        assert bytes(mapping.view) == bytes(8_192)
+        mapping.close()

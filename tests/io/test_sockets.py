@@ -1,6 +1,7 @@
 """Addresses, and what real sockets do beyond the contract with the simulator."""
 
 import errno
+import os
 import socket
 
 import pytest
@@ -30,13 +31,13 @@ def test_addresses_are_read_and_written(text, host, port):
     "text",
     ["", "host", ":80", "[]:80", "::1:80", "[::1]", "[host]:80", "a]:80", "[a:80", "[[::1]]:80", "x[::1]:80"],
 )
-def test_what_is_not_an_address_is_refused(text):
+def test_a_malformed_address_is_refused(text):
     with pytest.raises(InvalidInputError, match="write host:port"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["host:", "host:http", "host:-1", "host:65536", "host:٣", "host: 1", "host:1.0"])
-def test_a_port_is_a_small_number(text):
+def test_a_malformed_port_is_refused(text):
     with pytest.raises(InvalidInputError, match="0 to 65535"):
         parse_address(text)
 
@@ -49,7 +50,7 @@ def test_formatting_and_parsing_are_inverse(host, port):
 
 
 def poll(probe):
-    """Ask until there is an answer; the loopback device needs no more than a few turns."""
+    """Repeat until there is an answer; the loopback device needs a few calls at most."""
     while (answer := probe()) is None:
         pass
     return answer
@@ -73,13 +74,14 @@ def test_streams_send_without_delay():
     server = poll(listener.accept)
     poll(lambda: client.send(b"x") or None)
     for stream in (client, server):
-        assert stream._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert not stream._socket.getblocking()
+        assert not os.get_blocking(stream.fileno())
+        with socket.socket(fileno=os.dup(stream.fileno())) as same:
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     for end in (client, server, listener):
         end.close()
 
 
-def test_while_a_connection_is_being_made_nothing_moves(monkeypatch):
+def test_nothing_is_sent_or_received_while_connecting(monkeypatch):
     class NotYet:
         def register(self, *_):
             pass
@@ -110,11 +112,11 @@ def closed_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_every_address_of_a_name_is_tried(monkeypatch):
+def test_connect_tries_every_address_of_a_name(monkeypatch):
     network = OsNetwork()
     listener = network.listen("127.0.0.1:0")
     port = parse_address(listener.address).port
-    # The first address refuses, the second cannot even be asked, the third answers.
+    # The first address refuses, the second is not a host address, the third answers.
     resolve_to(monkeypatch, ("127.0.0.1", closed_port()), ("255.255.255.255", port), ("127.0.0.1", port))
     client = network.connect("somewhere:1")
     poll(lambda: client.send(b"hello") or None)
@@ -125,7 +127,7 @@ def test_every_address_of_a_name_is_tried(monkeypatch):
         end.close()
 
 
-def test_when_no_address_answers_the_last_reason_is_told(monkeypatch):
+def test_connect_reports_the_error_of_the_last_address(monkeypatch):
     resolve_to(monkeypatch, ("127.0.0.1", closed_port()), ("255.255.255.255", 9))
     client = OsNetwork().connect("somewhere:1")
     error = connection_error(client)
@@ -135,7 +137,7 @@ def test_when_no_address_answers_the_last_reason_is_told(monkeypatch):
     client.close()
 
 
-def test_a_name_nobody_knows_is_a_failed_connection(monkeypatch):
+def test_an_unknown_name_is_a_failed_connection(monkeypatch):
     def unknown(*args, **options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -145,7 +147,7 @@ def test_a_name_nobody_knows_is_a_failed_connection(monkeypatch):
         client.send(b"x")
 
 
-def test_an_address_that_cannot_be_made_a_socket_is_a_failed_connection(monkeypatch):
+def test_an_unsupported_address_family_is_a_failed_connection(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(-1, socket.SOCK_STREAM, 6, "", ("x", 1))])
     with pytest.raises(ConnectionError):
         OsNetwork().connect("odd:1").receive_into(bytearray(1))
@@ -165,7 +167,7 @@ def test_no_data_and_a_full_window_are_not_errors():
         end.close()
 
 
-def test_a_connection_gone_before_it_was_accepted_is_skipped(monkeypatch):
+def test_a_connection_aborted_before_accept_is_skipped(monkeypatch):
     class Aborted:
         def accept(self):
             raise ConnectionAbortedError
@@ -173,7 +175,7 @@ def test_a_connection_gone_before_it_was_accepted_is_skipped(monkeypatch):
     assert sockets.OsListener(Aborted()).accept() is None
 
 
-def test_ipv6_is_spoken_where_it_exists():
+def test_ipv6_works_where_it_exists():
     network = OsNetwork()
     try:
         listener = network.listen("[::1]:0")

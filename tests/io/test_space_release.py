@@ -1,4 +1,4 @@
-"""Large files that are removed: the name goes at once, the space on a thread, and who needs it waits for it."""
+"""Unlinking large files: the name goes at once, a thread frees the blocks, and a full disk waits for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from seawall.io.disk import files
-from seawall.io.disk import space_release as releasing
+from seawall.io.disk import files, space_release
 from seawall.io.disk.files import OsFiles
 from seawall.io.disk.space_release import Releaser
 from seawall.limits import MIB
 
 
 class Gate:
-    """A releaser whose closing of descriptors waits until somebody opens the gate."""
+    """A releaser whose thread closes no descriptor until the test opens the gate."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.releaser = Releaser()
@@ -51,7 +50,7 @@ def make(path: Path, size: int) -> str:
     return str(path)
 
 
-def test_the_name_goes_at_once_and_the_bytes_later(tmp_path: Path, gate: Gate) -> None:
+def test_unlink_removes_the_name_at_once_and_the_blocks_later(tmp_path: Path, gate: Gate) -> None:
     path = make(tmp_path / "large", 16 * MIB)
     OsFiles().unlink(path)
     assert list(tmp_path.iterdir()) == []
@@ -62,16 +61,14 @@ def test_the_name_goes_at_once_and_the_bytes_later(tmp_path: Path, gate: Gate) -
     assert not gate.releaser.wait()
 
 
-def test_small_files_and_those_that_are_not_there_need_no_thread(tmp_path: Path, gate: Gate) -> None:
+def test_small_and_missing_files_need_no_thread(tmp_path: Path, gate: Gate) -> None:
     OsFiles().unlink(make(tmp_path / "small", MIB))
     with pytest.raises(FileNotFoundError):
         OsFiles().unlink(str(tmp_path / "small"))
     assert not gate.releaser.wait()
 
 
-def test_a_name_that_cannot_be_removed_leaves_nothing_open(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_unlink_leaves_no_descriptor_open(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path / "large", 16 * MIB)
 
     def refuse(_path: str) -> None:
@@ -87,23 +84,21 @@ def test_a_name_that_cannot_be_removed_leaves_nothing_open(
     assert Path(path).exists()
 
 
-def test_a_disk_is_not_full_while_space_is_on_its_way_back(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This holds of reserved and of written space; once everything is back, full is full."""
-    reserve, write = files.reserve_space, os.pwritev
+def test_a_full_disk_waits_for_pending_space(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reservations and writes both wait; with nothing pending, a full disk is an error."""
+    reserve, write = os.posix_fallocate, os.pwritev
     refused: list[str] = []
 
     def no_space(what: str) -> None:
         if not gate.closed:
             refused.append(what)
-            # Only now: whoever was refused has to wait.
+            # Not before: the refused call has to wait.
             gate.opened.set()
             raise OSError(errno.ENOSPC, "full")
 
-    def reserve_space(descriptor: int, length: int) -> None:
+    def posix_fallocate(descriptor: int, at: int, length: int) -> None:
         no_space("reserve")
-        reserve(descriptor, length)
+        reserve(descriptor, at, length)
 
     def pwritev(descriptor: int, buffers: list[bytes], at: int) -> int:
         no_space("write")
@@ -111,7 +106,7 @@ def test_a_disk_is_not_full_while_space_is_on_its_way_back(
 
     disk = OsFiles()
     file = disk.open(str(tmp_path / "next"), create=True)
-    monkeypatch.setattr(files, "reserve_space", reserve_space)
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
     monkeypatch.setattr(os, "pwritev", pwritev)
     for needs in (lambda: file.allocate(4096), lambda: file.write([b"x"], 0)):
         gate.opened.clear()
@@ -125,29 +120,31 @@ def test_a_disk_is_not_full_while_space_is_on_its_way_back(
     file.close()
 
 
-def test_space_that_comes_back_before_anybody_waits_for_it_counts(
+def test_space_released_before_the_wait_begins_counts(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was on its way when the disk was found full."""
-    reserve = files.reserve_space
+    """The release ends between the failed reservation and the wait."""
+    reserve = os.posix_fallocate
 
-    def reserve_space(descriptor: int, length: int) -> None:
+    def posix_fallocate(descriptor: int, at: int, length: int) -> None:
         if not gate.closed:
             gate.opened.set()
             assert gate.releaser.wait()
             raise OSError(errno.ENOSPC, "full")
-        reserve(descriptor, length)
+        reserve(descriptor, at, length)
 
     disk = OsFiles()
-    monkeypatch.setattr(files, "reserve_space", reserve_space)
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
     disk.unlink(make(tmp_path / "large", 16 * MIB))
     with closing(disk.open(str(tmp_path / "next"), create=True)) as file:
         file.allocate(4096)
         assert file.size() == 4096
 
 
-def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releasing, "_PENDING_MAX", 2)
+def test_unlink_blocks_while_too_many_descriptors_are_pending(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space_release, "_PENDING_MAX", 2)
     paths = [make(tmp_path / f"{number}", 8 * MIB) for number in range(3)]
     disk = OsFiles()
     for path in paths[:2]:
@@ -157,19 +154,19 @@ def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
     while Path(paths[2]).exists():
         third.join(0.01)
     assert third.is_alive()
-    assert len(gate.releaser._pending) == 2
+    assert gate.closed == []
     gate.opened.set()
     third.join(30)
     gate.releaser.wait()
     assert len(gate.closed) == 3
 
 
-def test_a_child_has_nothing_that_waits(tmp_path: Path, gate: Gate) -> None:
+def test_a_forked_child_does_not_wait_for_descriptors_of_its_parent(tmp_path: Path, gate: Gate) -> None:
     OsFiles().unlink(make(tmp_path / "large", 16 * MIB))
     path = make(tmp_path / "of the child", 16 * MIB)
     pid = os.fork()
     if not pid:
-        # Nobody opens the gate here: what the parent waits for is not waited for.
+        # The gate is closed: waiting for descriptors of the parent would hang.
         code = 1
         try:
             if not gate.releaser.wait():

@@ -1,3 +1,5 @@
+"""CPU topology: discovery of nodes from sysfs, assignment of roles to CPUs, and pinning."""
+
 import os
 
 import pytest
@@ -38,7 +40,7 @@ def test_nodes_are_read_in_order_of_their_number(tmp_path):
     assert found.home_node == 0
 
 
-def test_only_cpus_this_process_may_use_count(tmp_path, monkeypatch):
+def test_only_the_cpus_allowed_to_this_process_count(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 6}, raising=False)
     found = discover(sysfs(tmp_path, {0: "0-3", 1: "4-7"}))
     assert [node.cpus for node in found.nodes] == [(), (5, 6)]
@@ -48,7 +50,7 @@ def test_only_cpus_this_process_may_use_count(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("all_cpus")
 @pytest.mark.parametrize("damage", ["missing", "no cpulist", "bad cpulist", "no total", "foreign cpus"])
-def test_an_unreadable_machine_counts_as_one_node(tmp_path, damage):
+def test_unreadable_node_files_count_as_one_node(tmp_path, damage):
     root = sysfs(tmp_path, {0: "0-3"})
     if damage == "missing":
         root += "/nowhere"
@@ -67,7 +69,7 @@ def test_an_unreadable_machine_counts_as_one_node(tmp_path, damage):
     assert found.home_node is None
 
 
-def test_a_system_without_affinity_has_all_its_cpus(tmp_path, monkeypatch):
+def test_without_affinity_calls_every_cpu_counts(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
@@ -81,7 +83,7 @@ def test_this_machine_has_cpus_and_memory():
     assert all(node.memory_bytes > 0 for node in found.nodes)
 
 
-def test_roles_go_to_one_node_while_it_has_room():
+def test_roles_share_one_node_while_it_has_enough_cpus():
     machine = Topology((Node(0, (0, 1), 1), Node(1, (2, 3, 4), 1)))
     assert machine.plan(0) == ()
     assert machine.plan(2) == ((0,), (1,))

@@ -1,4 +1,4 @@
-"""io_uring behind a disk ring: set-up, refusal, chains that are handed over whole, and a quiet end."""
+"""io_uring behind a disk ring: set-up, refusal, chains and shutdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seawall.io.disk import uring as uring_module
 from seawall.io.disk.disk_ring import Completion, DiskRing, ServerThread
 from seawall.io.disk.ring_backends import open_disk_ring
 from seawall.io.disk.uring import KernelQueue, UringServer, probe
-from seawall.kernels.runtime import disk_ring, jit
+from seawall.kernels.runtime import disk_ring
 from seawall.kernels.runtime import uring as kernel
 
 needs_uring = pytest.mark.skipif(not probe().available, reason=f"io_uring does not work here: {probe().detail}")
@@ -40,14 +40,14 @@ def is_open(descriptor: int) -> bool:
 
 
 @needs_uring
-def test_the_probe_says_what_it_saw() -> None:
+def test_the_probe_reports_that_a_real_write_worked() -> None:
     found = probe.__wrapped__()
     assert found.available
     assert "worked in" in found.detail
 
 
 @pytest.mark.parametrize(("refusal", "reason"), [(-errno.EPERM, "not permitted"), (-errno.ENOSYS, "not implemented")])
-def test_a_system_that_forbids_it(refusal: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_forbids_io_uring_is_reported(refusal: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uring_module, "libc_call", lambda *_: refusal)
     found = probe.__wrapped__()
     assert not found.available
@@ -56,7 +56,7 @@ def test_a_system_that_forbids_it(refusal: int, reason: str, monkeypatch: pytest
         open_disk_ring(DiskBackend.URING)
 
 
-def test_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_io_uring_is_unsupported_outside_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uring_module, "IS_LINUX", False)
     with pytest.raises(UnsupportedError, match="Linux only"):
         KernelQueue(4)
@@ -86,7 +86,7 @@ def test_a_queue_that_cannot_be_mapped_is_closed(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_uring
-def test_closing_a_queue_gives_everything_back() -> None:
+def test_closing_a_queue_closes_its_descriptor_once() -> None:
     queue = KernelQueue(8)
     descriptor = queue.fd
     assert is_open(descriptor)
@@ -98,7 +98,7 @@ def test_closing_a_queue_gives_everything_back() -> None:
 
 
 @needs_uring
-def test_the_server_returns_what_the_kernel_refuses() -> None:
+def test_the_server_returns_the_error_of_the_kernel() -> None:
     queue = KernelQueue(4)
     ring = DiskRing(4)
     queue.layout[kernel.URING_FD] = -1
@@ -111,11 +111,11 @@ def test_the_server_returns_what_the_kernel_refuses() -> None:
 
 
 @needs_uring
-def test_nothing_is_in_flight_after_the_end(file: BinaryIO) -> None:
-    """As many completions as entries, the reads of the doorbell among them."""
-    for turn in range(20 if jit.PYTHON_MODE else 100):
+def test_nothing_is_in_flight_after_a_server_stops(file: BinaryIO) -> None:
+    """The kernel has completed every entry, including the reads of the doorbell."""
+    for round_number in range(20):
         ring = open_disk_ring(DiskBackend.URING, 2)
-        if turn % 2:
+        if round_number % 2:
             ring.write(file, [b"x"], 0, tag=1)
             ring.submit()
         server = ring.server
@@ -124,14 +124,14 @@ def test_nothing_is_in_flight_after_the_end(file: BinaryIO) -> None:
         queue = server._queue
         submitted = queue.sq[queue.layout[kernel.SQ_TAIL]]
         assert submitted == queue.cq[queue.layout[kernel.CQ_TAIL]]
-        assert submitted >= turn % 2
+        assert submitted >= round_number % 2
         assert server.outcome == 0
         ring.close()
 
 
 @needs_uring
-def test_results_come_while_a_chain_is_half_pushed(file: BinaryIO) -> None:
-    """A ring that is full in the middle of a chain: what was before it is still answered, then the chain goes on."""
+def test_completions_arrive_while_a_chain_is_partly_submitted(file: BinaryIO) -> None:
+    """A ring is full in the middle of a chain: earlier operations complete, then the chain continues."""
     ring = open_disk_ring(DiskBackend.URING, 4)
     for _ in range(20):
         for tag in range(3):
@@ -149,8 +149,8 @@ def test_results_come_while_a_chain_is_half_pushed(file: BinaryIO) -> None:
 
 
 @needs_uring
-def test_operations_overtake_each_other(file: BinaryIO) -> None:
-    """A read of an empty pipe waits for ever; the write behind it does not wait for the read."""
+def test_a_blocked_operation_does_not_delay_later_ones(file: BinaryIO) -> None:
+    """A read of an empty pipe blocks; the write after it completes."""
     ring = open_disk_ring(DiskBackend.URING, 4)
     read_end, write_end = os.pipe()
     buffer = bytearray(5)
@@ -167,7 +167,7 @@ def test_operations_overtake_each_other(file: BinaryIO) -> None:
 
 
 @needs_uring
-def test_a_chain_with_a_durable_write(file: BinaryIO) -> None:
+def test_a_chain_may_contain_a_durable_write(file: BinaryIO) -> None:
     ring = open_disk_ring(DiskBackend.URING, 8)
     block = np.arange(4096, dtype=np.uint8)
     ring.write(file, [block], 0, tag=1, link=True)

@@ -1,4 +1,4 @@
-"""Streams for threads that wait: connecting with a deadline, room, wakes, ends."""
+"""Streams for blocking threads: connect with a deadline, wait for data or space, wake-ups, lost connections."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_bytes_go_both_ways(pair: tuple[BlockingStream, socket.socket]) -> None:
     assert stream.receive_into(buffer) == 0
 
 
-def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[BlockingStream, socket.socket]) -> None:
+def test_fill_returns_the_bytes_that_have_arrived(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     buffer = bytearray(8)
     assert stream.waits
     assert stream.fill(buffer) is None
     peer.sendall(b"abc")
-    # Nothing more comes, so it does not wait for ever.
+    # It returns what is there and does not wait for a full buffer.
     assert (stream.fill(buffer), bytes(buffer[:3])) == (3, b"abc")
     sender = threading.Timer(0.01, lambda: peer.sendall(b"5678"))
     peer.sendall(b"1234")
@@ -64,7 +64,7 @@ def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[BlockingStream, s
     assert stream.fill(buffer) == 0
 
 
-def test_a_stream_is_filled_by_others(pair: tuple[BlockingStream, socket.socket]) -> None:
+def test_fill_by_maps_results_of_a_receive_function(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, _ = pair
     assert stream.fill_by(lambda descriptor: descriptor) == stream.fileno()
     assert stream.fill_by(lambda _: 0) == 0
@@ -75,23 +75,23 @@ def test_a_stream_is_filled_by_others(pair: tuple[BlockingStream, socket.socket]
             stream.fill_by(lambda _, code=code: -code)
 
 
-def test_a_stream_without_room_is_waited_for(pair: tuple[BlockingStream, socket.socket]) -> None:
+def test_await_streams_waits_for_send_space(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     sent = 0
     while taken := stream.send([bytes(1 << 20)]):
         sent += taken
     stream.wants_space = True
-    came: list[bytes] = []
-    reader = threading.Thread(target=lambda: came.extend(iter(lambda: peer.recv(1 << 20), b"")))
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.extend(iter(lambda: peer.recv(1 << 20), b"")))
     reader.start()
     while not (taken := stream.send([b"more"])):
         await_streams([stream], None, 20)
     stream.close()
     reader.join()
-    assert b"".join(came) == bytes(sent) + b"more"[:taken]
+    assert b"".join(received) == bytes(sent) + b"more"[:taken]
 
 
-def test_a_lost_connection_is_one_kind_of_error(pair: tuple[BlockingStream, socket.socket]) -> None:
+def test_a_lost_connection_is_always_a_connection_error(pair: tuple[BlockingStream, socket.socket]) -> None:
     stream, peer = pair
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.close()
@@ -109,7 +109,7 @@ def test_a_lost_connection_is_one_kind_of_error(pair: tuple[BlockingStream, sock
             call()
 
 
-def test_nobody_there(listener: socket.socket) -> None:
+def test_connecting_to_no_listener_is_an_error(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
     with pytest.raises(ConnectionError, match="no connection with"):
@@ -120,7 +120,7 @@ def test_nobody_there(listener: socket.socket) -> None:
         open_stream("nowhere", 10)
 
 
-def test_a_connection_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_timeout_is_a_connection_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> socket.socket:
         raise TimeoutError("timed out")
 
@@ -129,7 +129,7 @@ def test_a_connection_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> No
         open_stream("127.0.0.1:1", 0.5)
 
 
-def test_a_wake_ends_the_wait_that_is_under_way_or_the_next() -> None:
+def test_a_wake_ends_the_current_or_the_next_wait() -> None:
     waker = Waker()
     waker.wake()
     waker.wake()
@@ -141,7 +141,7 @@ def test_a_wake_ends_the_wait_that_is_under_way_or_the_next() -> None:
     waiting.join()
     assert woken.is_set()
     await_streams([], waker, 0)
-    for _ in range(100_000):
+    for _ in range(5_000):
         waker.wake()
     await_streams([], waker, 60)
     waker.close()

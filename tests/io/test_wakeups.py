@@ -1,4 +1,4 @@
-"""Bells: who lies is woken, who is awake is not disturbed, and nothing that was rung is lost."""
+"""Wake-up events: a blocked role is woken, a running one is not signalled, and no wake-up is lost."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def wakeup() -> Iterator[WakeUpEvent]:
     made.close()
 
 
-def test_who_is_awake_is_not_signalled(wakeup: WakeUpEvent) -> None:
+def test_a_wake_without_arm_signals_nothing(wakeup: WakeUpEvent) -> None:
     wakeup.wake()
     assert not wakeup.sleep(0)
 
 
-def test_who_lies_is_woken_by_the_first_ring(wakeup: WakeUpEvent) -> None:
+def test_an_armed_event_is_signalled_by_the_first_wake(wakeup: WakeUpEvent) -> None:
     wakeup.arm()
     wakeup.wake()
     wakeup.wake()
@@ -33,14 +33,14 @@ def test_who_lies_is_woken_by_the_first_ring(wakeup: WakeUpEvent) -> None:
     assert not wakeup.sleep(0)
 
 
-def test_getting_up_without_a_ring_leaves_nothing_behind(wakeup: WakeUpEvent) -> None:
+def test_disarming_leaves_no_signal_behind(wakeup: WakeUpEvent) -> None:
     wakeup.arm()
     wakeup.disarm()
     wakeup.wake()
     assert not wakeup.sleep(0)
 
 
-def test_bytes_and_room_end_a_sleep_where_they_are_watched(wakeup: WakeUpEvent) -> None:
+def test_watched_data_and_send_space_end_a_sleep(wakeup: WakeUpEvent) -> None:
     near, far = socket.socketpair()
     with near, far:
         wakeup.watch(near.fileno())
@@ -55,7 +55,7 @@ def test_bytes_and_room_end_a_sleep_where_they_are_watched(wakeup: WakeUpEvent) 
         assert not wakeup.sleep(0)
 
 
-def test_a_role_steps_until_it_is_told_to_stop(wakeup: WakeUpEvent) -> None:
+def test_a_role_steps_until_it_is_stopped(wakeup: WakeUpEvent) -> None:
     work = [3, 2, 1]
 
     def step() -> int:
@@ -69,8 +69,8 @@ def test_a_role_steps_until_it_is_told_to_stop(wakeup: WakeUpEvent) -> None:
     assert wakeup.is_stopping
 
 
-def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(wakeup: WakeUpEvent) -> None:
-    """Nobody rings, so a sleep would last; the step behind `arm` finds the work."""
+def test_work_that_arrives_while_arming_is_done_before_the_sleep(wakeup: WakeUpEvent) -> None:
+    """Nothing wakes the role, so a sleep would not end; the step after `arm` finds the work."""
     steps = iter([0, 1, 0, 1])
     seen: list[int] = []
 
@@ -85,7 +85,12 @@ def test_work_that_comes_while_it_lies_down_is_done_before_it_sleeps(wakeup: Wak
     assert seen == [0, 1, 0, 1]
 
 
-def test_it_looks_on_for_a_moment_before_it_lies_down(wakeup: WakeUpEvent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_spins_before_it_arms_the_event() -> None:
+    class NeverArmed(WakeUpEvent):
+        def arm(self) -> None:
+            raise AssertionError("it arms the event although it may still spin")
+
+    wakeup = NeverArmed()
     steps = iter([0, 0, 0, 5])
     seen: list[int] = []
 
@@ -95,24 +100,22 @@ def test_it_looks_on_for_a_moment_before_it_lies_down(wakeup: WakeUpEvent, monke
             wakeup.stop()
         return seen[-1]
 
-    def arm(_wakeup: WakeUpEvent) -> None:
-        raise AssertionError("it lies down although it may still look on")
-
-    monkeypatch.setattr(WakeUpEvent, "arm", arm)
     keep_stepping(step, wakeup, spin_ns_max=60_000_000_000)
     assert seen == [0, 0, 0, 5]
+    wakeup.close()
 
 
-def test_a_sleeping_role_wakes_for_a_ring(wakeup: WakeUpEvent, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept = 0
+def test_a_role_sleeps_again_until_it_is_stopped() -> None:
+    class ThreeSleeps(WakeUpEvent):
+        count = 0
 
-    def sleep(_wakeup: WakeUpEvent, _timeout_ms: int = 0) -> bool:
-        nonlocal slept
-        slept += 1
-        if slept == 3:
-            wakeup.stop()
-        return slept == 2
+        def sleep(self, _timeout_ms: int = 0) -> bool:
+            self.count += 1
+            if self.count == 3:
+                self.stop()
+            return self.count == 2
 
-    monkeypatch.setattr(WakeUpEvent, "sleep", sleep)
+    wakeup = ThreeSleeps()
     keep_stepping(lambda: 0, wakeup, spin_ns_max=0)
-    assert slept == 3
+    assert wakeup.count == 3
+    wakeup.close()

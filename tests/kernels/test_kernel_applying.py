@@ -1,4 +1,4 @@
-"""Entries of the order as stored batches: the kernel, its twin and the codec must agree, byte for byte."""
+"""Applying entries of the order as stored batches: kernel, twin and codec agree, byte for byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
 from seawall.fabric import records
 from seawall.fabric.records import GOI_ENTRY, SIDE_ENTRY
 from seawall.kernels.log.epochs import WAL_ROW
-from seawall.kernels.ordering import applying as following
+from seawall.kernels.ordering import applying
 from seawall.kernels.runtime import jit
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.control.batches import control_batch, read_control
@@ -28,10 +28,10 @@ TERM = 0x3_0002
 U64 = 2**64 - 1
 
 
-def test_numbers_are_those_of_their_owners() -> None:
-    assert (following.FLAG_SKIP, following.FLAG_NOP) == (records.FLAG_SKIP, records.FLAG_NOP)
-    assert (following.COMMAND_NOP, following.COMMAND_SKIP) == (ControlCommand.ORDER_NOP, ControlCommand.ORDER_SKIP)
-    assert following.COMMAND_REFERENCE == ControlCommand.REFERENCE
+def test_constants_equal_those_of_their_owners() -> None:
+    assert (applying.FLAG_SKIP, applying.FLAG_NOP) == (records.FLAG_SKIP, records.FLAG_NOP)
+    assert (applying.COMMAND_NOP, applying.COMMAND_SKIP) == (ControlCommand.ORDER_NOP, ControlCommand.ORDER_SKIP)
+    assert applying.COMMAND_REFERENCE == ControlCommand.REFERENCE
 
 
 class Order:
@@ -84,7 +84,7 @@ class Order:
         wanted = self.count if count is None else count
         marks = np.array(apart or [0] * wanted, np.uint8)
         results = []
-        for run in (following.apply_run, twin.apply_run):
+        for run in (applying.apply_run, twin.apply_run):
             lane, rows = np.full(3 * BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
             progress = np.array([9, 9, 9, 40], np.int64)
             rings = (self.goi.view(np.uint8), self.side.view(np.uint8), ENTRIES - 1, self.first, wanted, marks)
@@ -99,7 +99,7 @@ class Order:
     def apart_both(self, count: int, first_seq: int, place: int) -> tuple[int, list[int], list[bytes], list[bytes]]:
         """Code, progress, stamped headers and references."""
         results = []
-        for run in (following.apply_direct, twin.apply_direct):
+        for run in (applying.apply_direct, twin.apply_direct):
             lane, rows = np.full(BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
             headers, sources = np.full(count * BATCH_HEADER_SIZE, 7, np.uint8), np.full(count, -7, np.int64)
             progress = np.array([9, 9, 9, 40], np.int64)
@@ -149,7 +149,7 @@ def test_each_kind_of_entry_becomes_its_batch() -> None:
     order.batch(b"of an older term", term=TERM - 5)
     order.entry(32, 4, topic_id=0, client_id=U64, blog_offset=U64)
     code, progress, batches, commands = order.follow_both()
-    assert (code, progress[0], progress[3]) == (following.APPLY_DONE, 6, 1_005)
+    assert (code, progress[0], progress[3]) == (applying.APPLY_DONE, 6, 1_005)
     headers = [parse_batch_header(batch, source=BatchSource.STORED) for batch in batches]
     assert [header.position for header in headers] == list(range(6, 12))
     assert [header.term for header in headers] == [*[TERM] * 4, TERM - 5, TERM]
@@ -163,25 +163,25 @@ def test_each_kind_of_entry_becomes_its_batch() -> None:
     assert order.blogs[:BLOG].tobytes().count(b"LANC") == 2, "the BLog is as it was"
 
 
-def test_a_run_stops_before_what_goes_apart_and_before_a_control() -> None:
+def test_a_run_stops_before_a_direct_batch_and_before_a_control() -> None:
     order = Order(first=0)
     order.batch(b"a")
     order.batch(b"b")
     code, progress, _, _ = order.follow_both(apart=[0, 1])
-    assert (code, progress[0], progress[2]) == (following.APPLY_DIRECT, 1, 1)
-    order.entry(following.FLAG_CONTROL, topic_id=0)
+    assert (code, progress[0], progress[2]) == (applying.APPLY_DIRECT, 1, 1)
+    order.entry(applying.FLAG_CONTROL, topic_id=0)
     code, progress, _, _ = order.follow_both()
-    assert (code, progress[0]) == (following.APPLY_BAD, 2)
+    assert (code, progress[0]) == (applying.APPLY_BAD, 2)
 
 
 @pytest.mark.parametrize(("first_seq", "place"), [(0, 0), (1, 4_096)])
-def test_batches_that_go_apart_are_stamped_and_referred_to(first_seq: int, place: int) -> None:
+def test_direct_batches_are_stamped_and_referenced(first_seq: int, place: int) -> None:
     order = Order(first=6)
     order.batch(b"a", broker=1)
     order.batch(b"of an older term", term=TERM - 5)
     order.batch(b"c")
     code, progress, stamped, references = order.apart_both(3, first_seq, place)
-    assert (code, progress[0], progress[2], progress[3]) == (following.APPLY_DONE, 3, 3, 1_003)
+    assert (code, progress[0], progress[2], progress[3]) == (applying.APPLY_DONE, 3, 3, 1_003)
     headers = [parse_batch_header(header, source=BatchSource.STORED) for header in stamped]
     assert [(header.position, header.base_seq, header.term) for header in headers] == [
         (6, 1, TERM),
@@ -197,13 +197,13 @@ def test_batches_that_go_apart_are_stamped_and_referred_to(first_seq: int, place
 
 
 @pytest.mark.parametrize(("field", "value"), [("token", 3), ("block_crc", 1), ("size", 95)])
-def test_what_goes_apart_stops_before_an_entry_that_is_not_of_its_batch(field: str, value: int) -> None:
+def test_direct_batches_stop_before_an_entry_that_does_not_match(field: str, value: int) -> None:
     order = Order(first=0)
     order.batch(b"a")
     order.batch(b"b")
     order.goi[1][field] = value
     code, progress, stamped, references = order.apart_both(2, 0, 0)
-    assert (code, progress[0], len(stamped), len(references)) == (following.APPLY_BAD, 1, 1, 1)
+    assert (code, progress[0], len(stamped), len(references)) == (applying.APPLY_BAD, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_what_goes_apart_stops_before_an_entry_that_is_not_of_its_batch(field: s
         ("blog_offset", 1),
     ],
 )
-def test_an_entry_that_is_not_of_its_batch_is_bad(field: str, value: int) -> None:
+def test_an_entry_that_does_not_match_its_batch_is_bad(field: str, value: int) -> None:
     order = Order(first=0)
     order.batch(b"a")
     order.goi[0][field] = value
     code, progress, batches, _ = order.follow_both()
-    assert (code, progress[:3], batches) == (following.APPLY_BAD, [0, 0, 0], [])
+    assert (code, progress[:3], batches) == (applying.APPLY_BAD, [0, 0, 0], [])
 
 
 @pytest.mark.parametrize(
@@ -244,15 +244,15 @@ def test_an_entry_that_is_not_of_its_batch_is_bad(field: str, value: int) -> Non
         (0, 4, {}),
     ],
 )
-def test_a_control_that_nobody_could_read_back_is_bad(flags: int, status: int, fields: dict[str, int]) -> None:
+def test_a_control_that_cannot_be_decoded_is_bad(flags: int, status: int, fields: dict[str, int]) -> None:
     order = Order(first=0)
     order.entry(flags, status, topic_id=3, **fields)
-    assert order.follow_both()[0] == following.APPLY_BAD
+    assert order.follow_both()[0] == applying.APPLY_BAD
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 1 << 40), st.lists(st.sampled_from(["batch", "other", "nop", "skip", "refused"]), max_size=8))
-def test_any_run_is_that_of_the_twin(first: int, kinds: list[str]) -> None:
+def test_any_run_equals_its_twin(first: int, kinds: list[str]) -> None:
     order = Order(first)
     for number, kind in enumerate(kinds):
         if kind == "nop":
@@ -263,15 +263,15 @@ def test_any_run_is_that_of_the_twin(first: int, kinds: list[str]) -> None:
             is_refused = kind == "refused"
             order.batch(bytes(number), int(kind == "other"), 2 * is_refused, 16 * is_refused)
     code, progress, batches, _ = order.follow_both()
-    assert (code, progress[0], len(batches)) == (following.APPLY_DONE, len(kinds), len(kinds))
+    assert (code, progress[0], len(batches)) == (applying.APPLY_DONE, len(kinds), len(kinds))
 
 
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, 0xFFFF))
 @settings(max_examples=20)
-def test_a_term_is_found_by_its_low_half(term: int, low: int) -> None:
-    assert following.full_term(term, low) == twin.full_term(term, low)
+def test_a_term_is_reconstructed_from_its_low_half(term: int, low: int) -> None:
+    assert applying.full_term(term, low) == twin.full_term(term, low)
 
 
-def test_the_newest_term_with_a_low_half() -> None:
-    assert following.full_term(0x1_0001, 0xFFFF) == 0xFFFF
-    assert following.full_term(0x1_0001, 1) == 0x1_0001
+def test_the_low_half_means_the_newest_term() -> None:
+    assert applying.full_term(0x1_0001, 0xFFFF) == 0xFFFF
+    assert applying.full_term(0x1_0001, 1) == 0x1_0001

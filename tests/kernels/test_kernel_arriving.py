@@ -1,4 +1,4 @@
-"""Arriving batches against their twin: what is refused and why, and what gets into the ring."""
+"""Validation of received batches against its twin: why a batch is refused, and what enters the ring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seawall.kernels.ordering import broker_ring
 from seawall.kernels.runtime import jit
 from twins.admission import arriving as twin
 
-EXAMPLES = 20 if jit.PYTHON_MODE else 200
+EXAMPLES = 20 if jit.PYTHON_MODE else 100
 HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
 NAMES = (
     *("magic", "version", "kind", "command", "crc", "client_seq", "time", "count", "length", "block_crc", "topic"),
@@ -47,7 +47,7 @@ def rows_of(batches: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"xyz" + b"".join(batches), np.uint8), rows
 
 
-def judge(module: ModuleType, *batches: bytes, codecs: int = 0) -> list[int]:
+def validate(module: ModuleType, *batches: bytes, codecs: int = 0) -> list[int]:
     buffer, rows = rows_of(list(batches))
     verdicts = np.full(len(batches), 77, np.int64)
     others = module.validate_batches(buffer, rows, 7, 3, codecs, ORDERS, NO_OFFSETS, verdicts)
@@ -96,17 +96,17 @@ CASES: list[tuple[bytes, int]] = [
 
 
 @pytest.mark.parametrize("module", [arriving, twin], ids=["kernel", "twin"])
-def test_each_fault_has_its_verdict(module: ModuleType) -> None:
-    assert judge(module, *(each for each, _ in CASES), codecs=0b010) == [verdict for _, verdict in CASES]
+def test_each_fault_has_its_reason(module: ModuleType) -> None:
+    assert validate(module, *(each for each, _ in CASES), codecs=0b010) == [verdict for _, verdict in CASES]
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.integers(0, 95 + len(RECORD)), st.integers(0, 255)), max_size=4), st.integers(0, 7))
-def test_changed_bytes_are_judged_as_by_the_twin(changes: list[tuple[int, int]], codecs: int) -> None:
+def test_changed_bytes_are_validated_as_by_the_twin(changes: list[tuple[int, int]], codecs: int) -> None:
     damaged = bytearray(batch())
     for at, value in changes:
         damaged[at] = value
-    assert judge(arriving, bytes(damaged), codecs=codecs) == judge(twin, bytes(damaged), codecs=codecs)
+    assert validate(arriving, bytes(damaged), codecs=codecs) == validate(twin, bytes(damaged), codecs=codecs)
 
 
 class Ring:
@@ -124,18 +124,18 @@ class Ring:
 
     def publish(self, batches: list[bytes], verdicts: list[int]) -> tuple[int, list[int], list[int]]:
         buffer, rows = rows_of(batches)
-        judged = np.array(verdicts, np.int64)
+        results = np.array(verdicts, np.int64)
         code = self.module.publish_validated(
-            *(buffer, rows, judged, 5, ORDERS, LEVELS, 9, self.state, self.tails, self.completion, self.pending),
+            *(buffer, rows, results, 5, ORDERS, LEVELS, 9, self.state, self.tails, self.completion, self.pending),
             *(self.slots.view(np.uint8), self.slots, self.blog, self.progress),
         )
-        return code, judged.tolist(), self.progress.tolist()
+        return code, results.tolist(), self.progress.tolist()
 
     def contents(self) -> tuple[Any, ...]:
         return (self.state.tolist(), self.pending.tolist(), self.slots.tobytes(), self.blog.tobytes())
 
 
-def test_only_what_was_taken_gets_into_the_ring() -> None:
+def test_only_accepted_batches_enter_the_ring() -> None:
     """INV-ARRIVAL-JUDGED."""
     ring = Ring(arriving)
     batches = [batch(), batch(client_seq=2), batch(client_seq=3, topic=2)]
@@ -149,7 +149,7 @@ def test_only_what_was_taken_gets_into_the_ring() -> None:
     ]
 
 
-def test_a_refusal_that_uses_a_number_gets_a_slot_without_bytes() -> None:
+def test_a_refusal_that_uses_a_client_seq_gets_a_slot_without_bytes() -> None:
     ring = Ring(arriving)
     refused = batch(b"x" * 300, client_seq=8, block_crc=77, topic=9)
     code, _, progress = ring.publish([batch(), refused, batch(client_seq=9)], [0, 0x10 | USED, 0])
@@ -163,13 +163,13 @@ def test_a_refusal_that_uses_a_number_gets_a_slot_without_bytes() -> None:
     assert entry == (128, 0, 0, 9, 77, 0, 9, flags, 7, 8, 3, 0, 2)
 
 
-def test_a_full_ring_stops_before_the_first_without_room() -> None:
+def test_a_full_ring_stops_before_the_first_batch_without_space() -> None:
     ring = Ring(arriving)
     code, _, progress = ring.publish([batch(client_seq=seq) for seq in range(1, 7)], [0, 4, 0, 0, 0, 0])
     assert (code, progress[arriving.PROGRESS_COUNT], progress[arriving.PROGRESS_ROWS]) == (broker_ring.RUN_FULL, 4, 5)
 
 
-def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
+def test_a_batch_that_can_never_fit_is_refused_and_the_rest_continues() -> None:
     ring = Ring(arriving)
     code, verdicts, progress = ring.publish([batch(b"x" * 1000, flags=2), batch()], [0, 0])
     assert (code, verdicts, progress[arriving.PROGRESS_COUNT]) == (broker_ring.RUN_DONE, [3 | USED, 0], 2)
@@ -191,15 +191,15 @@ def test_publishing_equals_its_twin(given_batches: list[tuple[int, int, int]]) -
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.integers(1, 700), st.booleans()), max_size=8), st.integers(1, 1_200))
-def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[int, bool]], wanted: int) -> None:
+def test_free_space_is_where_the_next_batch_is_written(given_batches: list[tuple[int, bool]], wanted: int) -> None:
     ring, model = Ring(arriving), Ring(twin)
     for size, is_done in given_batches:
         for each in (ring, model):
             each.publish([batch(b"x" * size, flags=2)], [0])
             if is_done:
                 each.state[broker_ring.ANSWERED] = each.completion[0] = each.state[broker_ring.CLAIMED]
-    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, wanted)
-    assert place == twin.free_space_for(model.state, model.completion, model.pending, 1024, wanted)
+    space_at = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, wanted)
+    assert space_at == twin.free_space_for(model.state, model.completion, model.pending, 1024, wanted)
     assert ring.contents() == model.contents()
     if wanted <= 1024:
         arriving.want_space(ring.state, ring.tails, 1024, wanted)
@@ -207,19 +207,19 @@ def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[i
         assert ring.contents() == model.contents()
     waits_for = int(ring.tails[broker_ring.TAIL_BLOG_WANTED])
     slot = broker_ring.claim_slot(ring.state, ring.tails, ring.completion, ring.pending, 1024, wanted)
-    assert (slot < 0) == (place < 0)
+    assert (slot < 0) == (space_at < 0)
     if slot == broker_ring.NO_SPACE and ring.state[broker_ring.CLAIMED] - ring.state[broker_ring.FREED] < 4:
         assert int(ring.tails[broker_ring.TAIL_BLOG_WANTED]) == waits_for
     if slot >= 0:
-        assert int(ring.pending[slot % 4]["blog_offset"]) % 1024 == place
+        assert int(ring.pending[slot % 4]["blog_offset"]) % 1024 == space_at
 
 
-@pytest.mark.parametrize("lent", [len(batch()), 500])
-def test_a_batch_that_lies_in_its_place_stays_there(lent: int) -> None:
+@pytest.mark.parametrize("lent_size", [len(batch()), 500])
+def test_a_batch_received_in_the_blog_is_not_copied(lent_size: int) -> None:
     ring = Ring(arriving)
     ring.publish([batch()], [0])
-    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, lent)
-    received = ring.blog[place : place + lent]
+    space_at = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, lent_size)
+    received = ring.blog[space_at : space_at + lent_size]
     received[: len(batch())] = np.frombuffer(batch(client_seq=2), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)
     rows["size"], rows["topic_id"] = len(batch()), 1
@@ -227,18 +227,18 @@ def test_a_batch_that_lies_in_its_place_stays_there(lent: int) -> None:
         *(received, rows, np.zeros(1, np.int64), 5, ORDERS, LEVELS, 9, ring.state, ring.tails, ring.completion),
         *(ring.pending, ring.slots.view(np.uint8), ring.slots, ring.blog, ring.progress),
     )
-    assert (code, int(ring.pending[1]["blog_offset"]), int(ring.pending[1]["client_seq"])) == (0, place, 2)
-    assert ring.blog[place : place + len(batch())].tobytes() == batch(client_seq=2)
+    assert (code, int(ring.pending[1]["blog_offset"]), int(ring.pending[1]["client_seq"])) == (0, space_at, 2)
+    assert ring.blog[space_at : space_at + len(batch())].tobytes() == batch(client_seq=2)
 
 
-def test_a_batch_for_which_too_much_was_lent_is_moved() -> None:
+def test_a_batch_received_in_a_larger_space_than_needed_may_be_moved() -> None:
     ring = Ring(arriving)
     for seq in (1, 2):
         ring.publish([batch(b"x" * 300, flags=2, client_seq=seq)], [0])
     ring.state[broker_ring.ANSWERED] = ring.completion[0] = 2
-    # So much does not fit before the end of the BLog, where the batch itself does.
-    place = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, 400)
-    assert place == 0
+    # 400 bytes do not fit before the end of the BLog, but the batch itself does.
+    space_at = arriving.free_space_for(ring.state, ring.completion, ring.pending, 1024, 400)
+    assert space_at == 0
     ring.blog[: len(batch())] = np.frombuffer(batch(client_seq=3), np.uint8)
     rows = np.zeros(1, frames.FRAME_ROW)
     rows["size"], rows["topic_id"] = len(batch()), 1

@@ -1,4 +1,4 @@
-"""The rest of a large batch from a socket: as much as has come, summed."""
+"""Receiving the rest of a large batch from a socket, with its checksum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seawall.wire.format.frames import checksum
 HEADER = b"LANC\x02\x05" + bytes(90)
 
 
-def test_it_takes_what_has_come_and_sums_it() -> None:
+def test_available_bytes_are_received_and_summed() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         frame = HEADER[:5] + b"\x07" + HEADER[6:] + os.urandom(3_000)
@@ -30,7 +30,7 @@ def test_it_takes_what_has_come_and_sums_it() -> None:
         assert receive_batch(ours.fileno(), buffer, 0, 10, state) == 0
 
 
-def test_the_sum_is_that_of_the_block() -> None:
+def test_the_sum_is_the_checksum_of_the_block() -> None:
     from seawall.kernels.codec.frames import KIND_BATCH
 
     ours, theirs = socket.socketpair()
@@ -45,5 +45,5 @@ def test_the_sum_is_that_of_the_block() -> None:
         assert state[STATE_CRC] == checksum(frame[96:])
 
 
-def test_a_piece_is_not_larger_than_a_cache() -> None:
+def test_a_piece_is_no_larger_than_a_cache() -> None:
     assert PIECE_SIZE <= 1 << 20

@@ -1,4 +1,4 @@
-"""The header of a batch: where kernels find its fields, and what a server writes into it."""
+"""The header of a batch: the offsets of its fields, and the fields that a server writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ U32, U63 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 63) - 1)
 
 
 def sent() -> bytearray:
-    """A batch as its publisher sends it, behind three other bytes."""
+    """A batch as its publisher sends it, after three other bytes."""
     block = b"\x01\x03\x00\x00\x00abc"
     header = wire_header(
         block,
@@ -37,7 +37,7 @@ def sent() -> bytearray:
     return bytearray(b"..." + encode_batch(header, block))
 
 
-def test_fields_lie_where_the_format_has_them() -> None:
+def test_field_offsets_are_those_of_the_format() -> None:
     data = bytes(sent())[3:]
 
     def number(at: int, size: int) -> int:
@@ -58,7 +58,7 @@ def test_fields_lie_where_the_format_has_them() -> None:
 
 @KERNELS
 @given(U63, U63, U63, U63, U32)
-def test_what_a_server_writes_is_read_back(
+def test_fields_written_by_a_server_are_read_back(
     kernels: ModuleType, position: int, base_seq: int, base_offset: int, timestamp_ns: int, term: int
 ) -> None:
     data = np.frombuffer(sent(), np.uint8)
@@ -76,7 +76,7 @@ def test_what_a_server_writes_is_read_back(
 
 @KERNELS
 @given(st.binary(min_size=99, max_size=99))
-def test_a_seal_is_over_everything_else(kernels: ModuleType, content: bytes) -> None:
+def test_the_header_checksum_covers_every_other_byte(kernels: ModuleType, content: bytes) -> None:
     ours, theirs = (np.frombuffer(bytearray(content), np.uint8) for _ in range(2))
     kernels.seal_header(ours, 3)
     twin.seal_header(theirs, 3)

@@ -1,4 +1,4 @@
-"""Blocks: scanning what nobody can be trusted to have written, and building what the scan accepts."""
+"""Blocks: scanning untrusted bytes, and encoding blocks that the scan accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seawall.kernels.codec import blocks
 from seawall.kernels.runtime import jit
 from twins.codec import blocks as twin
 
-EXAMPLES = 40 if jit.PYTHON_MODE else 300
+EXAMPLES = 40 if jit.PYTHON_MODE else 100
 RULES = [blocks.RECORDS_STORED, blocks.RECORDS_VERSION_1, blocks.RECORDS_VERSION_2]
 NULL = b"\xff\0\0\0\0"
 UNTOUCHED = -77
@@ -57,7 +57,7 @@ def array(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def scan(data: bytes, rules: int = 0, records_max: int = 1000, space: int = 64, before: int = 3) -> int:
-    """Scan with kernel and twin, bytes of another block around it; return what both said."""
+    """Scan with kernel and twin, between bytes of another block; returns their equal result."""
     block = array(b"\xff" * before + data + b"\xff" * 9)
     results = []
     for function in (blocks.scan_block, twin.scan_block):
@@ -139,7 +139,7 @@ def test_one_record_too_many() -> None:
     assert scan(plain(1) * 3 + b"\1", records_max=3) == blocks.SCAN_TRUNCATED
 
 
-def test_a_cut_anywhere_is_seen() -> None:
+def test_a_block_cut_anywhere_is_detected() -> None:
     records = [plain(1, b"one"), NULL, extended(7, b"three"), plain(0x80), plain(2, b"x" * 30)]
     data = b"".join(records)
     ends = {sum(map(len, records[:count])): count for count in range(len(records) + 1)}
@@ -182,7 +182,7 @@ def test_a_null_is_an_empty_record_of_type_ff() -> None:
     assert block.tobytes() == NULL
 
 
-def test_read_only_memory_is_fine_to_scan() -> None:
+def test_read_only_memory_can_be_scanned() -> None:
     block = array(plain(1, b"abc"))
     assert not block.flags.writeable
     assert blocks.scan_block(block, 0, block.size, 0, 1, np.zeros(2, np.int64)) == 1

@@ -1,4 +1,4 @@
-"""Bytes that claim gigabytes are judged without memory for them: the address space has no room to spare here."""
+"""Parsing bytes that claim gigabytes needs no memory for them: the test limits the address space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ starts, lengths = np.zeros((2, columns.COLUMN_COUNT, 64), np.int64)
 moments, state = np.zeros(64, np.int64), np.zeros(frames.STATE_SIZE, np.int64)
 
 
-def judge(data):
+def parse(data):
     block = np.frombuffer(bytearray(data), np.uint8)
     for rules in (0, 1, 2):
         count = blocks.scan_block(block, 0, block.size, rules, 64, offsets)
@@ -66,7 +66,7 @@ def hostile():
         yield b"LANC" + random.integers(0, 4, random.integers(0, 100), np.uint8).tobytes()
 
 
-judge(b"\\1\\0\\0\\0\\0")
+parse(b"\\1\\0\\0\\0\\0")
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -76,17 +76,17 @@ except MemoryError:
     pass
 else:
     sys.exit("the limit does not hold")
-judged = 0
+parsed = 0
 for data in hostile():
-    judge(data)
+    parse(data)
     for cut in range(0, min(len(data), 60), 7):
-        judge(data[:cut])
-    judged += 1
-print(judged)
+        parse(data[:cut])
+    parsed += 1
+print(parsed)
 """
 
 
-def test_hostile_bytes_take_no_memory() -> None:
+def test_hostile_lengths_allocate_no_memory() -> None:
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     command = [sys.executable, "-W", "error", "-c", SCRIPT, str(SLACK)]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A broker's ring against its twin, and what it promises: reuse, wrapping, tokens last, and a ring taken over."""
+"""A broker's ring against its twin: reuse, wrapping, tokens stored last, recovery of a ring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seawall.kernels.ordering import broker_ring
 from seawall.kernels.runtime import jit
 from twins.ordering import broker_ring as twin
 
-EXAMPLES = 20 if jit.PYTHON_MODE else 150
+EXAMPLES = 20 if jit.PYTHON_MODE else 100
 SLOTS = 4
 BLOG = 1024
 TERM = 0x1_2345
@@ -37,7 +37,7 @@ def subject(request: pytest.FixtureRequest) -> None:
 
 
 class Ring:
-    """One broker's ring with all that the kernels take, driven through the kernels or their twins."""
+    """One broker's ring with all arguments of the kernels, driven through the kernels or their twins."""
 
     subject: ModuleType = broker_ring
 
@@ -158,7 +158,7 @@ def test_a_ring_equals_its_twin(steps: list[tuple[str, Any, Any]]) -> None:
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.integers(96, 700), st.integers(0, 3)), max_size=60))
-def test_bytes_in_use_are_never_written_again(steps: list[tuple[int, int]]) -> None:
+def test_bytes_in_use_are_never_overwritten(steps: list[tuple[int, int]]) -> None:
     """INV-BROKER-REUSE: every slot between completed and claimed keeps its token and its batch over many laps."""
     ring, held, completed = Ring(), {}, 0
     for number, (size, done) in enumerate(steps, start=1):
@@ -177,7 +177,7 @@ def test_bytes_in_use_are_never_written_again(steps: list[tuple[int, int]]) -> N
         ring.complete(completed)
 
 
-def test_an_entry_says_what_the_header_says() -> None:
+def test_an_entry_has_the_fields_of_its_header() -> None:
     ring = Ring()
     sent = batch(200, 42, order=5)
     assert ring.publish(batch(100) + sent) == (broker_ring.RUN_DONE, [2, 0, 300])
@@ -188,7 +188,7 @@ def test_an_entry_says_what_the_header_says() -> None:
     assert (row["stage"], row["order"], row["ack_level"]) == (broker_ring.STAGE_WAITING, 5, 2)
 
 
-def test_a_batch_that_leaves_it_to_the_topic_gets_the_topics_order_and_level() -> None:
+def test_a_batch_without_order_and_level_gets_those_of_its_topic() -> None:
     ring = Ring()
     ring.publish(batch(order=0xFF, ack_level=0xFF), order=5, ack_level=0)
     ring.publish(batch(order=0xFF, ack_level=0xFF), order=0, ack_level=1)
@@ -196,7 +196,7 @@ def test_a_batch_that_leaves_it_to_the_topic_gets_the_topics_order_and_level() -
     assert [ring.entry(index)[7] for index in (0, 1)] == [broker_ring.FLAG_STRONG_ORDER, 0]
 
 
-def test_a_full_ring_takes_more_only_after_completion_and_answer() -> None:
+def test_a_full_ring_frees_slots_only_after_completion_and_answer() -> None:
     """INV-BROKER-REUSE."""
     ring = Ring()
     sent = batch(100)
@@ -208,14 +208,14 @@ def test_a_full_ring_takes_more_only_after_completion_and_answer() -> None:
     assert ring.token(4) == 5
 
 
-def test_a_full_blog_takes_more_only_after_completion() -> None:
+def test_a_full_blog_frees_bytes_only_after_completion() -> None:
     ring = Ring()
     assert ring.publish(batch(500) * 3) == (broker_ring.RUN_FULL, [2, 0, 1000])
     ring.complete(1)
     assert ring.publish(batch(500)) == (broker_ring.RUN_DONE, [1, 2, 500])
 
 
-def test_not_one_line_of_bytes_in_use_is_given_away() -> None:
+def test_no_cache_line_in_use_is_given_to_another_batch() -> None:
     ring = Ring()
     ring.publish(batch(512) + batch(512))
     ring.complete(1)
@@ -223,7 +223,7 @@ def test_not_one_line_of_bytes_in_use_is_given_away() -> None:
     assert ring.publish(batch(512))[0] == broker_ring.RUN_DONE
 
 
-def test_what_was_passed_over_is_free_with_the_slot_before_it() -> None:
+def test_skipped_bytes_are_freed_with_the_slot_before_them() -> None:
     ring = Ring()
     ring.publish(batch(512) + batch(128))
     ring.complete(1)
@@ -233,7 +233,7 @@ def test_what_was_passed_over_is_free_with_the_slot_before_it() -> None:
     assert ring.publish(batch(512)) == (broker_ring.RUN_DONE, [1, 3, 512])
 
 
-def test_a_batch_never_lies_across_the_end() -> None:
+def test_a_batch_never_wraps_around_the_end() -> None:
     ring = Ring()
     ring.publish(batch(600))
     assert ring.publish(batch(500))[0] == broker_ring.RUN_FULL
@@ -242,7 +242,7 @@ def test_a_batch_never_lies_across_the_end() -> None:
     assert ring.entry(1)[0] == BLOG
 
 
-def test_the_largest_batch_fits_an_empty_ring_wherever_it_stands() -> None:
+def test_the_largest_batch_fits_an_empty_ring_at_any_position() -> None:
     ring = Ring()
     ring.publish(batch(100))
     assert ring.publish(batch(BLOG))[0] == broker_ring.RUN_FULL
@@ -253,13 +253,13 @@ def test_the_largest_batch_fits_an_empty_ring_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 50, 99])
-def test_a_cut_batch_claims_nothing(cut: int) -> None:
+def test_an_incomplete_batch_claims_nothing(cut: int) -> None:
     ring = Ring()
     assert ring.publish(batch(100) + batch(100)[:cut]) == (broker_ring.RUN_CUT, [1, 0, 100])
     assert ring.tails[0] == 1
 
 
-def test_a_reserved_slot_has_no_token_until_its_batch_is_whole() -> None:
+def test_a_reserved_slot_has_no_token_until_its_batch_is_complete() -> None:
     ring = Ring()
     index = ring.reserve(200)
     assert (ring.token(index), ring.tails[0]) == (0, 1)
@@ -287,7 +287,7 @@ def test_an_overdue_reservation_becomes_a_nop() -> None:
     assert ring.finish(late) == broker_ring.RESERVED_GONE
 
 
-def test_a_taken_over_ring_has_a_nop_for_each_stuck_slot_and_goes_on() -> None:
+def test_a_recovered_ring_has_a_nop_for_each_stuck_slot_and_continues() -> None:
     ring = Ring()
     ring.publish(batch(100))
     ring.reserve(200)
@@ -302,7 +302,7 @@ def test_a_taken_over_ring_has_a_nop_for_each_stuck_slot_and_goes_on() -> None:
     assert ring.publish(batch(96)) == (broker_ring.RUN_DONE, [1, 4, 96])
 
 
-def test_bytes_of_a_stuck_slot_are_free_at_once_after_a_take_over() -> None:
+def test_bytes_of_a_stuck_slot_are_free_after_recovery() -> None:
     ring = Ring()
     ring.reserve(BLOG)
     assert ring.reserve(96) == broker_ring.NO_SPACE
@@ -310,7 +310,7 @@ def test_bytes_of_a_stuck_slot_are_free_at_once_after_a_take_over() -> None:
     assert ring.reserve(BLOG) == 1
 
 
-def test_bytes_that_were_counted_for_no_slot_are_free_after_a_take_over() -> None:
+def test_bytes_counted_for_no_slot_are_free_after_recovery() -> None:
     ring = Ring()
     ring.tails[broker_ring.TAIL_BLOG_CLAIMED] = 640
     assert ring.take_over() == 0
@@ -318,7 +318,7 @@ def test_bytes_that_were_counted_for_no_slot_are_free_after_a_take_over() -> Non
 
 
 @pytest.mark.parametrize(("claimed", "completed"), [(3, 4), (9, 4), (-1, 0), (0, -1)])
-def test_counts_that_contradict_are_refused(claimed: int, completed: int) -> None:
+def test_contradicting_counters_are_refused(claimed: int, completed: int) -> None:
     ring = Ring()
     ring.tails[0], ring.completion[0] = claimed, completed
     assert ring.take_over() == -1

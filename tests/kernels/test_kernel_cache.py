@@ -1,4 +1,4 @@
-"""Where machine code is kept: the first folder that is writable and nobody else's, one for each generation."""
+"""The cache directory of machine code: the first one that only this user can write, one for each generation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,20 @@ print(json.dumps(result | dict(hits=hits, misses=misses)))
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package that a test may change; its parent goes on PYTHONPATH."""
-    space = tmp_path / "copy" / "seawall"
+    target = tmp_path / "copy" / "seawall"
     source = Path(seawall.__file__).parent
-    space.mkdir(parents=True)
+    target.mkdir(parents=True)
     for name in ("__init__.py", "limits.py", "errors.py", "py.typed"):
         if (source / name).exists():
-            shutil.copy(source / name, space / name)
-    shutil.copytree(source / "kernels", space / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    return space
+            shutil.copy(source / name, target / name)
+    shutil.copytree(source / "kernels", target / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    return target
 
 
 @pytest.fixture
 def blocker(tmp_path: Path) -> Path:
-    """A path below a regular file: even root can make no folder there."""
-    (tmp_path / "file").write_text("not a folder")
+    """A path below a regular file: even the superuser can create no directory there."""
+    (tmp_path / "file").write_text("not a directory")
     return tmp_path / "file" / "below"
 
 
@@ -67,14 +68,14 @@ def run(script: str, package: Path | None = None, **environment: object) -> str:
     return subprocess.run(command, env=child, check=True, capture_output=True, text=True).stdout
 
 
-def report(package: Path | None = None, before: str = "", **environment: object) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(run(before + REPORT, package, **environment))
+def report(**environment: object) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(run(REPORT, **environment))
     assert result["copied"] == [0, 1, 2]
     return result
 
 
-def files_below(folder: Path) -> dict[str, tuple[int, int]]:
-    found = (path for path in folder.rglob("*") if path.is_file())
+def files_below(directory: Path) -> dict[str, tuple[int, int]]:
+    found = (path for path in directory.rglob("*") if path.is_file())
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_ino) for path in found}
 
 
@@ -92,42 +93,7 @@ def test_the_second_start_loads_and_compiles_nothing(tmp_path: Path) -> None:
 
 
 @as_installed
-def test_places_are_tried_in_turn(package: Path, blocker: Path, tmp_path: Path) -> None:
-    places = {
-        "SEAWALL_KERNELS_CACHE_DIR": tmp_path / "chosen",
-        "XDG_CACHE_HOME": tmp_path / "user",
-        "TMPDIR": tmp_path / "temporary",
-    }
-    places["TMPDIR"].mkdir()
-    assert Path(report(package, **places)["directory"]).parent == tmp_path / "chosen"
-    places["SEAWALL_KERNELS_CACHE_DIR"] = blocker
-    assert Path(report(package, **places)["directory"]).parent == package / "kernels" / "__pycache__"
-    shutil.rmtree(package / "kernels" / "__pycache__")
-    (package / "kernels" / "__pycache__").write_text("in the way")
-    assert Path(report(package, **places)["directory"]).parent == tmp_path / "user" / "seawall"
-    places["XDG_CACHE_HOME"] = blocker
-    private = tmp_path / "temporary" / f"seawall-{os.getuid()}"
-    assert Path(report(package, **places)["directory"]).parent == private
-    nowhere = f"import tempfile; tempfile.tempdir = {str(blocker)!r}\n"
-    last = report(package, before=nowhere, **places)
-    assert (last["directory"], last["writable"], last["files"]) == (None, False, 0)
-
-
-@as_installed
-def test_a_folder_open_to_others_is_not_used(package: Path, tmp_path: Path) -> None:
-    chosen = tmp_path / "chosen"
-    directory = Path(report(package, SEAWALL_KERNELS_CACHE_DIR=chosen)["directory"])
-    directory.chmod(0o777)
-    inside = report(package, SEAWALL_KERNELS_CACHE_DIR=chosen)["directory"]
-    assert Path(inside).parent == package / "kernels" / "__pycache__"
-    directory.chmod(0o700)
-    assert report(package, SEAWALL_KERNELS_CACHE_DIR=chosen)["directory"] == str(directory)
-    chosen.chmod(0o777)
-    assert report(package, SEAWALL_KERNELS_CACHE_DIR=chosen)["directory"] == inside
-
-
-@as_installed
-def test_a_disk_without_room_costs_the_cache_only(tmp_path: Path) -> None:
+def test_without_disk_space_kernels_are_compiled_and_not_cached(tmp_path: Path) -> None:
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     script = full + "from seawall.kernels.runtime import memory\nassert not memory.copy_block.stats.cache_path"
     run(script, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
@@ -136,103 +102,149 @@ def test_a_disk_without_room_costs_the_cache_only(tmp_path: Path) -> None:
 
 @as_installed
 def test_a_changed_kernel_starts_a_new_generation(package: Path) -> None:
-    script = "from seawall.kernels.runtime import jit; print(jit._generation())"
+    script = "from seawall.kernels.runtime import jit; print(jit.cache_directory())"
     first = run(script, package)
-    assert run(script, package) == first
-    for name in ("codec/checksum.py", "runtime/jit.py"):
-        path = package / "kernels" / name
-        path.write_text(path.read_text() + "\n# another generation\n")
-        changed = run(script, package)
-        assert changed != first
-        first = changed
-    assert run(script, package, NUMBA_BOUNDSCHECK=1) != first
+    path = package / "kernels" / "codec" / "checksum.py"
+    path.write_text(path.read_text() + "\n# another generation\n")
+    changed = run(script, package)
+    assert changed != first
+    assert run(script, package, NUMBA_BOUNDSCHECK=1) != changed
 
 
 # --- the same functions in this process ---------------------------------------------------------------------------
 
 
-def test_who_may_write_decides(tmp_path: Path) -> None:
-    parent = tmp_path / "parent"
-    directory = parent / "generation"
-    assert jit._is_usable(directory)
-    for mode, usable in ((0o777, False), (0o770, False), (0o720, False), (0o755, True), (0o700, True)):
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The chosen root of caches in this process. Call `chosen()` after every change: it forgets the choice before."""
+    path = tmp_path / "root"
+    monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", str(path))
+    jit.cache_directory.cache_clear()
+    yield path
+    jit.cache_directory.cache_clear()
+
+
+def chosen() -> Path | None:
+    jit.cache_directory.cache_clear()
+    return jit.cache_directory()
+
+
+def make_unwritable(monkeypatch: pytest.MonkeyPatch, roots_max: int = 9) -> list[Path]:
+    """Let writing to a directory below the first roots fail; returns the roots that were tried."""
+    tried: list[Path] = []
+    real = tempfile.TemporaryFile
+
+    def fail(**named: Path) -> object:
+        tried.append(named["dir"].parent)
+        if len(tried) <= roots_max:
+            raise PermissionError("read-only file system")
+        return real(**named)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    return tried
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(root: Path) -> None:
+    directory = chosen()
+    assert directory is not None
+    assert directory.parent == root
+    for mode, is_used in ((0o777, False), (0o770, False), (0o720, False), (0o755, True), (0o700, True)):
         directory.chmod(mode)
-        assert jit._is_usable(directory) is usable
-    for mode, usable in ((0o777, False), (0o1777, True), (0o775, True), (0o755, True)):
-        parent.chmod(mode)
-        assert jit._is_usable(directory) is usable
+        assert (chosen() == directory) is is_used
+    for mode, is_used in ((0o777, False), (0o1777, True), (0o775, True), (0o755, True)):
+        root.chmod(mode)
+        assert (chosen() == directory) is is_used
 
 
-def test_the_next_place_is_taken_where_one_fails(
-    tmp_path: Path, blocker: Path, monkeypatch: pytest.MonkeyPatch, fresh_choice: None
+def test_roots_are_tried_in_order(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    package_root = Path(jit.__file__).parents[1] / "__pycache__"
+    roots = [root, package_root, tmp_path / "user" / "seawall", tmp_path / "temporary" / f"seawall-{os.getuid()}"]
+    for failing in range(len(roots) + 1):
+        with monkeypatch.context() as patch:
+            tried = make_unwritable(patch, failing)
+            directory = chosen()
+            assert (directory and directory.parent) == (roots[failing] if failing < len(roots) else None)
+            assert tried == roots[: failing + 1]
+
+
+def test_a_root_that_cannot_be_created_is_skipped(root: Path, blocker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEAWALL_KERNELS_CACHE_DIR")
+    without = chosen()
+    monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", str(blocker))
+    assert chosen() == without
+
+
+def test_a_link_is_not_used(root: Path) -> None:
+    directory = chosen()
+    assert directory is not None
+    directory.rename(root / "elsewhere")
+    directory.symlink_to(root / "elsewhere")
+    assert chosen() != directory
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_not_used(root: Path) -> None:
+    directory = chosen()
+    assert directory is not None
+    os.chown(directory, 54321, 54321)
+    assert chosen() != directory
+    os.chown(directory, 0, 0)
+    assert chosen() == directory
+    os.chown(root, 54321, 54321)
+    assert chosen() != directory
+
+
+def test_roots_without_home_and_without_temporary_directory(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not jit._is_usable(blocker)
-    monkeypatch.setattr(jit, "_cache_roots", lambda: iter((blocker, tmp_path / "second")))
-    chosen = jit.cache_directory()
-    assert chosen is not None
-    assert chosen.parent == tmp_path / "second"
-
-
-def test_a_link_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir(0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    assert not jit._is_usable(tmp_path / "link")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
-    parent = tmp_path / "parent"
-    assert jit._is_usable(parent / "generation")
-    os.chown(parent / "generation", 54321, 54321)
-    assert not jit._is_usable(parent / "generation")
-    os.chown(parent / "generation", 0, 0)
-    os.chown(parent, 54321, 54321)
-    assert not jit._is_usable(parent / "generation")
-
-
-def test_roots_without_home_and_without_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("no home")
 
     def no_temporary() -> str:
         raise FileNotFoundError("none is writable")
 
+    tried = make_unwritable(monkeypatch)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", "/chosen")
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setattr(tempfile, "gettempdir", no_temporary)
-    assert list(jit._cache_roots()) == [Path("/chosen"), Path(jit.__file__).parents[1] / "__pycache__"]
+    package_root = Path(jit.__file__).parents[1] / "__pycache__"
+    assert chosen() is None
+    assert tried == [root, package_root]
+    tried.clear()
     monkeypatch.delenv("SEAWALL_KERNELS_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/user")
-    assert list(jit._cache_roots())[1:] == [Path("/user/seawall")]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert chosen() is None
+    assert tried == [package_root, tmp_path / "seawall"]
 
 
-def test_old_generations_go(tmp_path: Path) -> None:
+def test_old_generations_are_deleted(root: Path) -> None:
     for age in range(12):
-        folder = tmp_path / f"seawall-kernels-{age:02}"
-        folder.mkdir()
-        os.utime(folder, (1_000_000 - age, 1_000_000 - age))
-    (tmp_path / "seawall-other").mkdir()
-    jit._drop_old_generations(tmp_path, keep=tmp_path / "seawall-kernels-11")
-    kept = [f"seawall-kernels-{age:02}" for age in [*range(jit.CACHE_GENERATIONS_MAX), 11]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*kept, "seawall-other"]
-    jit._drop_old_generations(tmp_path / "missing", keep=tmp_path / "missing" / "x")
+        directory = root / f"seawall-kernels-{age:02}"
+        directory.mkdir(parents=True)
+        os.utime(directory, (1_000_000 - age, 1_000_000 - age))
+    (root / "seawall-other").mkdir()
+    current = chosen()
+    assert current is not None
+    kept = [f"seawall-kernels-{age:02}" for age in range(jit.CACHE_GENERATIONS_MAX)]
+    assert sorted(path.name for path in root.iterdir()) == sorted([*kept, current.name, "seawall-other"])
+    # The current one stays, even if it is the oldest.
+    (root / "seawall-kernels-11").mkdir()
+    os.utime(current, (0, 0))
+    assert chosen() == current
+    assert current.is_dir()
+    assert not (root / "seawall-kernels-07").exists()
 
 
-@pytest.fixture
-def fresh_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the folder be chosen anew, and forget the choice afterwards."""
-    monkeypatch.setattr(jit, "cache_directory", jit.cache_directory.__wrapped__)
-
-
-def test_status_of_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_choice: None) -> None:
-    monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", str(tmp_path))
+def test_status_of_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = jit.cache_status()
     assert (status.writable, status.files) == (True, 0)
     assert status.directory is not None
     (Path(status.directory) / "one.nbc").touch()
     assert jit.cache_status().files == 1
-    monkeypatch.setattr(jit, "_cache_roots", lambda: iter(()))
+    make_unwritable(monkeypatch)
+    jit.cache_directory.cache_clear()
     assert jit.cache_status() == jit.CacheStatus(None, False, 0)
 
 
@@ -242,19 +254,21 @@ def increment(array: Any) -> int:
 
 
 @pytest.mark.skipif(jit.PYTHON_MODE, reason="nothing is compiled")
-def test_compiling_with_and_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_with_and_without_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signature = jit.int64(jit.int64_out)
     before = numba.config.CACHE_DIR
-    for directory in (None, tmp_path / "file" / "below", tmp_path / "cache"):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setattr(jit, "cache_directory", lambda directory=directory: directory)
-        array = np.zeros(1, np.int64)
-        assert jit._compile(increment, signature)(array) == 1
+    for has_cache in (False, True):
+        with monkeypatch.context() as patch:
+            if not has_cache:
+                make_unwritable(patch)
+            assert (chosen() is not None) is has_cache
+            assert jit.kernel(signature)(increment)(np.zeros(1, np.int64)) == 1
         assert before == numba.config.CACHE_DIR
-    assert [path.suffix for path in sorted((tmp_path / "cache").rglob("*.nb*"))] == [".nbc", ".nbi"]
+        found = [path.suffix for path in sorted(root.rglob("*.nb*"))]
+        assert found == ([".nbc", ".nbi"] if has_cache else [])
 
 
-def test_a_kernel_the_processor_cannot_run_stays_a_function() -> None:
+def test_a_kernel_that_the_processor_cannot_run_stays_a_plain_function() -> None:
     def unavailable(array: Any) -> int:
         return 0
 

@@ -1,4 +1,4 @@
-"""Batches from a socket: verified piece by piece, whatever comes and however."""
+"""Receiving batches from a socket, verified piece by piece."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_long_stream_is_received_by_one_call(arrivals: list[Arrival]) -> None:
     assert arrival.rows["base_seq"][:40].tolist() == list(range(1, 41))
 
 
-def test_it_ends_where_a_piece_does_not_come_whole(arrivals: list[Arrival]) -> None:
+def test_receiving_stops_at_an_incomplete_piece(arrivals: list[Arrival]) -> None:
     data = b"".join(batch(number, 100_000) for number in range(4))
     arrival = Arrival(len(data))
     arrivals.append(arrival)
@@ -89,7 +89,7 @@ def test_it_ends_where_a_piece_does_not_come_whole(arrivals: list[Arrival]) -> N
     assert arrival.found == (200_000, 1, chunks.CHUNKS_MORE)
 
 
-def test_behind_damage_the_rest_is_only_received(arrivals: list[Arrival]) -> None:
+def test_after_damage_the_rest_is_received_and_not_checked(arrivals: list[Arrival]) -> None:
     sound, damaged = batch(0, 1_000), bytearray(batch(1, 1_000))
     damaged[500] ^= 1
     data = sound + bytes(damaged) + sound
@@ -103,7 +103,7 @@ def test_behind_damage_the_rest_is_only_received(arrivals: list[Arrival]) -> Non
     assert arrival.state[chunks.STATE_CONSUMED] == len(sound)
 
 
-def test_a_full_table_stops_the_check_and_not_the_socket(arrivals: list[Arrival]) -> None:
+def test_a_full_table_stops_checking_but_not_receiving(arrivals: list[Arrival]) -> None:
     data = b"".join(batch(number, 1_000) for number in range(5))
     arrival = Arrival(len(data), rows=2)
     arrivals.append(arrival)

@@ -1,4 +1,4 @@
-"""Batches that a reader receives: sound ones are listed, and what the parser of batches refuses stops the list."""
+"""Batches that a reader receives: valid ones are listed, up to the first that the batch parser refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seawall.kernels.runtime import jit
 from seawall.wire.format.batches import iter_batches
 from twins.codec import chunks as twin
 
-EXAMPLES = 25 if jit.PYTHON_MODE else 250
+EXAMPLES = 25 if jit.PYTHON_MODE else 100
 RECORD = b"\x01\x05\0\0\0hello"
 DELETED = bytes(5)
 NULL = b"\xff" + bytes(4)
@@ -63,7 +63,7 @@ def batch(block: bytes = RECORD, **changed: Any) -> bytes:
 def check_with(
     module: Any, data: bytes, space: int = 16, start: int = 0, pieces: tuple[int, ...] = ()
 ) -> tuple[int, list[Any], list[int]]:
-    """Code, rows and the places of the state that are for others, with all of the data or after each of some pieces."""
+    """Code, rows and public state, from one call with all data or from calls after each of some pieces."""
     buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
     rows = np.zeros(space, chunks.CHUNK_ROW)
     state = np.zeros(chunks.STATE_SIZE, np.int64)
@@ -82,11 +82,11 @@ def check(data: bytes, **arguments: Any) -> tuple[int, list[Any], list[int]]:
     return result
 
 
-def test_bounds_are_those_of_the_limits() -> None:
+def test_bounds_equal_those_of_limits() -> None:
     assert (chunks.RAW_SIZE_MAX, chunks.BLOCK_SIZE_MAX) == (limits.BLOCK_SIZE_MAX, limits.PAYLOAD_SIZE_MAX)
 
 
-def test_sound_batches_are_listed_with_what_a_reader_needs() -> None:
+def test_valid_batches_are_listed_with_the_fields_a_reader_needs() -> None:
     first = batch(RECORD + DELETED + NULL + EXTENDED, count=4)
     second = batch(b"anything", flags=2, base_seq=25, position=12)
     third = batch(b"compressed", codec=2, raw=900, count=30, base_seq=26, position=13, timestamp_ns=6)
@@ -101,7 +101,7 @@ def test_sound_batches_are_listed_with_what_a_reader_needs() -> None:
     assert state == [3, 35, ends[2]]
 
 
-def test_a_full_table_is_gone_on_from() -> None:
+def test_checking_continues_after_a_full_table() -> None:
     data = batch() * 5
     code, rows, state = check(data, space=3)
     assert (code, len(rows), state) == (chunks.CHUNKS_FULL, 3, [3, 3, 3 * len(batch())])
@@ -109,7 +109,7 @@ def test_a_full_table_is_gone_on_from() -> None:
     assert check(b"") == (chunks.CHUNKS_DONE, [], [0, 0, 0])
 
 
-SOUND = [
+VALID = [
     batch(DELETED * 3, count=3),
     batch(b"", count=0),
     batch(flags=4, client=1 << 63),
@@ -117,7 +117,7 @@ SOUND = [
     batch(b"x" * 40, codec=1, raw=limits.BLOCK_SIZE_MAX),
     batch(b"x", codec=1, raw=1, count=9, command=2),
 ]
-NOT_SOUND = [
+INVALID = [
     batch()[:95],
     batch()[:-1],
     *(batch(magic=b"LANX"), batch(version=1), batch(kind=8), batch(length=51), batch(length=0xFFFF_FFFF)),
@@ -135,16 +135,16 @@ NOT_SOUND = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(SOUND)))
-def test_what_is_unusual_and_sound(number: int) -> None:
-    code, rows, _ = check(SOUND[number])
+@pytest.mark.parametrize("number", range(len(VALID)))
+def test_unusual_but_valid_batches_are_listed(number: int) -> None:
+    code, rows, _ = check(VALID[number])
     assert (code, len(rows)) == (chunks.CHUNKS_DONE, 1)
-    assert len(list(iter_batches(SOUND[number]))) == 1
+    assert len(list(iter_batches(VALID[number]))) == 1
 
 
-@pytest.mark.parametrize("number", range(len(NOT_SOUND)))
-def test_the_list_stops_before_what_is_not_sound(number: int) -> None:
-    data = batch() + NOT_SOUND[number]
+@pytest.mark.parametrize("number", range(len(INVALID)))
+def test_the_list_stops_before_an_invalid_batch(number: int) -> None:
+    data = batch() + INVALID[number]
     code, rows, state = check(data)
     assert (code, len(rows), state[chunks.STATE_CONSUMED]) == (chunks.CHUNKS_BAD, 1, len(batch()))
 
@@ -159,7 +159,7 @@ batches = st.one_of(
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(batches, max_size=4), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 7)), max_size=2), st.data())
-def test_what_arrives_in_pieces_is_what_arrives_at_once(
+def test_pieces_of_any_size_give_the_same_result(
     made: list[bytes], flips: list[tuple[float, int]], drawn: st.DataObject
 ) -> None:
     data = bytearray(b"".join(made))
@@ -170,7 +170,7 @@ def test_what_arrives_in_pieces_is_what_arrives_at_once(
     assert check(stored, space=4, pieces=pieces) == check(stored, space=4)
 
 
-def test_a_batch_counts_when_its_last_byte_is_there() -> None:
+def test_a_batch_is_listed_when_its_last_byte_has_arrived() -> None:
     data = batch(RECORD * 3, count=3)
     buffer = np.frombuffer(data * 2, np.uint8)
     rows = np.zeros(4, chunks.CHUNK_ROW)
@@ -182,7 +182,7 @@ def test_a_batch_counts_when_its_last_byte_is_there() -> None:
     assert state[:3].tolist() == [2, 6, 2 * len(data)]
 
 
-def test_records_that_are_not_sound_are_told_when_all_of_them_are_there() -> None:
+def test_invalid_records_are_reported_once_all_of_them_have_arrived() -> None:
     data = batch(b"\xff\0\0\x01\0\0\0a" + RECORD, count=2)
     codes = [check(data + batch(), pieces=(arrived,) * 2)[0] for arrived in range(0, len(data) + 1, 9)]
     assert set(codes) == {chunks.CHUNKS_BAD}
@@ -198,7 +198,7 @@ def test_records_that_are_not_sound_are_told_when_all_of_them_are_there() -> Non
 @given(
     st.lists(batches, max_size=4), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 7)), max_size=2), st.floats(0, 1)
 )
-def test_damage_anywhere_is_what_the_parser_finds_too(
+def test_damage_is_found_where_the_batch_parser_finds_it(
     made: list[bytes], flips: list[tuple[float, int]], cut: float
 ) -> None:
     data = bytearray(b"".join(made))

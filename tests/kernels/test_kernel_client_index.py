@@ -1,4 +1,4 @@
-"""The table of clients' rows: kernel and twin on the same arrays, and tables in which entries crowd."""
+"""The index of client rows: kernel and twin on the same arrays, in tables with many collisions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from seawall.kernels.admission import client_index
 from seawall.kernels.runtime import jit, tables
 from twins.admission import client_index as twin
 
-EXAMPLES = 30 if jit.PYTHON_MODE else 300
+EXAMPLES = 30 if jit.PYTHON_MODE else 100
 SLOTS = 16
 ROWS = SLOTS * 3 // 4
 
 
-def crowd(count: int) -> list[int]:
-    """Client ids that all want one of three slots at the end of a table, whose runs go round its end."""
+def colliding_ids(count: int) -> list[int]:
+    """Client ids whose home is one of three slots at the end of a table, so that their runs wrap around."""
     wanted = {SLOTS - 2, SLOTS - 1, 0}
     ids = (number for number in range(1, 1 << 16) if tables.home_slot(np.uint64(number), SLOTS) in wanted)
     return [next(ids) for _ in range(count)]
@@ -68,8 +68,8 @@ class Clients:
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.integers(0, ROWS + 3), max_size=60))
-def test_clients_come_and_go_and_each_is_found_where_it_is(choices: list[int]) -> None:
-    ids = crowd(ROWS + 4)
+def test_clients_are_found_at_their_rows_while_others_are_added_and_removed(choices: list[int]) -> None:
+    ids = colliding_ids(ROWS + 4)
     table, expected = Clients(), dict[int, int]()
     for choice in choices:
         client_id = ids[choice]
@@ -81,7 +81,7 @@ def test_clients_come_and_go_and_each_is_found_where_it_is(choices: list[int]) -
             assert table.find(each) == expected.get(each, tables.ABSENT)
 
 
-def test_a_tag_that_two_share_is_a_wrong_guess_and_never_a_wrong_row() -> None:
+def test_a_shared_tag_gives_a_wrong_guess_but_never_a_wrong_row() -> None:
     first = 1000
     second = same_tag(first)
     table = Clients()
@@ -99,7 +99,7 @@ def test_tags_equal_their_twin(client_id: int) -> None:
     assert client_index.tag_of(np.uint64(client_id)) == twin.tag_of(client_id)
 
 
-def test_tags_of_clients_that_want_one_slot_differ() -> None:
+def test_tags_of_clients_with_one_home_slot_differ() -> None:
     ids = [number for number in range(1, 1 << 14) if tables.home_slot(np.uint64(number), SLOTS) == 3]
     tags = {client_index.tag_of(np.uint64(number)) for number in ids}
     assert len(tags) > 200

@@ -15,13 +15,13 @@ from seawall.kernels.runtime import jit
 from seawall.wire.format.codes import AckStatus
 from twins.admission import client_window as twin
 
-EXAMPLES = 15 if jit.PYTHON_MODE else 150
+EXAMPLES = 15 if jit.PYTHON_MODE else 100
 SYNTHETIC = (1 << 63) | 5
 OK, REJECTED = int(AckStatus.OK), int(AckStatus.REJECTED)
 
 
 class Arrays:
-    """The state of a window with room for four clients and two memories."""
+    """The state of a window for four clients and two memories."""
 
     def __init__(self, memories: int = 2) -> None:
         self.table = np.zeros(8, np.uint32)
@@ -146,7 +146,7 @@ def test_every_step_equals_its_twin(taken: list[tuple[str, int, int, int, int]],
     st.lists(st.tuples(some_clients, st.integers(0, 12), st.integers(0, 2), st.integers(0, 1)), max_size=25),
     st.integers(0, 25),
 )
-def test_many_equal_one_after_another(given_batches: list[tuple[int, int, int, int]], count: int) -> None:
+def test_a_call_for_many_equals_calls_one_by_one(given_batches: list[tuple[int, int, int, int]], count: int) -> None:
     count = min(count, len(given_batches))
     pair, single = pair_with(), pair_with()
     pair.add(2)
@@ -173,7 +173,7 @@ def test_many_equal_one_after_another(given_batches: list[tuple[int, int, int, i
                 assert single.check(client_id, seq, crc, epoch)[0] == codes[index]
 
 
-def test_a_batch_is_new_once() -> None:
+def test_a_batch_is_new_only_once() -> None:
     pair = pair_with()
     assert pair.check(1, 1, crc=9) == (window.CHECK_NEW, (2**64 - 1, 0, 0, 0, 0, 0, 0))
     assert pair.decide(1, 1, crc=9, number=100) == window.CHECK_NEW
@@ -213,17 +213,17 @@ def test_the_edges_of_the_window() -> None:
     assert pair.check(1, 1000)[0] == window.CHECK_OUTSIDE
     for seq in range(1001, 1255):
         assert pair.decide(1, seq) == window.CHECK_NEW
-    assert pair.window_of() == (1257, 1256), "the gap is closed and all that waited behind it is counted"
+    assert pair.window_of() == (1257, 1256), "the gap is closed and all decided seqs after it are counted"
 
 
 @pytest.mark.parametrize("seq", [0, -1, window.CLIENT_SEQ_MAX + 1, 2**63 - 1, -(2**63)])
-def test_no_such_client_seq(seq: int) -> None:
+def test_an_invalid_client_seq_is_outside_the_window(seq: int) -> None:
     pair = pair_with()
     assert pair.check(1, seq)[0] == window.CHECK_OUTSIDE
     assert pair.decide(1, seq) == window.CHECK_OUTSIDE
 
 
-def test_the_last_client_seq_of_all() -> None:
+def test_the_largest_client_seq() -> None:
     pair = pair_with(start=window.CLIENT_SEQ_MAX)
     assert pair.decide(1, window.CLIENT_SEQ_MAX) == window.CHECK_NEW
     assert pair.check(1, window.CLIENT_SEQ_MAX)[0] == window.CHECK_DUPLICATE
@@ -238,7 +238,7 @@ def test_another_session_is_fenced(epoch: int) -> None:
     assert pair.check(1, 1, epoch=2)[0] == window.CHECK_NEW, "a header has the low half of an epoch"
 
 
-def test_strangers_and_clients_without_a_session() -> None:
+def test_unknown_clients_and_clients_without_a_session() -> None:
     pair = pair_with()
     before = pair.ours.content()
     assert pair.check(2, 1)[0] == window.CHECK_UNKNOWN_CLIENT
@@ -250,7 +250,7 @@ def test_strangers_and_clients_without_a_session() -> None:
     assert pair.ours.content() == before
 
 
-def test_the_memory_of_the_client_decided_longest_ago_goes() -> None:
+def test_the_memory_of_the_least_recently_decided_client_is_reused() -> None:
     pair = Pair(memories=2)
     for client_id in (1, 2, 3):
         pair.add(client_id)
@@ -267,7 +267,7 @@ def test_the_memory_of_the_client_decided_longest_ago_goes() -> None:
     assert pair.check(1, 1, crc=1)[1][-1] == 0
 
 
-def test_a_memory_that_changes_hands_begins_on_its_own_line() -> None:
+def test_a_reused_memory_starts_on_its_own_cache_line() -> None:
     pair = Pair(memories=2)
     for client_id, start in ((1, 1), (2, 200), (3, 1_000), (4, 77)):
         pair.add(client_id, start=start)
@@ -278,7 +278,7 @@ def test_a_memory_that_changes_hands_begins_on_its_own_line() -> None:
         assert window.first_result(memory) == memory * 64 // window.WINDOW_RESULT.itemsize
 
 
-def test_a_turned_memory_has_a_place_for_each_seq_of_the_window() -> None:
+def test_a_rotated_memory_has_a_slot_for_each_seq_of_the_window() -> None:
     pair = pair_with(start=100)
     for seq in range(100, 100 + window.WINDOW):
         pair.decide(1, seq, crc=seq, number=seq)
@@ -286,12 +286,12 @@ def test_a_turned_memory_has_a_place_for_each_seq_of_the_window() -> None:
     assert [answer[0] for answer in answers] == list(range(100, 100 + window.WINDOW))
 
 
-def test_skipping() -> None:
+def test_skipped_seqs_are_decided() -> None:
     pair = pair_with()
     pair.decide(1, 3)
     assert pair.skip_to(1, 1) == window.CHECK_OUTSIDE
     assert pair.skip_to(1, 3) == window.CHECK_NEW
-    assert pair.window_of() == (4, 3), "what was decided behind the gap is counted"
+    assert pair.window_of() == (4, 3), "seqs decided after the gap are counted"
     assert [pair.check(1, seq)[0] for seq in (1, 2, 3, 4)] == [
         *(window.CHECK_SKIPPED, window.CHECK_SKIPPED),
         *(window.CHECK_DUPLICATE, window.CHECK_NEW),
@@ -303,7 +303,7 @@ def test_skipping() -> None:
     assert pair.check(1, 9_999 - 256)[0] == window.CHECK_OUTSIDE
 
 
-def test_old_bits_do_not_answer_for_new_seqs() -> None:
+def test_old_bits_are_not_taken_for_new_seqs() -> None:
     pair = pair_with()
     for seq in range(1, 257):
         pair.decide(1, seq)
@@ -312,7 +312,7 @@ def test_old_bits_do_not_answer_for_new_seqs() -> None:
     assert [pair.check(1, seq)[0] for seq in (257, 258, 259)] == [window.CHECK_NEW] * 3
 
 
-def test_a_stored_seq_can_be_refused_after_all() -> None:
+def test_a_stored_seq_can_still_be_refused() -> None:
     pair = pair_with()
     for seq in (1, 2, 3):
         pair.decide(1, seq)

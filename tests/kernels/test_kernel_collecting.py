@@ -16,7 +16,7 @@ BROKERS = 3
 
 
 @given(client_id=st.integers(-(2**63), 2**63 - 1), workers=st.integers(1, 9))
-def test_a_client_has_the_worker_that_the_twin_says(client_id: int, workers: int) -> None:
+def test_the_worker_of_a_client_equals_its_twin(client_id: int, workers: int) -> None:
     worker = collecting.worker_of(client_id, workers)
     assert worker == twins.worker_of(client_id, workers)
     assert 0 <= worker < workers
@@ -30,8 +30,8 @@ def test_clients_are_spread_over_the_workers(workers: int) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
-def test_the_kernel_does_what_the_twin_does(data: st.DataObject) -> None:
+@settings(max_examples=60, deadline=None)
+def test_collecting_equals_its_twin(data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 3))
     capacity = data.draw(st.sampled_from([2, 4, 16]))
     cursor = data.draw(st.integers(0, 40))
@@ -63,7 +63,7 @@ def test_the_kernel_does_what_the_twin_does(data: st.DataObject) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_twin_starts_a_cursor_alike() -> None:
+def test_a_new_cursor_equals_its_twin() -> None:
     lines = [np.full(16, 9, np.int64) for _ in range(2)]
     collecting.start_cursor(lines[0], 1, 5, 8)
     twins.start_cursor(lines[1], 1, 5, 8)

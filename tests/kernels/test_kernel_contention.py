@@ -1,4 +1,4 @@
-"""Several processes on one mapping at once: nothing lost, nothing torn, nothing twice."""
+"""Atomics and rings between processes on one mapping: no update is lost, torn or doubled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-#: Checked code is slower, and what is compared here is the same instruction.
+#: Fewer steps in checked mode: the code is slower and uses the same instruction.
 SCALE = 10 if jit.CHECKED_MODE else 1
 ADDITIONS = 5_000_000 // SCALE
 EXCHANGES = 200_000 // SCALE
@@ -37,7 +37,7 @@ with open(path, "r+b") as file:
 
 ADD = "assert atomics.add_many(words, 0, count) == count"
 
-#: An increment counts only if nobody came between load and exchange.
+#: An increment counts only if no other process changed the value between load and exchange.
 ADD_BY_EXCHANGE = """
 done = 0
 while done < count:
@@ -55,7 +55,7 @@ assert outcome == count, f"slot {-1 - outcome} is torn, lost or repeated"
 
 
 def run(work: str, path: Path, processes: int, count: int) -> npt.NDArray[np.uint64]:
-    """Do the same work in so many processes over the same file; what the file holds afterwards."""
+    """Run the same work in several processes over one file; returns the final content of the file."""
     path.write_bytes(bytes(FILE_SIZE))
     command = [sys.executable, "-W", "error", "-c", PROLOGUE + work, str(path)]
     started = [subprocess.Popen([*command, str(number), str(count)]) for number in range(processes)]

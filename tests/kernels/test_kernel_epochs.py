@@ -21,7 +21,7 @@ from seawall.wire.format.batches import BatchHeader, BatchSource, iter_batches, 
 from seawall.wire.format.codes import Codec
 from twins.log import epochs as twin
 
-EXAMPLES = 25 if jit.PYTHON_MODE else 250
+EXAMPLES = 25 if jit.PYTHON_MODE else 100
 SALT = 0xFEDC_BA98_7654_3210
 
 
@@ -64,7 +64,7 @@ def epoch_header(body: bytes = bytes(48), salt: int = SALT) -> bytes:
 
 
 def verify_both(data: bytes, first_position: int, count: int, start: int = 3) -> tuple[int, list[int]]:
-    """How many batches are good, and where they begin and end; the rows tell what their headers do."""
+    """The number of good batches, and where they begin and end; checks that rows have the fields of headers."""
     buffer = np.frombuffer(b"LAN"[:start] + data + batch(first_position), np.uint8)
     results = []
     for verify in (epochs.verify_epoch, twin.verify_epoch):
@@ -87,7 +87,7 @@ def verify_both(data: bytes, first_position: int, count: int, start: int = 3) ->
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan came to: how far, which batches by position, what is known then, and what more it needs."""
+    """The result of a scan: the bytes scanned, the positions found, the state after them, and the bytes needed."""
 
     reached: int
     positions: list[int]
@@ -98,7 +98,7 @@ class Scan:
 def scan_both(
     data: bytes, *, epoch: int = 0, position: int = 0, shift: int = 100, space: int = 9, start: int = 3, used: int = 0
 ) -> Scan:
-    """A scan from `start` on of bytes that more bytes follow."""
+    """Scan from `start` on, with more bytes after the end."""
     buffer = np.frombuffer(bytes(start) + data + epoch_of(epoch + 9, position + 9), np.uint8)
     results = []
     for scan in (epochs.scan_epochs, twin.scan_epochs):
@@ -137,7 +137,7 @@ def find_both(data: bytes, start: int = 0, end: int | None = None, salt: int = S
 
 
 def is_good(data: bytes) -> bool:
-    """What the codec of the wire says about exactly these bytes as one stored batch."""
+    """True if the codec accepts exactly these bytes as one stored batch."""
     try:
         return len(list(iter_batches(data))) == 1
     except CorruptionError:
@@ -171,7 +171,7 @@ BAD = {
     "ack level": patched(batch(), 93, b"\3"),
     "codec": patched(batch(), 94, b"\3"),
     "flags": patched(batch(), 95, b"\1"),
-    "flags behind the known one": patched(batch(), 95, b"\x82"),
+    "unknown flags": patched(batch(), 95, b"\x82"),
     "block": batch()[:-1] + b"I",
     "raw length": batch(raw_length=8),
     "raw length 0": batch(block=b"x", codec=Codec.LZ4, raw_length=0, record_count=0),
@@ -198,7 +198,7 @@ def test_a_bad_batch(name: str) -> None:
 
 
 @pytest.mark.skipif(jit.PYTHON_MODE, reason="64 MiB of checksum")
-def test_a_block_is_bounded_as_on_the_wire() -> None:
+def test_the_block_limit_is_that_of_the_wire() -> None:
     sizes = []
     for length in (64 << 20, (64 << 20) + 1):
         data = batch(block=bytes(length), codec=Codec.LZ4, raw_length=100)
@@ -217,21 +217,21 @@ def test_positions_are_dense() -> None:
     assert verify_both(batch(2**63 + 41) + second, 41, 1)[0] == 0
 
 
-def test_an_aside_leaves_its_position_to_the_next_batch() -> None:
-    aside = batch(41, command=epochs.COMMAND_UNPOSITIONED, record_count=0)
-    assert verify_both(aside + aside + batch(41) + batch(42), 41, 4)[0] == 4
-    assert verify_both(aside + batch(42), 41, 2)[0] == 1
-    assert verify_both(batch(41) + aside, 41, 2)[0] == 1
-    body = aside + batch(41) + batch(42)
+def test_an_unpositioned_batch_uses_no_position() -> None:
+    control = batch(41, command=epochs.COMMAND_UNPOSITIONED, record_count=0)
+    assert verify_both(control + control + batch(41) + batch(42), 41, 4)[0] == 4
+    assert verify_both(control + batch(42), 41, 2)[0] == 1
+    assert verify_both(batch(41) + control, 41, 2)[0] == 1
+    body = control + batch(41) + batch(42)
     header = struct.pack("<QQQQIHHQ", 6, len(body), 0, 41, 3, 0, 1, 1_006)
     data = epoch_header(header) + body + epoch_of(7, 43)
     assert scan_both(data, epoch=5, position=41).positions == [41, 41, 42, 43]
     assert scan_both(data, epoch=5, position=41).known[1] == 44
-    only = epoch_header(struct.pack("<QQQQIHHQ", 6, len(aside), 0, 41, 1, 0, 1, 1_006)) + aside
+    only = epoch_header(struct.pack("<QQQQIHHQ", 6, len(control), 0, 41, 1, 0, 1, 1_006)) + control
     assert scan_both(only + epoch_of(7, 41), epoch=5, position=41).positions == [41, 41]
 
 
-def test_no_more_than_the_count_are_looked_at() -> None:
+def test_no_more_than_count_batches_are_verified() -> None:
     data = batch(0) + batch(1)
     assert verify_both(data, 0, 1) == (1, [0, len(batch(0))])
     assert verify_both(data, 0, 0) == (0, [0])
@@ -246,7 +246,7 @@ fields = st.sampled_from(
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(blocks, fields), max_size=4), st.data())
-def test_any_bytes_are_judged_as_the_twin_and_the_codec_do(
+def test_any_bytes_are_verified_as_by_twin_and_codec(
     parts: list[tuple[bytes, dict[str, Any]]], data: st.DataObject
 ) -> None:
     run = bytearray(b"".join(batch(index, block, **given) for index, (block, given) in enumerate(parts)))
@@ -261,7 +261,7 @@ def test_any_bytes_are_judged_as_the_twin_and_the_codec_do(
 CLEAN = {"length": 0, "batch_count": 0, "flags": 1}
 
 
-def test_a_scan_takes_all_that_plainly_follow() -> None:
+def test_a_scan_lists_all_valid_epochs() -> None:
     data = epoch_of(6, 40, 2, synced_through=90) + epoch_of(7, 42, synced_through=50) + epoch_of(8, 50, 3)
     assert scan_both(data, epoch=5, position=40) == Scan(len(data), [40, 41, 42, 50, 51, 52], [8, 53, 90, 1_008, 0], 64)
     assert scan_both(data, epoch=5, position=40, shift=0, start=0).reached == 0
@@ -275,34 +275,34 @@ STOPS = {
     "checksum": epoch_of(2, 1)[:30] + b"?" + epoch_of(2, 1)[31:],
     "the epoch before": epoch_of(1, 1),
     "an epoch skipped": epoch_of(3, 1),
-    "an epoch that is no number": epoch_of(2**64 - 1, 1, timestamp_ns=9),
-    "a position given before": epoch_of(2, 0),
-    "a position without end": epoch_of(2, 1, first_position=2**64 - 2),
+    "an epoch out of range": epoch_of(2**64 - 1, 1, timestamp_ns=9),
+    "a position used before": epoch_of(2, 0),
+    "a position out of range": epoch_of(2, 1, first_position=2**64 - 2),
     "a position near the end": epoch_of(2, 2**62 + 1),
-    "synced further than it stands": epoch_of(2, 1, synced_through=1_000),
-    "synced without end": epoch_of(2, 1, synced_through=2**64 - 1),
-    "a time without end": epoch_of(2, 1, timestamp_ns=2**63),
+    "synced beyond its own address": epoch_of(2, 1, synced_through=1_000),
+    "a synced address out of range": epoch_of(2, 1, synced_through=2**64 - 1),
+    "a time out of range": epoch_of(2, 1, timestamp_ns=2**63),
     "no batches": epoch_of(2, 1, 0),
     "more batches than bytes": epoch_of(2, 1, batch_count=2),
     "fewer batches than bytes": epoch_of(2, 1, 2, batch_count=1),
     "other flags": epoch_of(2, 1, flags=2),
-    "more asides than batches": epoch_of(2, 1, flags=2 << 16),
+    "more unpositioned batches than batches": epoch_of(2, 1, flags=2 << 16),
     "a clean close with batches": epoch_of(2, 1, flags=1),
-    "a clean close with asides": epoch_of(2, 1, 0, **(CLEAN | {"flags": 1 | 1 << 16})),
+    "a clean close with unpositioned batches": epoch_of(2, 1, 0, **(CLEAN | {"flags": 1 | 1 << 16})),
     "a clean close with bytes": epoch_of(2, 1, 0, **(CLEAN | {"length": 96})),
-    "a length without end": epoch_of(2, 1, length=2**63 - 1),
-    "a length below zero": epoch_of(2, 1, length=2**64 - 96),
+    "a length out of range": epoch_of(2, 1, length=2**63 - 1),
+    "a negative length": epoch_of(2, 1, length=2**64 - 96),
     "a bad batch": epoch_of(2, 1, 2)[:-1] + b"?",
 }
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_a_scan_stops_at_anything_else(name: str) -> None:
+def test_a_scan_stops_at_an_invalid_epoch(name: str) -> None:
     first = epoch_of(1, 0)
     assert scan_both(first + STOPS[name]) == Scan(len(first), [0], [1, 1, 0, 1_001, 0], 64)
 
 
-def test_a_scan_tells_what_it_needs() -> None:
+def test_a_scan_reports_how_many_bytes_it_needs() -> None:
     first, second = epoch_of(1, 0), epoch_of(2, 1, 2)
     for kept in range(len(second)):
         assert scan_both(first + second[:kept]) == Scan(
@@ -310,7 +310,7 @@ def test_a_scan_tells_what_it_needs() -> None:
         )
 
 
-def test_a_scan_stops_where_rows_end() -> None:
+def test_a_scan_stops_when_its_rows_are_full() -> None:
     data = epoch_of(1, 0, 2) + epoch_of(2, 2, 2)
     assert scan_both(data, space=4).positions == [0, 1, 2, 3]
     assert scan_both(data, space=3) == Scan(len(epoch_of(1, 0, 2)), [0, 1], [1, 2, 0, 1_001, 0], 64)
@@ -333,7 +333,7 @@ def test_a_scan_of_any_bytes_equals_its_twin(counts: list[int], data: st.DataObj
 
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 9, 63, 64, 100])
 @pytest.mark.parametrize("filler", [b"\0", b"E", b"EPOC"])
-def test_a_header_is_found_wherever_it_begins(before: int, filler: bytes) -> None:
+def test_a_header_is_found_at_any_offset(before: int, filler: bytes) -> None:
     front = (filler * 100)[:before]
     data = front + epoch_header() + bytes(9)
     assert find_both(data) == before
@@ -343,7 +343,7 @@ def test_a_header_is_found_wherever_it_begins(before: int, filler: bytes) -> Non
     assert find_both(data, end=before + 64) == before
 
 
-def test_what_is_no_header_is_passed() -> None:
+def test_bytes_that_are_no_header_are_skipped() -> None:
     assert find_both(b"") == -1
     assert find_both(bytes(200)) == -1
     assert find_both(epoch_header(salt=SALT ^ 1)) == -1
@@ -365,11 +365,11 @@ def test_the_search_equals_its_twin(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 4_095, 4_096, 4_097, 9_000])
-def test_zeros_are_told_from_anything_else(size: int) -> None:
-    for start, place in itertools.product((1, 4), (None, -1, 0, size // 2, size - 1, size)):
+def test_a_range_of_zeros_is_recognized(size: int) -> None:
+    for start, at in itertools.product((1, 4), (None, -1, 0, size // 2, size - 1, size)):
         buffer = np.zeros(start + size + 1, np.uint8)
-        if place is not None:
-            buffer[start + place] = 0x10
-        expected = int(place not in range(size))
+        if at is not None:
+            buffer[start + at] = 0x10
+        expected = int(at not in range(size))
         assert epochs.is_zero(buffer, start, start + size) == expected
         assert twin.is_zero(buffer, start, start + size) == expected

@@ -1,4 +1,4 @@
-"""Pieces of a buffer, one behind the other: kernel and twin."""
+"""Gathering pieces of a buffer: kernel and twin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twins.log import flushing as twin
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=40)), max_size=8))
 def test_pieces_are_joined(pieces: list[tuple[int, bytes]]) -> None:
-    """Each piece lies behind some bytes that nobody wants."""
+    """There are unwanted bytes before each piece."""
     source, starts = b"", []
     for gap, piece in pieces:
         starts.append(len(source) + gap)

@@ -23,7 +23,7 @@ from twins.admission import client_frontier as client_twin
 from twins.admission import frontier as twin
 from twins.log import transactions as together_twin
 
-EXAMPLES = 12 if jit.PYTHON_MODE else 120
+EXAMPLES = 12 if jit.PYTHON_MODE else 100
 WALL_NS = 1_700_000_000_123_456_789
 SYNTHETIC = (1 << 63) | 7
 
@@ -136,7 +136,7 @@ def test_timestamps_are_those_of_the_hybrid_clock(last_ns: int, wall_ns: int) ->
 
 
 @pytest.mark.parametrize("windowed", [False, True])
-def test_a_stamped_batch_is_what_the_codec_stamps(windowed: bool) -> None:
+def test_a_stamped_batch_equals_that_of_the_codec(windowed: bool) -> None:
     data = batch(count=3, client=1)
     expected = bytearray(data)
     timestamp = HybridClock(WALL_NS - 5).now(WALL_NS)
@@ -165,7 +165,7 @@ def test_a_stamped_batch_is_what_the_codec_stamps(windowed: bool) -> None:
         (4, ErrorCode.TOPIC_DELETED),
     ],
 )
-def test_a_refused_batch_moves_nothing(topic: int, reason: ErrorCode) -> None:
+def test_a_refused_batch_changes_no_numbers(topic: int, reason: ErrorCode) -> None:
     data = batch(topic)
     before = Arrays(data)
     done = admit(data)
@@ -178,7 +178,7 @@ def test_a_refused_batch_moves_nothing(topic: int, reason: ErrorCode) -> None:
 
 
 def test_a_run_stops_at_the_ceiling_and_nothing_overtakes() -> None:
-    """INV-FRONTIER-CEILING: seqs 1 to 5 are free; 3 fit, 3 more do not, and the one that would fit waits behind."""
+    """INV-FRONTIER-CEILING: seqs 1 to 5 are free; 3 fit, 3 more do not, and the next, which fits, waits."""
     run = batch(count=3) + batch(count=3) + batch(count=1)
     done = admit(run, ceiling=6)
     assert (done.code, done.progress.tolist()) == (frontier.RUN_NEEDS_CEILING, [1, len(batch(count=3))])
@@ -196,7 +196,7 @@ def test_control_batches_take_a_position_and_no_seq() -> None:
         assert done.topics[0]["next_seq"] == 2
 
 
-def test_time_rises_and_never_falls_within_a_topic() -> None:
+def test_timestamps_never_decrease_within_a_topic() -> None:
     """Topic 5 was stamped by a clock far ahead."""
     done = admit(batch(1) + batch(5) + batch(1) + batch(5))
     first, late, second, again = done.done["timestamp_ns"].tolist()
@@ -206,7 +206,7 @@ def test_time_rises_and_never_falls_within_a_topic() -> None:
 
 
 @pytest.mark.parametrize("windowed", [False, True])
-def test_why_a_run_stops(windowed: bool) -> None:
+def test_the_reasons_why_a_run_stops(windowed: bool) -> None:
     one = batch()
     assert admit(b"", windowed=windowed).progress.tolist() == [0, 0]
     full = admit(one * 3, windowed=windowed, rows=2)
@@ -219,7 +219,7 @@ def test_why_a_run_stops(windowed: bool) -> None:
     assert middle.buffer.tobytes()[: len(one)] == one
 
 
-def test_what_the_window_says_goes_into_the_row() -> None:
+def test_the_row_has_the_result_of_the_client_window() -> None:
     def reasons(*run: bytes) -> list[tuple[int, int]]:
         rows = admit(b"".join(run), windowed=True).done
         return list(zip(rows["status"].tolist(), rows["reason"].tolist(), strict=True))
@@ -241,14 +241,14 @@ def test_what_the_window_says_goes_into_the_row() -> None:
     ("prepare", "reason"),
     [("fence", ErrorCode.FENCED), ("skip", ErrorCode.CLIENT_SEQ_SKIPPED), ("forget", ErrorCode.CLIENT_SEQ_SKIPPED)],
 )
-def test_a_batch_from_before_is_refused(prepare: str, reason: ErrorCode) -> None:
+def test_a_batch_before_the_window_is_refused(prepare: str, reason: ErrorCode) -> None:
     arrays = Arrays(batch(2 if prepare == "forget" else 1, client=1, seq=1))
     state = (*arrays.state(), *arrays.window_state(), arrays.rows, arrays.progress)
     if prepare == "fence":
         arrays.clients[0, client_window.SESSION_EPOCH] = 2
     elif prepare == "skip":
         client_window.skip_to(np.uint64(1), 5, arrays.table, arrays.clients, arrays.sides, arrays.slots)
-    else:  # decided as refused, then its memory goes to another client
+    else:  # decided as refused, then another client gets its memory
         client_frontier.admit_client_run(arrays.buffer, 0, arrays.buffer.size, 3, WALL_NS, *state)
         other = np.frombuffer(bytearray(batch(client=2)), np.uint8)
         client_frontier.admit_client_run(other, 0, other.size, 3, WALL_NS, *state)
@@ -270,7 +270,7 @@ def test_a_batch_that_waits_for_a_ceiling_is_not_decided() -> None:
     assert not done.sides.any()
 
 
-def test_codes_are_those_of_the_wire() -> None:
+def test_codes_equal_those_of_the_wire() -> None:
     assert tuple(AckStatus)[:3] == (frontier.STATUS_OK, client_frontier.STATUS_DUPLICATE, frontier.STATUS_REJECTED)
     named = {
         frontier.REASON_TOPIC_NOT_FOUND: ErrorCode.TOPIC_NOT_FOUND,
@@ -286,7 +286,7 @@ def test_codes_are_those_of_the_wire() -> None:
 
 @settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=110), st.integers(0, 10), st.integers(-5, 0))
-def test_the_end_of_a_batch_is_found_within_bounds(data: bytes, at: int, shorter: int) -> None:
+def test_the_end_of_a_batch_is_within_bounds(data: bytes, at: int, shorter: int) -> None:
     buffer = np.frombuffer(bytearray(data + batch()[:50]), np.uint8)
     end = buffer.size + shorter
     found = frontier.batch_end(buffer, at, end)
@@ -317,14 +317,14 @@ def together(batches: list[bytes], *, ceiling: int = 1000) -> tuple[int, Arrays]
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.builds(batch, st.integers(0, 6), st.integers(1, 4)), max_size=8), st.sampled_from([41, 1000]))
-def test_they_equal_their_twin_and_take_one_position(batches: list[bytes], ceiling: int) -> None:
+def test_batches_of_a_transaction_equal_their_twin_and_use_one_position(batches: list[bytes], ceiling: int) -> None:
     code, arrays = together(batches, ceiling=ceiling)
     assert arrays.numbers[frontier.NEXT_POSITION] == 41
     if code == frontier.RUN_DONE:
         assert set(arrays.rows["position"].tolist()) <= {40}
 
 
-def test_batches_of_one_topic_follow_each_other_at_one_time() -> None:
+def test_batches_of_one_topic_in_a_transaction_share_one_timestamp() -> None:
     code, arrays = together([batch(1, 2), batch(5, 1), batch(1, 3)])
     assert code == frontier.RUN_DONE
     assert arrays.rows["base_seq"].tolist() == [1, 41, 3]
@@ -332,7 +332,7 @@ def test_batches_of_one_topic_follow_each_other_at_one_time() -> None:
     assert arrays.rows["timestamp_ns"][1] > arrays.rows["timestamp_ns"][0], "no time goes back within a topic"
 
 
-def test_what_is_refused_ends_the_run() -> None:
+def test_a_refused_batch_ends_the_run() -> None:
     assert together([batch(1), batch(2), batch(1)])[0] == transactions.TOGETHER_REFUSED
     code, arrays = together([batch(1, 4), batch(1, 4)], ceiling=7)
     assert code == frontier.RUN_NEEDS_CEILING

@@ -1,4 +1,4 @@
-"""The frontier of a pod against its twin: the same arrays, whatever entries, stops and numbers there are."""
+"""The commit frontier of a pod against its twin: any entries, stops and numbers give the same arrays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from seawall.kernels.ordering import goi_frontier
 from seawall.kernels.runtime import jit, tables
 from twins.ordering import goi_frontier as twin
 
-EXAMPLES = 40 if jit.PYTHON_MODE else 400
+EXAMPLES = 40 if jit.PYTHON_MODE else 100
 GOI, SLOTS, BROKERS, BLOG = 8, 4, 2, 4096
 ENTRY = struct.Struct("<QIIHHqIIIQQII")
 
 
-class Desk:
+class Pod:
     """A small fabric as arrays, filled by chance; equal seeds make equal desks."""
 
     def __init__(self, seed: int) -> None:
@@ -103,22 +103,22 @@ class Desk:
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32))
 def test_a_run_equals_its_twin(seed: int) -> None:
-    arguments, model = Desk(seed), Desk(seed)
-    assert arguments.run(goi_frontier) == model.run(twin)
-    assert arguments.seen() == model.seen()
-    for topic in arguments.topics:
+    pod, model = Pod(seed), Pod(seed)
+    assert pod.run(goi_frontier) == model.run(twin)
+    assert pod.seen() == model.seen()
+    for topic in pod.topics:
         topic["ceiling"] = 1000
     model.topics["ceiling"] = 1000
-    assert arguments.run(goi_frontier) == model.run(twin)
-    assert arguments.seen() == model.seen()
+    assert pod.run(goi_frontier) == model.run(twin)
+    assert pod.seen() == model.seen()
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, GOI - 1))
 def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
-    arguments, model = Desk(seed), Desk(seed)
+    pod, model = Pod(seed), Pod(seed)
     base = place * 8
-    third, fourth = arguments.goi[base + 2], arguments.goi[base + 3]
+    third, fourth = pod.goi[base + 2], pod.goi[base + 3]
     offset = goi_frontier.blog_offset_field(third, fourth)
     assert offset == twin.blog_offset_field(third, fourth)
     for lap in (0, 2**20 * BLOG):
@@ -128,32 +128,32 @@ def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
         for known in range(16):
             assert goi_frontier.refusal_of(known, flags) == twin.refusal_of(known, flags)
     codes = []
-    for module, each in ((goi_frontier, arguments), (twin, model)):
+    for module, each in ((goi_frontier, pod), (twin, model)):
         module.stamp_nop(each.goi, each.start + place, each.side, each.notes)
         codes.append(module.advance_topic(each.topics[2], 5, 300, 33, 10**12))
         module.write_side(each.side, 4, 9, 2, 0x63, 11, 12, 13)
     assert codes[0] == codes[1]
-    assert arguments.seen() == model.seen()
+    assert pod.seen() == model.seen()
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, 1))
 def test_results_equal_their_twin(seed: int, only_missing: int) -> None:
     """Also of slots that are completed already, which a recovery meets."""
-    arguments, model = Desk(seed), Desk(seed)
+    pod, model = Pod(seed), Pod(seed)
     told = []
-    for module, each in ((goi_frontier, arguments), (twin, model)):
+    for module, each in ((goi_frontier, pod), (twin, model)):
         each.results[7::16] = each.completed[0] + 1 + np.arange(len(each.results[7::16]))
         arrays = (each.goi, each.side, each.completion, each.results)
         stretch = (each.start, each.start + GOI)
         each.goi[2::8] &= ~0xFFFE  # every entry is of one of the brokers
         told.append(module.write_results(*stretch, *arrays, SLOTS, only_missing))
     assert told[0] == told[1]
-    assert arguments.seen() == model.seen()
+    assert pod.seen() == model.seen()
 
 
 @given(st.integers(0, 2**40), st.integers(-(2**31) + 1, 2**31 - 1))
-def test_low_bits_of_an_index_tell_all_of_it(completed: int, ahead: int) -> None:
+def test_an_index_is_reconstructed_from_its_low_bits(completed: int, ahead: int) -> None:
     index = completed + ahead
     if index < 0:
         return

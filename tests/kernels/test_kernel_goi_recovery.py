@@ -1,4 +1,4 @@
-"""What a recovery reads and mends, against its twin, over entries of every kind."""
+"""Recovery from the order index against its twin, over entries of every kind."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from seawall.kernels.ordering.goi_frontier import COMPLETION_WORDS, NO_BROKER
 from seawall.kernels.runtime import jit, tables
 from twins.ordering import goi_recovery as twin
 
-EXAMPLES = 40 if jit.PYTHON_MODE else 300
+EXAMPLES = 40 if jit.PYTHON_MODE else 100
 GOI, SLOTS, BROKERS = 8, 4, 2
 ENTRY = struct.Struct("<QIIHHqIIIQQII")
 SIDE = struct.Struct("<IBxHQQQ")
 
 
-class Desk:
+class Index:
     """An index with its side array and the rings, filled by chance; equal seeds make equal desks."""
 
     def __init__(self, seed: int) -> None:
@@ -93,11 +93,11 @@ class Desk:
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), st.integers(0, 5))
 def test_a_recovery_equals_its_twin(seed: int, space: int) -> None:
-    assert Desk(seed).run(goi_recovery, space) == Desk(seed).run(twin, space)
+    assert Index(seed).run(goi_recovery, space) == Index(seed).run(twin, space)
 
 
 @pytest.mark.parametrize("module", [goi_recovery, twin], ids=["kernel", "twin"])
-def test_scrubbing_leaves_what_is_below_the_hole(module: ModuleType) -> None:
+def test_scrubbing_keeps_entries_below_the_first_hole(module: ModuleType) -> None:
     goi = np.zeros(8 * GOI, np.int64)
     goi[::8] = [9, 10, 11, 12, 5, 6, 7, 8]  # positions 8 to 11, and 4 to 7 of the lap before
     assert module.scrub_from(goi, 10) == 2

@@ -1,4 +1,4 @@
-"""Header lists as columns: kernel against twin, and there and back."""
+"""Header lists as columns: kernel against twin, and round trips."""
 
 import struct
 
@@ -41,7 +41,7 @@ def located(module, block, starts, lengths):
 
 
 @given(LISTS)
-def test_lists_go_there_and_back_as_the_twin_says(lists: list) -> None:
+def test_round_trips_equal_their_twin(lists: list) -> None:
     used, block, starts, lengths = encoded(headers.encode_headers, lists)
     twin_used, twin_block, twin_starts, twin_lengths = encoded(twin.encode_headers, lists)
     assert used == twin_used
@@ -54,7 +54,7 @@ def test_lists_go_there_and_back_as_the_twin_says(lists: list) -> None:
     assert found == [header for each in lists for header in each or []]
 
 
-def test_the_bytes_of_one_list() -> None:
+def test_the_encoding_of_one_list() -> None:
     used, block, starts, lengths = encoded(headers.encode_headers, [None, [(b"a", b"xy")], []])
     expected = struct.pack("<HH1sI2s", 1, 1, b"a", 2, b"xy") + struct.pack("<H", 0)
     assert block[:used].tobytes() == expected

@@ -1,4 +1,4 @@
-"""Virtual partitions of keys: kernel and twin, and what the wheel for checksums says."""
+"""Virtual partitions of keys: kernel and twin, and the checksum library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twins.codec import key_partitions as twin
 
 
 @given(keys=st.lists(st.binary(max_size=40), max_size=12), modulus=st.integers(1, 1 << 31))
-def test_a_key_has_one_partition_everywhere(keys: list[bytes], modulus: int) -> None:
+def test_the_partition_of_a_key_equals_twin_and_checksum_library(keys: list[bytes], modulus: int) -> None:
     data = np.frombuffer(b"".join(keys), np.uint8)
     offsets = np.cumsum([0, *map(len, keys)]).astype(np.int32)
     found = []
@@ -23,7 +23,7 @@ def test_a_key_has_one_partition_everywhere(keys: list[bytes], modulus: int) -> 
     assert found[0] == found[1] == [crc32c.crc32c(key) % modulus for key in keys]
 
 
-def test_no_key_and_an_empty_one_are_in_the_first() -> None:
+def test_a_missing_and_an_empty_key_are_in_the_first_partition() -> None:
     partitions = np.full(2, -1, np.int32)
     kernel.key_partitions(np.zeros(0, np.uint8), np.zeros(3, np.int32), 2, 7, partitions)
     assert partitions.tolist() == [0, 0]

@@ -209,7 +209,7 @@ def test_frames_of_version_1_become_batches_and_are_acked_each() -> None:
     assert publishers.buffer[connection["rest_at"] : connection["rest_end"]].tobytes() == other
 
 
-def test_every_byte_is_in_a_row_or_left() -> None:
+def test_every_byte_is_in_a_row_or_in_the_tail() -> None:
     """INV-PUBLISH-IO-WHOLE."""
     frames = [batch(HIGHEST + 1), batch(HIGHEST + 2, STRONG), encode_ping(1), batch(HIGHEST + 3)]
     publishers = Publishers()
@@ -223,7 +223,7 @@ def test_every_byte_is_in_a_row_or_left() -> None:
     assert rows["level"].tolist() == [2, 1]
 
 
-def test_an_ack_says_what_its_batches_became() -> None:
+def test_an_ack_has_the_outcome_of_its_batches() -> None:
     publishers = Publishers()
     frames = [batch(HIGHEST + 1), batch(HIGHEST + 2), batch(HIGHEST + 3, ack_level=0), batch(HIGHEST + 4)]
     assert publishers.accept(kernels, b"".join(frames)) == 4
@@ -266,7 +266,7 @@ class Wired(Publishers):
         self.progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
 
     def receive(self) -> list[int]:
-        """The client seqs of what was received."""
+        """The client seqs of the received batches."""
         sources = (self.epoll.fileno(), self.waker, 0, self.events, self.by_descriptor, self.connections)
         memory = (self.buffer, self.tails, self.owners, self.received, ORDERS, LEVELS)
         scratch = (self.rows, self.made, self.frame_counts, self.state)
@@ -297,7 +297,7 @@ def wired() -> Iterator[Wired]:
     made.close()
 
 
-def test_all_that_are_readable_are_received_and_answered(wired: Wired) -> None:
+def test_all_readable_connections_are_received_and_answered(wired: Wired) -> None:
     assert wired.receive() == []
     for _, peer in wired.pairs[1:]:
         peer.send(batch(HIGHEST + 1) + batch(HIGHEST + 2))
@@ -324,7 +324,7 @@ def test_both_versions_are_received_and_answered_together(wired: Wired) -> None:
     assert wired.receive() == [HIGHEST + 2]
     assert wired.send(1) == 1
     assert wired.pairs[1][1].recv(1_000) == encode_ack(901)
-    # What is not staged is returned as it came.
+    # Batches that are not staged are returned unchanged.
     wired.pairs[1][1].send(one + half)
     assert wired.receive() == [HIGHEST + 3]
     wired.received[0]["is_staged"] = 0
@@ -334,7 +334,7 @@ def test_both_versions_are_received_and_answered_together(wired: Wired) -> None:
     assert wired.buffer[connection["rest_at"] : connection["rest_end"]].tobytes() == one + half
 
 
-def test_a_batch_that_is_still_arriving_waits_in_a_tail(wired: Wired) -> None:
+def test_an_incomplete_batch_waits_in_a_tail(wired: Wired) -> None:
     frames = [batch(HIGHEST + 1), batch(HIGHEST + 2)]
     for _, peer in wired.pairs:
         peer.send(frames[0][:60])
@@ -352,7 +352,7 @@ def test_a_batch_that_is_still_arriving_waits_in_a_tail(wired: Wired) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "reset", "closed by us"])
-def test_an_end_returns_the_connection_with_what_came(wired: Wired, how: str) -> None:
+def test_a_closed_connection_is_returned_with_its_received_bytes(wired: Wired, how: str) -> None:
     frame = batch(HIGHEST + 1)
     wired.pairs[0][1].send(frame[:40])
     assert wired.receive() == []
@@ -369,7 +369,7 @@ def test_an_end_returns_the_connection_with_what_came(wired: Wired, how: str) ->
     assert wired.receive() == []
 
 
-def test_what_is_not_staged_is_returned(wired: Wired) -> None:
+def test_batches_that_are_not_staged_are_returned(wired: Wired) -> None:
     frames = [batch(HIGHEST + 1), batch(HIGHEST + 2), batch(HIGHEST + 3)]
     for _, peer in wired.pairs[:2]:
         peer.send(b"".join(frames) + frames[0][:5])

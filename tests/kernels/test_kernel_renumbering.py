@@ -1,4 +1,4 @@
-"""Batches that differ in their client seq: kernel and twin, and what a reader of their headers says."""
+"""Copies of a batch with successive client seqs: kernel and twin, and the header parser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twins.codec import renumbering as twin
 
 
 @given(block=st.binary(min_size=5, max_size=40), count=st.integers(0, 4), first_seq=st.integers(1, 1 << 61))
-def test_each_batch_has_its_seq_and_is_sound(block: bytes, count: int, first_seq: int) -> None:
+def test_each_batch_has_its_seq_and_is_valid(block: bytes, count: int, first_seq: int) -> None:
     header = batch_header(
         block,
         topic_id=TopicId(4),

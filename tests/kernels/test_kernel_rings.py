@@ -1,4 +1,4 @@
-"""Slot rings lap after lap, and the bookkeeping of a disk ring, each against its twin."""
+"""Slot rings over several laps, and the bookkeeping of a disk ring, each against its twin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seawall.kernels.runtime import disk_ring, jit, rings
 from twins.runtime import disk_ring as disk_twin
 from twins.runtime import rings as twin
 
-EXAMPLES = 25 if jit.PYTHON_MODE else 200
+EXAMPLES = 25 if jit.PYTHON_MODE else 100
 
 Words = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def test_a_ring_equals_its_twin_and_a_queue(capacity: int, first: int, steps: li
         assert ring.state() == model.state()
 
 
-def test_a_token_of_the_lap_before_is_not_ready() -> None:
+def test_a_token_of_the_previous_lap_is_not_ready() -> None:
     ring, content = Ring(2), np.arange(7)
     for _ in range(2):
         assert rings.ring_push(ring.slots, ring.counters, content) == 1
@@ -76,7 +76,7 @@ def test_content_without_its_token_is_not_ready() -> None:
     assert rings.ring_pop(ring.slots, ring.counters, content) == 1
 
 
-def test_patterns_of_one_thread() -> None:
+def test_patterns_are_produced_and_consumed_by_one_thread() -> None:
     ring, content = Ring(8, 16), np.zeros(7, np.int64)
     for lap in range(5):
         assert rings.produce_pattern(ring.slots, ring.counters, lap * 8, 8, content) == 8
@@ -86,7 +86,7 @@ def test_patterns_of_one_thread() -> None:
 
 
 @pytest.mark.parametrize("word", range(7))
-def test_a_torn_slot_is_noticed(word: int) -> None:
+def test_a_torn_slot_is_detected(word: int) -> None:
     ring, content = Ring(8), np.zeros(7, np.int64)
     rings.produce_pattern(ring.slots, ring.counters, 0, 8, content)
     ring.slots[3 * rings.SLOT_WORDS + word] += 1
@@ -174,8 +174,8 @@ def completions(ring: Words) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_succeeds_beside_a_failed_sync_is_reported_as_failed(publish: Callable[..., None]) -> None:
-    """Operations in flight together: the sync that comes back good after one that failed proves nothing."""
+def test_an_operation_that_succeeds_after_a_failed_sync_is_reported_as_failed(publish: Callable[..., None]) -> None:
+    """A sync that succeeds after a concurrent one has failed proves nothing."""
     ring = np.zeros(disk_ring.ring_words(8), np.int64)
     publish(ring, 1, disk_ring.WRITE, 10)
     publish(ring, 2, disk_ring.SYNC, -errno.ENOSPC)
@@ -205,16 +205,16 @@ def test_the_address_of_a_buffer() -> None:
         assert disk_ring.buffer_address(buffer) == disk_twin.buffer_address(buffer)
 
 
-# --- what the operating system rarely does, played by stand-ins ---------------------------------------------------
+# --- rare results of system calls, injected -----------------------------------------------------------------------
 
-by_stand_in = pytest.mark.skipif(not jit.PYTHON_MODE, reason="only plain Python lets a test replace a system call")
+python_mode_only = pytest.mark.skipif(not jit.PYTHON_MODE, reason="only plain Python lets a test replace a system call")
 
 
-def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
-    """Replace system calls by answers in turn; return the names of the calls as they are made."""
+def injected(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
+    """Replace system calls by a list of results; returns the names of the calls as they are made."""
     calls: list[str] = []
 
-    def play(name: str) -> None:
+    def inject(name: str) -> None:
         def call(*_: int) -> int:
             calls.append(name)
             return answers[name].pop(0)
@@ -222,11 +222,11 @@ def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
         monkeypatch.setattr(disk_ring, name, call)
 
     for name in ("write_vector", "read_vector", "sync_data", "write_flagged"):
-        play(name)
+        inject(name)
     return calls
 
 
-@by_stand_in
+@python_mode_only
 @pytest.mark.parametrize(
     ("answers", "result", "expected_calls"),
     [
@@ -253,12 +253,12 @@ def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
 def test_durable_writes_fall_back(
     answers: dict[str, list[int]], result: int, expected_calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = played(monkeypatch, **{name: list(each) for name, each in answers.items()})
+    calls = injected(monkeypatch, **{name: list(each) for name, each in answers.items()})
     assert disk_ring.execute(operation(1, disk_ring.WRITE_SYNC), 1) == result
     assert calls == expected_calls
 
 
-@by_stand_in
+@python_mode_only
 @pytest.mark.parametrize(
     ("kind", "answers", "expected_calls"),
     [
@@ -276,25 +276,25 @@ def test_durable_writes_fall_back(
         ),
     ],
 )
-def test_writes_past_the_cache_fall_back(
+def test_uncached_writes_fall_back(
     kind: int, answers: dict[str, list[int]], expected_calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = played(monkeypatch, **{name: list(each) for name, each in answers.items()})
+    calls = injected(monkeypatch, **{name: list(each) for name, each in answers.items()})
     assert disk_ring.execute(operation(1, kind | disk_ring.UNCACHED), 1) == 10
     assert calls == expected_calls
 
 
-@by_stand_in
+@python_mode_only
 def test_an_interrupted_call_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     again = {"write_vector": [-errno.EINTR, 5], "sync_data": [-errno.EINTR, 0], "read_vector": [-errno.EINTR, 7]}
-    calls = played(monkeypatch, **again)
+    calls = injected(monkeypatch, **again)
     kinds_and_results = ((disk_ring.WRITE, 5), (disk_ring.SYNC, 0), (disk_ring.READ, 7))
     for kind, result in kinds_and_results:
         assert disk_ring.execute(operation(1, kind), 0) == result
     assert len(calls) == 6
 
 
-@by_stand_in
+@python_mode_only
 def test_measuring_gives_up_on_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = np.zeros(disk_ring.ring_words(4), np.int64)
     monkeypatch.setattr(disk_ring, "take_completion", lambda *_: 0)
@@ -302,9 +302,9 @@ def test_measuring_gives_up_on_a_server_that_does_not_answer(monkeypatch: pytest
     assert outcome == -errno.ETIMEDOUT
 
 
-@by_stand_in
-def test_a_full_ring_makes_the_producer_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides of a stress loop spin, then let another thread run: here, the other side's next step."""
+@python_mode_only
+def test_a_full_or_empty_ring_yields_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of a stress loop spin, then yield the core: here to the next step of the other side."""
     ring, content, taken = Ring(1), np.zeros(7, np.int64), np.zeros(7, np.int64)
     monkeypatch.setattr(rings, "SPINS", 3)
     monkeypatch.setattr(rings, "yield_core", lambda: rings.ring_pop(ring.slots, ring.counters, taken))
@@ -314,10 +314,10 @@ def test_a_full_ring_makes_the_producer_give_way(monkeypatch: pytest.MonkeyPatch
     assert rings.consume_pattern(ring.slots, ring.counters, 3, 1, taken) == 1
 
 
-@by_stand_in
+@python_mode_only
 @pytest.mark.parametrize(("last_ns", "sleeps"), [(disk_ring.SHORT_PAUSE_NS, True), (0, False)])
 def test_a_server_sleeps_only_if_pauses_are_long(monkeypatch: pytest.MonkeyPatch, last_ns: int, sleeps: bool) -> None:
-    """An operation comes on the first look at the clock after the beginning, or when somebody sleeps."""
+    """An operation is submitted when the server reads the clock for the second time, or while it sleeps."""
     ring = np.zeros(disk_ring.ring_words(4), np.int64)
     slept: list[int] = []
     times = iter(range(0, 10_000, 100))

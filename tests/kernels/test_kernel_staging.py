@@ -1,4 +1,4 @@
-"""Headers made in place: the kernels, their twins, and the codec's own header must agree."""
+"""Headers written in place: kernels, twins and the codec's own header agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, Term, TimestampNs, TopicId
 from seawall.kernels.admission import client_window
-from seawall.kernels.admission.frontier import STATUS_OK
+from seawall.kernels.admission.frontier import ADMISSION_ROW, STATUS_OK
 from seawall.kernels.log import staging
 from seawall.kernels.runtime import jit
 from seawall.sequencer.client_window import ClientWindow
@@ -37,7 +37,7 @@ def signed(number: int) -> int:
     epoch=st.integers(0, (1 << 32) - 1),
     flags=st.sampled_from([0, 2]),
 )
-def test_a_header_is_the_codecs_header(
+def test_a_header_equals_that_of_the_codec(
     block: bytes, before: int, count: int, topic: int, client: int, seq: int, epoch: int, flags: int
 ) -> None:
     data = np.frombuffer(bytes(before) + block, np.uint8)
@@ -57,58 +57,52 @@ def test_a_header_is_the_codecs_header(
         timestamp_ns=TimestampNs(0),
         flags=flags,
     ).header_bytes()
-    # The checksum of the header comes with the stamp.
+    # Stamping writes the checksum of the header.
     assert made[before : before + 96].tobytes() == expected[:8] + bytes(4) + expected[12:]
     assert made[:before].tobytes() == bytes([7]) * before
     assert made[before + 96 :].tobytes() == bytes([7]) * 24
-
-
-def arrays(frontier: CommitFrontier) -> tuple[object, ...]:
-    return (frontier._keys, frontier._values, frontier._used, frontier._topics, frontier._numbers)
 
 
 def frontier_of(ceiling: int = 1_000) -> CommitFrontier:
     return CommitFrontier(next_position=Position(7), topics=[TopicNumbers(TopicId(3), ceiling=Seq(ceiling))])
 
 
-def test_numbering_stamps_as_admission_does() -> None:
+def test_numbering_stamps_a_batch() -> None:
     block = np.frombuffer(b"\x01\x02\x00\x00\x00hi" * 4, np.uint8)
     fields = (4, 3, signed(1 << 63), 0, 0, block.size, AS_TOPIC)
     seen = []
     for kernels in (staging, twin):
-        frontier, header = frontier_of(), np.zeros(96, np.uint8)
+        frontier, header, rows = frontier_of(), np.zeros(96, np.uint8), np.zeros(1, ADMISSION_ROW)
         for _ in range(2):
-            code = kernels.number_batch(
-                header, 0, block, 0, block.size, *fields, 5, 10**18, *arrays(frontier), frontier._rows
-            )
+            code = kernels.number_batch(header, 0, block, 0, block.size, *fields, 5, 10**18, *frontier.state, rows)
             assert code == 0
-        assert frontier._rows[0]["status"] == STATUS_OK
+        assert rows[0]["status"] == STATUS_OK
         parsed = parse_batch_header(header.tobytes(), source=BatchSource.STORED)
         assert (parsed.position, parsed.base_seq, parsed.record_count, parsed.term) == (8, 5, 4, Term(5))
         verify_block(parsed, block.tobytes())
-        seen.append((header.tobytes(), frontier._topics[0].tobytes(), frontier._numbers.tobytes()))
+        seen.append((header.tobytes(), [array.tobytes() for array in frontier.state]))
     assert seen[0] == seen[1]
 
 
 def test_a_ceiling_stops_a_batch() -> None:
     block = np.zeros(10, np.uint8)
-    frontier, header = frontier_of(ceiling=4), np.zeros(96, np.uint8)
+    frontier, header, rows = frontier_of(ceiling=4), np.zeros(96, np.uint8), np.zeros(1, ADMISSION_ROW)
     fields = (4, 3, signed(1 << 63), 0, 0, block.size, AS_TOPIC)
-    code = staging.number_batch(header, 0, block, 0, 10, *fields, 1, 1, *arrays(frontier), frontier._rows)
+    code = staging.number_batch(header, 0, block, 0, 10, *fields, 1, 1, *frontier.state, rows)
     assert code != 0
     assert frontier.next_position == 7
 
 
-def test_a_repetition_is_told_its_first_numbers() -> None:
+def test_a_duplicate_gets_its_first_numbers() -> None:
     block = np.frombuffer(b"\x01\x02\x00\x00\x00hi", np.uint8)
     for kernels in (staging, twin):
         frontier, window, header = frontier_of(), ClientWindow(clients_max=4, remembered_max=4), np.zeros(96, np.uint8)
         window.open(ClientId(9), 1, ClientSeq(1))
         fields = (1, 3, 9, 1, 1, block.size, AS_TOPIC)
-        rows = []
+        row, outcomes = np.zeros(1, ADMISSION_ROW), []
         for _ in range(2):
-            through = (*arrays(frontier), *window.admission_arrays, frontier._rows)
+            through = (*frontier.state, *window.admission_arrays, row)
             assert kernels.number_client_batch(header, 0, block, 0, block.size, *fields, 1, 10**18, *through) == 0
-            rows.append((int(frontier._rows[0]["status"]), int(frontier._rows[0]["base_seq"])))
-        assert rows == [(STATUS_OK, 1), (client_window.CHECK_DUPLICATE, 1)]
+            outcomes.append((int(row[0]["status"]), int(row[0]["base_seq"])))
+        assert outcomes == [(STATUS_OK, 1), (client_window.CHECK_DUPLICATE, 1)]
         assert frontier.topic(TopicId(3)).next_seq == 2

@@ -112,7 +112,7 @@ def test_home_slots_spread() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 8, 64])
-def test_a_table_takes_three_quarters_and_no_more(slots: int) -> None:
+def test_a_table_accepts_three_quarters_of_its_slots(slots: int) -> None:
     table = KernelTable(slots)
     space = slots * 3 // 4
     assert [table.put(key, key) for key in range(space)] == [tables.ADDED] * space
@@ -125,7 +125,7 @@ def test_a_table_takes_three_quarters_and_no_more(slots: int) -> None:
     assert table.counts[0] == space
 
 
-def test_zero_is_a_key_like_any_other() -> None:
+def test_zero_is_a_valid_key() -> None:
     table = KernelTable(8)
     assert (table.find(0), table.remove(0)) == (tables.ABSENT, tables.ABSENT)
     assert (table.put(0, 9), table.put(KEY_MAX, 8)) == (tables.ADDED, tables.ADDED)
@@ -133,7 +133,7 @@ def test_zero_is_a_key_like_any_other() -> None:
     assert (table.remove(0), table.find(0)) == (tables.PRESENT, tables.ABSENT)
 
 
-def test_a_run_wraps_around_the_end_and_closes_up() -> None:
+def test_a_run_wraps_around_the_end_and_closes_gaps() -> None:
     slots = 8
     crowd = keys_at_home(slots - 2, slots, 4)
     stranger = keys_at_home(1, slots, 1)[0]
@@ -198,5 +198,5 @@ def test_a_long_heap_agrees_with_heapq() -> None:
 
 @settings(max_examples=EXAMPLES)
 @given(st.one_of(pairs, close_pairs), st.one_of(pairs, close_pairs))
-def test_order_of_pairs(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_pairs_are_ordered_by_both_numbers(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert tables.comes_before(*one, *other) == twin.comes_before(*one, *other)

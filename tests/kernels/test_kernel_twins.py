@@ -97,7 +97,7 @@ def test_every_public_kernel_has_a_twin_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(public_kernels()) - set(WITHOUT_TWIN)))
-def test_a_twin_takes_the_arguments_of_its_kernel(name: str) -> None:
+def test_a_twin_has_the_parameters_of_its_kernel(name: str) -> None:
     twin = twin_of(name)
     assert callable(twin)
     expected = list(inspect.signature(public_kernels()[name].source).parameters)
@@ -108,7 +108,7 @@ def test_a_twin_takes_the_arguments_of_its_kernel(name: str) -> None:
     assert given == expected
 
 
-def test_the_twins_package_holds_nothing_without_a_kernel() -> None:
+def test_every_twin_module_has_a_kernel_module() -> None:
     modules = {Path(*name.split(".")[2:]).with_suffix(".py") for name in kernel_modules()}
     assert {path.relative_to(TWINS) for path in TWINS.rglob("*.py") if path.stem != "__init__"} <= modules
 
@@ -167,5 +167,5 @@ assert set(sys.modules) == before, set(sys.modules) - before
 
 
 def test_calling_a_kernel_imports_nothing() -> None:
-    """An import on a thread's first call would leave a child, forked at that moment, waiting for a lock for ever."""
+    """An import on a thread's first call could leave a child, forked at that moment, waiting for a lock forever."""
     subprocess.run([sys.executable, "-W", "error", "-c", FIRST_CALLS], check=True)

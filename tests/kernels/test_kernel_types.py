@@ -1,4 +1,4 @@
-"""What numba made of the kernels: no floats, no GIL, no allocation."""
+"""Compiled kernels use no floating point, hold no GIL and allocate nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ALLOCATION = ("NRT_Allocate", "NRT_MemInfo_alloc", "NRT_MemInfo_new", "malloc")
 
 
 def inferred_types(function: Any) -> list[tuple[str, str]]:
-    """What a compiled function does step by step, and the types that numba found for each step.
+    """The steps of a compiled function, and the types that numba inferred for each.
 
-    It wrote them down when it compiled the function, and the cache keeps what it wrote: nothing is compiled for this.
+    numba stored them when it compiled the function, and the cache keeps them: nothing is compiled for this.
     """
     steps = []
     for overload in function.overloads.values():
@@ -37,7 +37,7 @@ def inferred_types(function: Any) -> list[tuple[str, str]]:
 
 
 def inferred_floats(function: Any) -> list[str]:
-    """Steps of a compiled function that have to do with floating point."""
+    """Steps of a compiled function whose types contain a float."""
     return [f"{step}: {types}" for step, types in inferred_types(function) if "float" in types]
 
 
@@ -74,13 +74,15 @@ def either_of_two(values: Any) -> int:
 
 
 @pytest.mark.parametrize("function", [sum_of_indexes, either_of_two])
-def test_a_u64_that_is_mixed_with_an_int64_would_be_noticed(
-    function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mixing_u64_with_int64_is_detected(
+    function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """One with a loop index in sight, and one where no step but the meeting of two ways makes the float."""
-    monkeypatch.setattr(jit, "cache_directory", lambda: tmp_path)
+    """In one function a step computes the float; in the other only the join of two branches does."""
+    monkeypatch.setenv("SEAWALL_KERNELS_CACHE_DIR", str(tmp_path))
+    request.addfinalizer(jit.cache_directory.cache_clear)
+    jit.cache_directory.cache_clear()
     for is_cached in (False, True):
-        compiled: Any = jit._compile(function, jit.int64(jit.uint64_out))
+        compiled: Any = jit.kernel(jit.int64(jit.uint64_out))(function)
         assert bool(compiled.stats.cache_hits) is is_cached
         assert inferred_floats(compiled)
 
@@ -101,24 +103,27 @@ def test_parsers_of_foreign_bytes_allocate_nothing(name: str) -> None:
     assert allocations(each.source, each.signature) == set()
 
 
-def test_an_allocation_would_be_noticed() -> None:
+def test_an_allocation_is_detected() -> None:
     assert allocations(grow, jit.int64(jit.uint64_out))
 
 
-def test_python_goes_on_while_a_kernel_runs() -> None:
-    """The kernel counts in memory that this thread watches; under the GIL it could see 0 and the end, and no more."""
+def test_python_runs_while_a_kernel_runs() -> None:
+    """The kernel counts in memory that this thread watches; under the GIL it would see only the ends."""
     counter = np.zeros(1, np.uint64)
     watched = ctypes.c_uint64.from_address(counter.ctypes.data)
-    rounds = 200_000_000
-    seen = set()
-    thread = threading.Thread(target=atomics.add_many, args=(counter, 0, rounds))
-    thread.start()
-    while thread.is_alive() and len(seen) < 50:
-        seen.add(watched.value)
-    # No need to wait for the rest: what was asked is answered once the count was caught on its way.
-    assert len({value for value in seen if 0 < value < rounds}) >= 40
-    thread.join()
-    assert counter[0] == rounds
+    steps, runs = 10_000_000, 0
+    seen: set[int] = set()
+    while len(seen) < 40 and runs < 30:
+        thread = threading.Thread(target=atomics.add_many, args=(counter, 0, steps))
+        thread.start()
+        while thread.is_alive():
+            value = watched.value
+            if value % steps:
+                seen.add(value)
+        thread.join()
+        runs += 1
+    assert len(seen) >= 40
+    assert counter[0] == runs * steps
 
 
 def test_all_kernels_release_the_gil() -> None:

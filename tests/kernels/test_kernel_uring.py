@@ -1,4 +1,4 @@
-"""The translation between a disk ring and io_uring's entries, on plain arrays: no kernel queue is needed for that."""
+"""Translation between a disk ring and io_uring's entries, on plain arrays without a queue of the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Words = npt.NDArray[np.int64]
 
 
 class Queue:
-    """The arrays of a queue of eight entries, as the operating system's kernel would lay them out."""
+    """The arrays of a queue of eight entries, with the layout of the operating system's kernel."""
 
     def __init__(self, tail: int = 0) -> None:
         self.ring = np.zeros(disk_ring.ring_words(ENTRIES), np.int64)
@@ -37,7 +37,7 @@ class Queue:
     def take_operations(self) -> int:
         return uring._take_operations(self.ring, self.sq, self.sqes, self.layout, self.pending)
 
-    def chain_waits(self) -> int:
+    def chain_is_ready(self) -> int:
         return uring._chain_is_ready(self.ring, self.layout)
 
     def entry(self, index: int) -> Words:
@@ -104,19 +104,19 @@ def test_results_in_any_order_free_their_entries(tail: int) -> None:
     assert [int(queue.entry(tail + 3 + index)[4]) for index in range(3)] == [0, 2, 3]
 
 
-def test_half_a_chain_is_left_where_it_is() -> None:
+def test_an_incomplete_chain_stays_queued() -> None:
     queue = Queue()
     queue.submit(1, disk_ring.WRITE, link=True)
-    assert queue.chain_waits() == 0
+    assert queue.chain_is_ready() == 0
     assert queue.take_operations() == 0
     queue.submit(2, disk_ring.WRITE, link=True)
     assert queue.take_operations() == 0
     queue.submit(3, disk_ring.SYNC)
-    assert queue.chain_waits() == 1
+    assert queue.chain_is_ready() == 1
     assert queue.take_operations() == 3
 
 
-def test_whole_chains_go_and_the_half_one_behind_them_stays() -> None:
+def test_complete_chains_are_taken_and_the_incomplete_one_stays() -> None:
     queue = Queue()
     queue.submit(1, disk_ring.WRITE, link=True)
     queue.submit(2, disk_ring.SYNC)
@@ -125,23 +125,23 @@ def test_whole_chains_go_and_the_half_one_behind_them_stays() -> None:
     assert disk_ring.has_operation(queue.ring) == 1
 
 
-def test_a_chain_that_fills_the_ring_goes_as_it_is() -> None:
+def test_a_chain_that_fills_the_ring_is_taken_incomplete() -> None:
     queue = Queue()
     for tag in range(ENTRIES):
         queue.submit(tag, disk_ring.WRITE, link=True)
     assert queue.take_operations() == ENTRIES
 
 
-def test_half_a_chain_goes_when_nothing_more_will_come() -> None:
+def test_an_incomplete_chain_is_taken_at_a_stop() -> None:
     queue = Queue()
-    assert queue.chain_waits() == 0
+    assert queue.chain_is_ready() == 0
     queue.ring[disk_ring.CONTROL_STOP] = 1
-    assert queue.chain_waits() == 0
+    assert queue.chain_is_ready() == 0
     queue.submit(1, disk_ring.WRITE, link=True)
     assert queue.take_operations() == 1
 
 
-def test_a_poisoned_ring_hands_over_reads_alone() -> None:
+def test_a_poisoned_ring_executes_only_reads() -> None:
     queue = Queue()
     queue.ring[disk_ring.CONTROL_POISON] = -errno.EIO
     queue.submit(1, disk_ring.WRITE, link=True)
@@ -163,8 +163,8 @@ def test_a_sync_that_succeeds_after_a_failed_one_is_reported_as_failed() -> None
 
 
 @pytest.mark.parametrize("result", [0, -errno.EIO, -errno.ECANCELED])
-def test_what_follows_a_sync_in_its_chain_waits_for_it(result: int) -> None:
-    """INV-DISK-LINK: the operating system would go on behind a sync that failed."""
+def test_operations_after_a_sync_in_its_chain_wait_for_it(result: int) -> None:
+    """INV-DISK-LINK: the operating system would continue after a failed sync."""
     queue = Queue()
     queue.submit(1, disk_ring.WRITE, link=True)
     queue.submit(2, disk_ring.SYNC, link=True)
@@ -172,7 +172,7 @@ def test_what_follows_a_sync_in_its_chain_waits_for_it(result: int) -> None:
     queue.submit(4, disk_ring.SYNC)
     assert queue.take_operations() == 2
     assert queue.entry(1)[0] == 3 | 5 << 32, "the sync itself has no link"
-    assert queue.chain_waits() == 0
+    assert queue.chain_is_ready() == 0
     queue.complete(0, 10)
     queue.take_results()
     assert queue.take_operations() == 0
@@ -188,7 +188,7 @@ def test_what_follows_a_sync_in_its_chain_waits_for_it(result: int) -> None:
         assert queue.ring[disk_ring.CONTROL_CHAIN_BROKEN] == 0
 
 
-def test_a_chain_behind_a_broken_one_is_untouched() -> None:
+def test_a_chain_after_a_broken_one_is_unaffected() -> None:
     queue = Queue()
     queue.submit(1, disk_ring.SYNC, link=True)
     queue.submit(2, disk_ring.WRITE)

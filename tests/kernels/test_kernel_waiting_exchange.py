@@ -1,4 +1,4 @@
-"""One batch and its ack in one call: the frame is the usual one, and only its own ack counts for one."""
+"""One batch and its ack in one call: the frame equals the codec's, and only its own ack completes it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.network import waiting_exchange as lone_exchange
+from seawall.kernels.network import waiting_exchange as exchange_kernels
 from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.format.batches import batch_header
 from seawall.wire.format.codes import AS_TOPIC
 from seawall.wire.lwp2.frames import encode_ping
 from twins.network import waiting_exchange as twin
 
-KERNELS = [lone_exchange, twin]
+KERNELS = [exchange_kernels, twin]
 BLOCK = b"\x01\x03\x00\x00\x00abc"
 SEQ, TOPIC, CLIENT, EPOCH, CHOICES, WALL_NS = 5, 3, 77, 2, AS_TOPIC | 2 << 8, 1_234
 
 
-class Desk:
-    """A frame with a block in it, the words of a call, and what an answer needs."""
+class Exchange:
+    """A frame with a block, the arguments of a call, and the arrays for an answer."""
 
     def __init__(self, block: bytes = BLOCK, count: int = 1) -> None:
-        self.size = lone_exchange.BLOCK_AT + len(block)
+        self.size = exchange_kernels.BLOCK_AT + len(block)
         self.frame = np.zeros(self.size + 10, np.uint8)
-        self.frame[lone_exchange.BLOCK_AT : self.size] = np.frombuffer(block, np.uint8)
-        self.arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
-        self.arguments[lone_exchange.CLIENT_ID : lone_exchange.SENT] = (
+        self.frame[exchange_kernels.BLOCK_AT : self.size] = np.frombuffer(block, np.uint8)
+        self.arguments = np.zeros(exchange_kernels.ARGUMENTS_SIZE, np.int64)
+        self.arguments[exchange_kernels.CLIENT_ID : exchange_kernels.SENT] = (
             *(CLIENT, EPOCH, CHOICES, len(block), count, SEQ, TOPIC, WALL_NS),
         )
         self.rows, self.state = np.zeros(2, FRAME_ROW), np.zeros(STATE_SIZE, np.int64)
@@ -47,7 +47,7 @@ class Desk:
 
     @property
     def found(self) -> list[int]:
-        found: list[int] = self.arguments[lone_exchange.BASE_SEQ : lone_exchange.WAITED_NS].tolist()
+        found: list[int] = self.arguments[exchange_kernels.BASE_SEQ : exchange_kernels.WAITED_NS].tolist()
         return found
 
 
@@ -64,9 +64,9 @@ def ack(*entries: dict[str, int], window: tuple[int, int] = (256, 4096)) -> byte
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @given(block=st.binary(min_size=1, max_size=300), count=st.integers(1, 2**32 - 1))
-def test_the_frame_is_the_usual_one(kernels: ModuleType, block: bytes, count: int) -> None:
-    arguments = Desk(block, count)
-    kernels.seal_one_frame(arguments.frame, arguments.arguments)
+def test_the_frame_equals_that_of_the_codec(kernels: ModuleType, block: bytes, count: int) -> None:
+    call = Exchange(block, count)
+    kernels.seal_one_frame(call.frame, call.arguments)
     header = batch_header(
         block,
         topic_id=TopicId(TOPIC),
@@ -77,14 +77,14 @@ def test_the_frame_is_the_usual_one(kernels: ModuleType, block: bytes, count: in
         timestamp_ns=TimestampNs(WALL_NS),
         ack_level=2,
     )
-    assert arguments.frame[: arguments.size].tobytes() == header.header_bytes() + block
+    assert call.frame[: call.size].tobytes() == header.header_bytes() + block
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_an_ack_of_the_batch_is_read(kernels: ModuleType) -> None:
-    arguments = Desk()
-    assert arguments.read(kernels, ack({})) == lone_exchange.STORED
-    assert arguments.found == [9, 8, 7, 256, 4096]
+    call = Exchange()
+    assert call.read(kernels, ack({})) == exchange_kernels.STORED
+    assert call.found == [9, 8, 7, 256, 4096]
 
 
 def _damaged(at: int) -> bytes:
@@ -111,10 +111,10 @@ def _damaged(at: int) -> bytes:
         _damaged(70),
     ],
 )
-def test_anything_else_is_left_to_the_connection(kernels: ModuleType, data: bytes) -> None:
-    arguments = Desk()
-    assert arguments.read(kernels, data) == lone_exchange.UNRESOLVED
-    assert arguments.found == [0] * 5
+def test_any_other_answer_is_left_to_the_connection(kernels: ModuleType, data: bytes) -> None:
+    call = Exchange()
+    assert call.read(kernels, data) == exchange_kernels.UNRESOLVED
+    assert call.found == [0] * 5
 
 
 @pytest.fixture
@@ -128,48 +128,46 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket, socket.socket, socket
 
 
 def exchange(
-    arguments: Desk, ours: socket.socket, waker: socket.socket, timeout_ms: int = 5_000
+    call: Exchange, ours: socket.socket, waker: socket.socket, timeout_ms: int = 5_000
 ) -> tuple[int, list[int]]:
-    arguments.arguments[: lone_exchange.CLIENT_ID] = ours.fileno(), waker.fileno(), timeout_ms
+    call.arguments[: exchange_kernels.CLIENT_ID] = ours.fileno(), waker.fileno(), timeout_ms
     answer = np.zeros(512, np.uint8)
-    done = lone_exchange.exchange_one_batch(
-        arguments.frame, arguments.arguments, answer, arguments.rows, arguments.state
-    )
-    return done, arguments.arguments[[lone_exchange.SENT, lone_exchange.RECEIVED]].tolist()
+    done = exchange_kernels.exchange_one_batch(call.frame, call.arguments, answer, call.rows, call.state)
+    return done, call.arguments[[exchange_kernels.SENT, exchange_kernels.RECEIVED]].tolist()
 
 
 @pytest.mark.parametrize("waited_ns", [0, 10**9])
-def test_a_batch_goes_and_its_ack_comes(ends: tuple[socket.socket, ...], waited_ns: int) -> None:
+def test_a_batch_is_sent_and_its_ack_is_received(ends: tuple[socket.socket, ...], waited_ns: int) -> None:
     ours, theirs, waker, _ = ends
-    arguments = Desk()
-    arguments.arguments[lone_exchange.WAITED_NS] = waited_ns
+    call = Exchange()
+    call.arguments[exchange_kernels.WAITED_NS] = waited_ns
     theirs.send(ack({}))
-    assert exchange(arguments, ours, waker) == (lone_exchange.STORED, [arguments.size, len(ack({}))])
-    assert theirs.recv(4096) == arguments.frame[: arguments.size].tobytes()
-    assert 0 < arguments.arguments[lone_exchange.WAITED_NS] < 10**9
+    assert exchange(call, ours, waker) == (exchange_kernels.STORED, [call.size, len(ack({}))])
+    assert theirs.recv(4096) == call.frame[: call.size].tobytes()
+    assert 0 < call.arguments[exchange_kernels.WAITED_NS] < 10**9
 
 
-def test_other_bytes_are_there_for_the_connection(ends: tuple[socket.socket, ...]) -> None:
+def test_other_received_bytes_are_left_to_the_connection(ends: tuple[socket.socket, ...]) -> None:
     ours, theirs, waker, _ = ends
     theirs.send(encode_ping(3))
-    assert exchange(Desk(), ours, waker)[1][1] == len(encode_ping(3))
+    assert exchange(Exchange(), ours, waker)[1][1] == len(encode_ping(3))
 
 
-def test_who_calls_and_time_that_is_up_end_the_wait(ends: tuple[socket.socket, ...]) -> None:
+def test_a_wake_up_and_a_timeout_end_the_wait(ends: tuple[socket.socket, ...]) -> None:
     ours, _, waker, waking = ends
-    arguments = Desk()
-    assert exchange(arguments, ours, waker, timeout_ms=0) == (lone_exchange.UNRESOLVED, [arguments.size, 0])
+    call = Exchange()
+    assert exchange(call, ours, waker, timeout_ms=0) == (exchange_kernels.UNRESOLVED, [call.size, 0])
     waking.send(b"x")
-    assert exchange(arguments, ours, waker) == (lone_exchange.UNRESOLVED, [arguments.size, 0])
+    assert exchange(call, ours, waker) == (exchange_kernels.UNRESOLVED, [call.size, 0])
 
 
-def test_a_peer_that_is_gone_and_a_socket_that_is_full(ends: tuple[socket.socket, ...]) -> None:
+def test_a_closed_peer_and_a_full_socket_are_reported(ends: tuple[socket.socket, ...]) -> None:
     ours, theirs, waker, _ = ends
     while True:
         try:
             ours.send(bytes(65_536))
         except BlockingIOError:
             break
-    assert exchange(Desk(), ours, waker) == (lone_exchange.UNRESOLVED, [-errno.EAGAIN, 0])
+    assert exchange(Exchange(), ours, waker) == (exchange_kernels.UNRESOLVED, [-errno.EAGAIN, 0])
     theirs.close()
-    assert exchange(Desk(), ours, waker) == (lone_exchange.UNRESOLVED, [-errno.EPIPE, 0])
+    assert exchange(Exchange(), ours, waker) == (exchange_kernels.UNRESOLVED, [-errno.EPIPE, 0])

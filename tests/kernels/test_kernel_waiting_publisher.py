@@ -1,4 +1,4 @@
-"""A publisher that waits for each batch: it sends sound frames under rising numbers, and counts answers only."""
+"""A publisher that waits for each batch: it sends valid frames with rising client seqs, and counts answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from seawall.core.types import SessionEpoch
 from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.network import waiting_exchange as lone_exchange
+from seawall.kernels.network import waiting_exchange as exchange_kernels
 from seawall.kernels.network import waiting_publisher as kernels
 from seawall.kernels.network.waiting_publisher import PIPELINE_SIZE, publish_pipelined, publish_waiting
 from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
@@ -24,7 +24,7 @@ from seawall.wire.lwp1.frames import encode_ack, encode_ingest, encode_keepalive
 from twins.network import waiting_publisher as twin
 
 BLOCK = b"\x01\x03\x00\x00\x00abc"
-SIZE = lone_exchange.BLOCK_AT + len(BLOCK)
+SIZE = exchange_kernels.BLOCK_AT + len(BLOCK)
 
 
 def ack(seq: int) -> bytes:
@@ -36,7 +36,7 @@ def ack(seq: int) -> bytes:
 def published(
     answer: Callable[[int], bytes], *, response_size: int = 0, milliseconds: int = 0
 ) -> tuple[int, list[int]]:
-    """What the kernel said, and the numbers that came, each answered by `answer`."""
+    """The result of the kernel, and the received client seqs, each answered by `answer`."""
     ours, theirs = socket.socketpair()
     numbers: list[int] = []
 
@@ -50,9 +50,9 @@ def published(
     thread = threading.Thread(target=serve)
     thread.start()
     frame = np.zeros(SIZE, np.uint8)
-    frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
-    arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
-    arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    frame[exchange_kernels.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
+    arguments = np.zeros(exchange_kernels.ARGUMENTS_SIZE, np.int64)
+    arguments[: exchange_kernels.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     state = np.zeros(STATE_SIZE, np.int64)
     state[STATE_VERSION] = 2
     waited = np.zeros(2, np.int64)
@@ -66,42 +66,42 @@ def published(
     return count, numbers
 
 
-def test_each_is_sent_when_the_one_before_it_is_acked() -> None:
+def test_each_batch_is_sent_when_the_previous_one_is_acked() -> None:
     count, numbers = published(ack, milliseconds=30)
     assert count >= 1
     assert numbers == list(range(5, 5 + count))
 
 
-def test_at_least_one_is_sent() -> None:
+def test_at_least_one_batch_is_sent() -> None:
     assert published(ack) == (1, [5])
 
 
-def test_a_server_that_acks_nothing_is_measured_by_the_size_of_its_answers() -> None:
+def test_without_acks_answers_are_counted_by_their_size() -> None:
     assert published(lambda _seq: bytes(108), response_size=108) == (1, [5])
 
 
 @pytest.mark.parametrize("answer", [lambda seq: ack(seq + 1), lambda _seq: bytes(108), lambda _seq: b"?"])
-def test_an_answer_that_is_no_ack_of_it_ends_it(answer: Callable[[int], bytes]) -> None:
+def test_an_answer_that_does_not_ack_the_batch_ends_the_run(answer: Callable[[int], bytes]) -> None:
     assert published(answer)[0] == -1
 
 
-def test_an_answer_of_another_size_ends_it() -> None:
+def test_an_answer_of_another_size_ends_the_run() -> None:
     assert published(lambda _seq: b"?", response_size=108)[0] == -1
 
 
-# --- some under way ------------------------------------------------------------------------------------------------
+# --- several batches in flight -------------------------------------------------------------------------------------
 
 
 def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int]) -> tuple[int, int, int]:
-    """What the kernel said; how many messages came, and how many of them were under way at the most.
+    """The result of the kernel, the number of received messages, and the most that were in flight.
 
-    Answers are sent in pieces of `sizes`, so that the frames of some are not whole.
+    Answers are sent in pieces of `sizes`, so that some end inside a frame.
     """
     ours, theirs = socket.socketpair()
     message = encode_ingest(BLOCK, batch_id=9, topic_id=3, timestamp_ns=0, record_count=1)
     frame = np.zeros(SIZE, np.uint8) if version == 2 else np.frombuffer(bytearray(message), np.uint8)
     if version == 2:
-        frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
+        frame[exchange_kernels.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
     came, most = 0, 0
 
     def serve() -> None:
@@ -131,8 +131,8 @@ def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int
 
     thread = threading.Thread(target=serve)
     thread.start()
-    arguments = np.zeros(lone_exchange.ARGUMENTS_SIZE, np.int64)
-    arguments[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    arguments = np.zeros(exchange_kernels.ARGUMENTS_SIZE, np.int64)
+    arguments[: exchange_kernels.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
     until_ns = time.monotonic_ns() + milliseconds * 1_000_000
     arrays = (np.zeros(4_096, np.uint8), np.zeros(PIPELINE_SIZE, np.int64))
     count = publish_pipelined(frame, arguments, *arrays, version, ahead, until_ns)
@@ -144,7 +144,7 @@ def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("ahead", [1, 7])
-def test_no_more_are_under_way_than_may_be(version: int, ahead: int) -> None:
+def test_no_more_are_in_flight_than_allowed(version: int, ahead: int) -> None:
     count, came, most = published_ahead(version, ahead, 20, [10, 44, 1_000])
     assert count == came >= ahead
     assert most == ahead

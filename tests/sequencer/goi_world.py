@@ -1,7 +1,7 @@
-"""A pod without workers: brokers with real rings, a frontier, and a hand that writes entries as workers would.
+"""A pod without workers: brokers with real rings, a frontier, and methods that write entries as workers would.
 
-Beside it a model in plain Python that knows what every position must come to. It is told of each entry when it is
-written and commits by itself; `Model.commit` is the whole of what the frontier promises about numbers.
+A model in plain Python computes the expected result of every position. It records each entry when it is written and
+commits on its own; `Model.commit` is everything that the frontier promises about numbers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Item:
 
 @dataclass
 class Stamp:
-    """What a position came to."""
+    """The result of a position."""
 
     topic: int
     status: int = 0
@@ -158,7 +158,7 @@ class Model:
 
 
 def topics() -> list[TopicNumbers]:
-    """A topic of each kind; the first ones run out of seqs now and then."""
+    """A topic of each kind; the first ones run out of seqs from time to time."""
     return [
         TopicNumbers(TopicId(PLAIN), ceiling=Seq(STEP)),
         TopicNumbers(TopicId(STRONG), next_seq=Seq(10), ceiling=Seq(STEP), is_strong=True),
@@ -212,7 +212,7 @@ class World:
     def publish(
         self, broker: int, topic: int, count: int = 1, *, client: int = 1 << 63, seq: int = 1, text: int = 20
     ) -> Slot | None:
-        """One batch into a broker's ring; None if there is no room."""
+        """Publish one batch to a broker's ring; None if there is no space."""
         block = bytes([1, *text.to_bytes(4, "little"), *bytes([seq % 251]) * text]) * count
         header = batch_header(
             block,
@@ -236,7 +236,7 @@ class World:
         self.slots[broker, done.first] = slot
         return slot
 
-    # --- what workers do ----------------------------------------------------------------------------------------
+    # --- workers -------------------------------------------------------------------------------------------------
 
     def reserve(self, count: int) -> int | None:
         """The first of `count` positions; None while they would lap what is needed."""
@@ -279,26 +279,26 @@ class World:
             entry["token"] = position + 1
         self.model.items[position] = item
 
-    def tell(self, worker: int, first: int, end: int) -> None:
-        """Push a finished stretch."""
+    def report(self, worker: int, first: int, end: int) -> None:
+        """Report a finished range to the frontier."""
         ring = self.shared.ranges[worker]
         at = int(ring.counters[PRODUCED]) % ring.capacity * 2
         ring.words[at : at + 2] = first, end
         ring.counters[PRODUCED] += 1
 
     def order(self, *items: Item, worker: int = 0) -> int:
-        """Write entries and tell of them at once; the first position."""
+        """Write entries and report them at once; the first position."""
         first = self.reserve(len(items))
         assert first is not None
         for position, item in enumerate(items, first):
             self.write(position, item)
-        self.tell(worker, first, first + len(items))
+        self.report(worker, first, first + len(items))
         return first
 
-    # --- the frontier, and what must come of it -------------------------------------------------------------------
+    # --- the frontier, and its expected results -------------------------------------------------------------------
 
     def step(self) -> FrontierStop:
-        """One step, with the model behind it."""
+        """One step of the frontier, then of the model."""
         self.now_ns += 1
         stop = self.frontier.step(self.now_ns, self.wall_ns)
         self.model.commit(self.frontier.committed, self.wall_ns)
@@ -325,18 +325,27 @@ class World:
         assert committed == model.committed == self.commit_frontier.next_position
         assert {each.topic_id: each for each in self.commit_frontier.snapshot().topics} == model.topics
         assert self.commit_frontier.last_timestamp_ns == model.clock.last_ns
-        # A run that was cut may have written over what is a lap below the chunk that it was in.
+        # An interrupted run may have overwritten entries one lap below the chunk that it was in.
         first = max(min(model.stamps, default=committed), committed - GOI + CHUNK)
         for position in range(first, committed):
             stamp, side = model.stamps[position], self.arrays.side[position % GOI]
-            told = (stamp.topic, stamp.status, 0, stamp.reason, stamp.base_seq, stamp.base_offset, stamp.timestamp_ns)
-            assert side.item() == told, position
+            expected = (
+                stamp.topic,
+                stamp.status,
+                0,
+                stamp.reason,
+                stamp.base_seq,
+                stamp.base_offset,
+                stamp.timestamp_ns,
+            )
+            assert side.item() == expected, position
         self.check_results()
 
     def check_results(self) -> None:
+        completed = self.arrays.completion_vector["completed"].tolist()
         for position, item in self.model.items.items():
             slot = item.slot
-            if slot is None or slot.index < int(self.arrays.completion_vector[slot.broker]["completed"]):
+            if slot is None or slot.index < completed[slot.broker]:
                 continue
             result = self.arrays.results[slot.broker][slot.index % SLOTS]
             is_there = int(result["token"]) == slot.index + 1

@@ -1,4 +1,4 @@
-"""The brokers, the frontier and the storage around one worker, each as a few lines, over a small fabric."""
+"""A minimal pod around one order worker: brokers, a frontier and storage, over a small fabric."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_fabric(brokers: int = 2, goi_entries: int = 128, pbr_entries: int = 64
 
 @dataclass(slots=True)
 class StoredRows:
-    """Rows of clients as they were saved last, and what was asked of them: ("load" or "save", client)."""
+    """Rows of clients as they were saved last, and the calls: ("load" or "save", client)."""
 
     rows: dict[int, bytes] = field(default_factory=dict)
     log: list[tuple[str, int]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class StoredRows:
 
 
 def taken_from(ring: SpscRing) -> list[tuple[int, ...]]:
-    """Everything that waits in a ring, as its consumer takes it."""
+    """All items of a ring, as its consumer takes them."""
     items = ring.words.reshape(-1, ring.item_words)
     first, end = int(ring.counters[CONSUMED]), int(ring.counters[PRODUCED])
     ring.counters[CONSUMED] = end
@@ -64,7 +64,7 @@ def taken_from(ring: SpscRing) -> list[tuple[int, ...]]:
 
 
 class Pod:
-    """A fabric with a collector and a worker; what brokers and the frontier do is said by the test."""
+    """A fabric with a collector and a worker; the test acts as brokers and frontier."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Pod:
         return self.worker.step(now_ns)
 
     def entries(self) -> list[np.void]:
-        """Entries that were told to the frontier since the last call; each is in its place, with its token."""
+        """Entries that were reported to the frontier since the last call; each is at its position, with its token."""
         found = []
         for start, end in taken_from(self.shared.ranges[0]):
             assert start == self.position

@@ -1,4 +1,4 @@
-"""A collector: slots in order, each once, whatever is slow, dead or full."""
+"""A collector: takes slots in order, each once, also with slow or dead brokers and full queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_slots_are_taken_in_order_up_to_one_that_is_not_published() -> None:
     assert (pod.collector.cursor(0), pod.collector.cursor(1), pod.collector.stuck(1)) == (1, 5, 0)
 
 
-def test_a_slot_that_stays_unpublished_is_given_up_in_time() -> None:
+def test_a_slot_that_stays_unpublished_is_abandoned_in_time() -> None:
     pod = Pod(stuck_after_ns=10)
     ref = 1 << 48 | pod.claim(1)
     after = pod.publish(1, SYNTHETIC, 0)
@@ -59,7 +59,7 @@ def test_a_full_queue_stops_a_ring_and_loses_nothing() -> None:
     assert sorted(found + refs(pod)) == sorted(expected)
 
 
-def test_a_new_collector_begins_where_slots_are_completed_and_passes_over_what_has_an_entry() -> None:
+def test_a_new_collector_begins_at_the_completed_slots_and_skips_slots_with_an_entry() -> None:
     pod = Pod()
     published = [pod.publish(0, SYNTHETIC, 0) for _ in range(6)]
     pod.arrays.completion_words[0][0] = 2
@@ -95,7 +95,7 @@ def test_each_client_has_one_worker_and_the_others_that_of_their_broker() -> Non
     assert len(set.union(*seen.values())) == 3
 
 
-def test_what_is_no_broker_of_a_collector_is_told() -> None:
+def test_a_broker_of_another_collector_is_refused() -> None:
     pod = Pod()
     with pytest.raises(InvalidInputError, match="each once, from 0 to 1"):
         Collector(pod.arrays, pod.shared, 0, [0, 2])

@@ -1,4 +1,4 @@
-"""The commit frontier against a model in plain Python: numbers, ceilings, refusals, topics that come and go."""
+"""The commit frontier against a model in plain Python: numbers, ceilings, refusals, created and deleted topics."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_batch_waits_for_its_ceiling_and_then_gets_the_seq_it_would_have_had()
     assert (done.stop, done.rows["base_seq"].tolist()) == (RunStop.DONE, [3, 43])
 
 
-def test_a_quarter_of_a_step_is_when_a_ceiling_is_asked_for() -> None:
+def test_a_ceiling_is_requested_at_a_quarter_of_a_step() -> None:
     frontier = frontier_of(topic(1, ceiling=1 + STEP))
     admit(frontier, batch(1, 3 * STEP // 4))
     assert frontier.needs_ceiling() == []
@@ -262,7 +262,7 @@ def test_a_quarter_of_a_step_is_when_a_ceiling_is_asked_for() -> None:
     assert frontier.needs_ceiling() == [CeilingNeed(TopicId(1), Seq(1 + STEP), Seq(14 + STEP))]
 
 
-def test_a_topic_that_has_come_far_is_granted_as_much_again() -> None:
+def test_a_large_topic_gets_a_proportional_ceiling() -> None:
     frontier = frontier_of(topic(1, next_seq=1_000, ceiling=1_000 + STEP))
     granted = []
     for _ in range(12):
@@ -297,11 +297,11 @@ def test_what_is_left_below_a_ceiling() -> None:
             frontier.seqs_left(TopicId(number))
 
 
-def test_control_batches_stand_in_the_same_order() -> None:
+def test_control_batches_share_the_same_order() -> None:
     frontier = frontier_of(topic(1))
     admit(frontier, batch(1))
     position, timestamp_ns = frontier.number_control(WALL_NS)
-    assert (position, timestamp_ns) == (1, WALL_NS + 1), "the clock rises though the wall stands still"
+    assert (position, timestamp_ns) == (1, WALL_NS + 1), "the clock rises though the wall clock stands still"
     done, _ = admit(frontier, batch(1))
     assert done.rows["position"].tolist() == [2]
     assert done.rows["base_seq"].tolist() == [2], "a control batch takes no seq"
@@ -356,7 +356,7 @@ def test_batches_of_a_session_go_through_its_window() -> None:
     assert plain.rows["status"].tolist() == [AckStatus.OK], "without a window nothing is compared"
 
 
-def test_a_topic_that_was_deleted_is_told_apart_until_its_row_is_needed() -> None:
+def test_a_deleted_topic_is_distinguished_until_its_row_is_reused() -> None:
     frontier = frontier_of(topic(5), topic(3), topics_max=2)
     frontier.remove_topic(TopicId(5))
     frontier.remove_topic(TopicId(3))
@@ -426,6 +426,6 @@ def test_numbers_have_a_bound() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"ceiling_step": 3}, {"topics_max": 0}, {"rows_max": 0}])
-def test_a_frontier_without_room_cannot_be_made(wrong: dict[str, int]) -> None:
+def test_a_frontier_without_space_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="at least"):
         CommitFrontier(**wrong)

@@ -1,4 +1,4 @@
-"""The commit frontier of a pod against its model: any entries, finished in any order, through wraps and refusals."""
+"""The commit frontier of a pod against its model: any entries, finished in any order, across wraps and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seawall.sequencer.goi_frontier import FrontierStop, GoiFrontier
 from seawall.sequencer.shared import SequencerShared
 from seawall.wire.format.codes import AckStatus, ErrorCode
 
-EXAMPLES = 8 if jit.PYTHON_MODE else 60
+EXAMPLES = 8 if jit.PYTHON_MODE else 40
 STARTS = (0, 5, 2**40 + 3)
 
 
@@ -49,7 +49,7 @@ def entries(chance: random.Random, slots: list[Slot], model_items: dict[int, Ite
 
 
 class Driver:
-    """Chance in place of collectors and workers."""
+    """Random choices in place of collectors and workers."""
 
     def __init__(self, seed: int, start: int, workers: int) -> None:
         self.chance = random.Random(seed)
@@ -57,7 +57,7 @@ class Driver:
         self.waiting: list[list[Slot]] = [[] for _ in range(BROKERS)]
         self.written: list[list[tuple[int, int]]] = [[] for _ in range(workers)]
 
-    def turn(self) -> None:
+    def step(self) -> None:
         chance, world = self.chance, self.world
         for _ in range(chance.randrange(6)):
             broker = chance.randrange(BROKERS)
@@ -77,15 +77,15 @@ class Driver:
         for worker, mine in enumerate(self.written):
             for _ in range(chance.randrange(3)):
                 if mine:
-                    world.tell(worker, *mine.pop(0))
+                    world.report(worker, *mine.pop(0))
         self.commit()
 
     def commit(self) -> None:
         chance, world = self.chance, self.world
         world.wall_ns += chance.choice([0, 0, 1_000_000, -3_000_000])
         world.settle()
-        told = {position for mine in self.written for first, end in mine for position in range(first, end)}
-        assert world.frontier.committed <= min(told, default=world.shared.reserved)
+        reported = {position for mine in self.written for first, end in mine for position in range(first, end)}
+        assert world.frontier.committed <= min(reported, default=world.shared.reserved)
         world.check()
         for replica in range(2):
             before = int(world.arrays.replica_vector[replica]["durable"])
@@ -102,13 +102,13 @@ class Driver:
 
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**31), st.sampled_from(STARTS), st.integers(1, 3))
-def test_whatever_is_ordered_gets_the_numbers_of_the_model(seed: int, start: int, workers: int) -> None:
+def test_ordered_batches_get_the_numbers_of_the_model(seed: int, start: int, workers: int) -> None:
     driver = Driver(seed, start, workers)
     for _ in range(120):
-        driver.turn()
+        driver.step()
     for worker, mine in enumerate(driver.written):
         for first, end in mine:
-            driver.world.tell(worker, first, end)
+            driver.world.report(worker, first, end)
     driver.world.settle()
     assert driver.world.frontier.committed == driver.world.frontier.reserved > start + GOI
     driver.world.check()
@@ -121,16 +121,16 @@ def published(world: World, broker: int = 0, topic: int = PLAIN, **more: int) ->
     return slot
 
 
-def test_a_stretch_that_is_finished_early_waits_for_the_one_before_it() -> None:
+def test_a_range_that_is_finished_early_waits_for_the_one_before_it() -> None:
     world = World()
     early, late = world.reserve(2), world.reserve(1)
     assert (early, late) == (0, 2)
     world.write(2, Item(slot=published(world)))
-    world.tell(1, 2, 3)
+    world.report(1, 2, 3)
     assert (world.step(), world.frontier.committed) == (FrontierStop.DONE, 0)
     for position in (0, 1):
         world.write(position, Item(slot=published(world, 1)))
-    world.tell(0, 0, 2)
+    world.report(0, 0, 2)
     assert (world.step(), world.frontier.committed) == (FrontierStop.DONE, 3)
     world.check()
 
@@ -188,7 +188,7 @@ def test_a_missing_ceiling_stops_the_order_and_nothing_overtakes() -> None:
     assert world.arrays.side["base_seq"][:3].tolist() == [1, 61, 71]
 
 
-def test_a_control_is_carried_out_between_what_is_before_and_behind_it() -> None:
+def test_a_control_is_executed_between_its_neighbours() -> None:
     world = World()
     world.order(Item(records.FLAG_CONTROL), Item(slot=published(world)), Item(records.FLAG_CONTROL, topic=6))
     world.settle()
@@ -206,7 +206,7 @@ def test_a_control_that_does_not_take_its_position_is_a_bug() -> None:
         frontier.step(1, 1)
 
 
-def test_a_repetition_of_what_the_frontier_refused_is_refused() -> None:
+def test_a_duplicate_of_a_refused_batch_is_refused() -> None:
     world = World()
     refused = published(world, topic=FULL)
     again = Item(records.FLAG_NOP, published(world, topic=FULL), int(AckStatus.DUPLICATE), 0, original=0)
@@ -230,7 +230,7 @@ def test_results_come_after_the_position_that_readers_may_see() -> None:
     assert frontier.step(1, 1) == FrontierStop.DONE
 
 
-def test_the_watchdog_finds_what_nobody_told_of() -> None:
+def test_the_watchdog_finds_unreported_entries() -> None:
     world = World()
     lost = world.reserve(2)
     assert lost == 0
@@ -243,14 +243,14 @@ def test_the_watchdog_finds_what_nobody_told_of() -> None:
     world.step()
     assert (world.frontier.committed, world.frontier.reconciled) == (3, 1)
     world.check()
-    world.tell(0, 0, 2)  # late, and no harm
+    world.report(0, 0, 2)  # late, and no harm
     world.order(Item(slot=published(world, 2)))
     world.step()
     assert world.frontier.committed == 4
     world.check()
 
 
-def test_the_watchdog_waits_for_what_is_really_not_there() -> None:
+def test_the_watchdog_waits_for_missing_entries() -> None:
     world = World()
     world.reserve(1)
     for _ in range(3):
@@ -259,12 +259,12 @@ def test_the_watchdog_waits_for_what_is_really_not_there() -> None:
     assert (world.frontier.committed, world.frontier.reconciled) == (0, 0)
 
 
-def test_an_entry_that_is_told_of_and_not_there_stops_the_order_until_it_is() -> None:
+def test_a_reported_but_missing_entry_stops_the_order_until_it_is_written() -> None:
     world = World()
     assert world.reserve(1) == 0
     item = Item(slot=published(world))
     world.write(0, item, is_whole=False)
-    world.tell(0, 0, 1)
+    world.report(0, 0, 1)
     assert world.step() == FrontierStop.HOLE
     world.write(0, item)
     assert (world.step(), world.frontier.committed) == (FrontierStop.DONE, 1)
@@ -303,7 +303,7 @@ def test_durable_is_what_all_members_have_and_never_goes_back() -> None:
     assert frontier.advance_completion() == 0
 
 
-def test_completion_passes_no_slot_without_a_durable_result() -> None:
+def test_completion_does_not_pass_a_slot_without_a_durable_result() -> None:
     world = World()
     held, *others = (published(world) for _ in range(3))
     world.order(*(Item(slot=slot) for slot in others))
@@ -320,7 +320,7 @@ def test_completion_passes_no_slot_without_a_durable_result() -> None:
 
 
 @pytest.mark.parametrize(("members", "least"), [([16], 1), ([-1], 1), ([0], 0)])
-def test_a_view_that_cannot_be_is_refused(members: list[int], least: int) -> None:
+def test_an_impossible_view_is_refused(members: list[int], least: int) -> None:
     with pytest.raises((InvalidInputError, ValueError)):
         World().frontier.advance_durable(members, least)
 
@@ -383,7 +383,7 @@ def test_each_step_renews_the_lease() -> None:
     assert int(world.arrays.control["lease_ns"][0]) == 1_500
 
 
-def test_a_frontier_that_does_not_begin_where_the_fabric_is_is_refused() -> None:
+def test_a_frontier_at_another_position_than_the_fabric_is_refused() -> None:
     world = World(start=5)
     with pytest.raises(InvalidInputError, match="recover first"):
         GoiFrontier(

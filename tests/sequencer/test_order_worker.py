@@ -1,4 +1,4 @@
-"""A worker, one promise at a time; `test_order_worker_model.py` has them all at once."""
+"""An order worker, one property at a time; `test_order_worker_model.py` checks them together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_order_2_does_not_wait_for_a_gap() -> None:
 
 
 @pytest.mark.parametrize(("crc", "count"), [(7, RETRY), (8, refused(ErrorCode.PAYLOAD_MISMATCH))])
-def test_the_same_seq_again_while_it_is_held(crc: int, count: int) -> None:
+def test_a_duplicate_of_a_held_batch_is_returned(crc: int, count: int) -> None:
     pod = pod_with_session()
     pod.publish(0, ME, 2, flags=STRONG)
     pod.publish(1, ME, 2, flags=STRONG, block_crc=crc)
@@ -82,7 +82,7 @@ def test_the_same_seq_again_while_it_is_held(crc: int, count: int) -> None:
     assert pod.worker.held == 1
 
 
-def test_a_gap_is_skipped_when_its_time_is_over_and_not_because_of_what_else_arrives() -> None:
+def test_a_gap_is_skipped_only_after_its_timeout() -> None:
     """INV-GAP-UNDECIDED."""
     pod = pod_with_session(after_gap_ns=100)
     pod.publish(0, ME, 4, flags=STRONG)
@@ -95,7 +95,7 @@ def test_a_gap_is_skipped_when_its_time_is_over_and_not_because_of_what_else_arr
     entries = pod.entries()
     assert [(int(each["client_seq"]), int(each["flags"])) for each in entries] == [(1, 8), (3, 8), (4, 1)]
     assert [(int(each["record_count"]), int(each["topic_id"])) for each in entries[:2]] == [(1, 5), (1, 5)]
-    # What waits for the next gap has its own time.
+    # Batches that wait for the next gap have their own timeout.
     pod.step(1_199)
     assert (seqs(pod), pod.worker.skipped) == ([], 2)
     pod.step(1_200)
@@ -116,7 +116,7 @@ def test_a_run_of_lost_seqs_is_one_skip() -> None:
     assert (int(second["client_seq"]), int(second["flags"])) == (250, STRONG)
 
 
-def test_a_session_that_shows_frames_is_not_silent() -> None:
+def test_a_session_that_sends_batches_is_not_silent() -> None:
     pod = pod_with_session()
     pod.publish(0, ME, 2, flags=STRONG)
     pod.step(0)
@@ -128,7 +128,7 @@ def test_a_session_that_shows_frames_is_not_silent() -> None:
     assert seqs(pod) == [1, 2]
 
 
-def test_a_session_that_lives_is_not_silent() -> None:
+def test_a_live_session_is_not_silent() -> None:
     pod = pod_with_session()
     pod.publish(0, ME, 2, flags=STRONG)
     pod.step(0)
@@ -155,7 +155,7 @@ def test_paused_time_does_not_count() -> None:
     assert seqs(pod) == [1, 2]
 
 
-def test_above_the_watermark_the_oldest_are_sent_back() -> None:
+def test_above_the_watermark_the_oldest_are_returned() -> None:
     pod = pod_with_session()
     for seq in range(2, 12):
         pod.publish(0, ME, seq, flags=STRONG)
@@ -180,7 +180,7 @@ def test_a_held_slot_does_not_stop_its_ring() -> None:
 
 
 def test_held_bytes_do_not_stop_a_blog() -> None:
-    """What lies where a broker writes next goes back, be it because much was claimed or because something waits."""
+    """Held bytes where a broker writes next are returned, because much was claimed or because a batch waits."""
     pod = pod_with_session()
     blog_size = pod.arrays.blogs[0].size
     for seq, offset in ((2, 0), (4, 640), (3, 1280)):
@@ -195,7 +195,7 @@ def test_held_bytes_do_not_stop_a_blog() -> None:
     tails[records.TAIL_BLOG_WANTED] = blog_size + 1280
     pod.step()
     assert (outcomes(pod), pod.worker.held) == ([(4, RETRY)], 1)
-    # Another broker's needs are its own.
+    # The needs of another broker do not count.
     pod.arrays.tail_words[1][records.TAIL_BLOG_WANTED] = 4 * blog_size
     pod.step()
     assert pod.worker.held == 1
@@ -204,8 +204,8 @@ def test_held_bytes_do_not_stop_a_blog() -> None:
     assert (outcomes(pod), pod.worker.held) == ([(3, RETRY)], 0)
 
 
-def test_a_refusal_on_arrival_uses_its_number_at_once() -> None:
-    """It is not held although it is ahead, and who waits behind it does so no longer."""
+def test_a_refusal_on_arrival_uses_its_client_seq_at_once() -> None:
+    """It is not held although it is ahead, and batches after it do not wait for it."""
     pod = pod_with_session()
     for seq in (2, 4):
         pod.publish(0, ME, seq, flags=STRONG)
@@ -222,7 +222,7 @@ def test_a_refusal_on_arrival_uses_its_number_at_once() -> None:
     assert outcomes(pod) == [(1, 3), (2, 3), (4, 3), (3, refused(ErrorCode.TOPIC_NOT_FOUND))]
 
 
-def test_without_a_page_the_oldest_client_gives_its_page_up() -> None:
+def test_without_a_page_the_oldest_client_releases_its_page() -> None:
     pod = Pod(settings=OrderSettings(drain_refs=32, hold_max=10, pages=1, clients_max=4, remembered_max=2))
     for client in (1, 2):
         opened(pod, client)
@@ -235,7 +235,7 @@ def test_without_a_page_the_oldest_client_gives_its_page_up() -> None:
     assert pod.worker.held == 1
 
 
-def test_a_newer_session_fences_what_is_held_and_what_still_comes() -> None:
+def test_a_newer_session_fences_held_and_later_batches() -> None:
     pod = pod_with_session()
     pod.publish(0, ME, 3, flags=STRONG)
     pod.step()
@@ -251,7 +251,7 @@ def test_a_newer_session_fences_what_is_held_and_what_still_comes() -> None:
         opened(pod, epoch=3, after_gap_ns=-1)
 
 
-def test_a_control_entry_has_what_its_owner_says() -> None:
+def test_a_control_entry_has_the_given_fields() -> None:
     pod = Pod()
     assert pod.worker.order_control(topic_id=4, client_id=5, client_seq=6, record_count=7) == 0
     (entry,) = pod.entries()
@@ -273,7 +273,7 @@ def test_numbers_of_a_duplicate_are_those_that_were_committed() -> None:
 
 
 @pytest.mark.parametrize(("token_ahead", "reason"), [(0, ErrorCode.TOPIC_DELETED), (64, ErrorCode.CLIENT_SEQ_SKIPPED)])
-def test_what_the_frontier_refused_is_refused_again(token_ahead: int, reason: ErrorCode) -> None:
+def test_a_duplicate_of_a_refused_batch_is_refused(token_ahead: int, reason: ErrorCode) -> None:
     pod = pod_with_session()
     pod.publish(0, ME, 1)
     pod.step()
@@ -310,11 +310,11 @@ def test_runs_of_one_client_around_those_of_many_are_all_its_own() -> None:
     # Half of the one, then the many, then the rest of the one: all in one drain.
     assert pod.collector.step(0) == 2 * PREFETCH_MAX
     pod.step()
-    standing = [pod.worker.window.state(ClientId(client)).next_expected for client in (ME, *others)]
-    assert standing == [1 + 2 * PREFETCH_MAX, 12, 12, 11]
+    expected = [pod.worker.window.state(ClientId(client)).next_expected for client in (ME, *others)]
+    assert expected == [1 + 2 * PREFETCH_MAX, 12, 12, 11]
 
 
-def test_a_ring_of_entries_that_is_full_stalls_and_goes_on() -> None:
+def test_a_full_ring_of_entries_stalls_and_continues() -> None:
     pod = pod_with_session(OrderSettings(drain_refs=64, hold_max=10, clients_max=2, remembered_max=2))
     written = 1
     for _ in range(3):
@@ -333,7 +333,7 @@ def test_a_ring_of_entries_that_is_full_stalls_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize(("share", "waiting"), [(32, 1), (29, 0)])
-def test_nothing_is_opened_or_ordered_while_there_is_no_room(share: int, waiting: int) -> None:
+def test_nothing_is_opened_or_ordered_without_space(share: int, waiting: int) -> None:
     pod = pod_with_session()
     for _ in range(4):
         for _ in range(share):
@@ -345,7 +345,7 @@ def test_nothing_is_opened_or_ordered_while_there_is_no_room(share: int, waiting
     assert (opened(pod, 77), ClientId(77) in pod.worker.window) == (None, False)
 
 
-def test_a_frontier_that_takes_no_ranges_stalls_a_worker() -> None:
+def test_a_frontier_that_accepts_no_ranges_stalls_a_worker() -> None:
     pod = Pod(small_fabric(goi_entries=128))
     for _ in range(64):
         assert pod.worker.order_control() is not None
@@ -354,7 +354,7 @@ def test_a_frontier_that_takes_no_ranges_stalls_a_worker() -> None:
     assert pod.worker.order_control() == 64
 
 
-def test_rows_leave_when_others_come_and_return_with_what_they_had() -> None:
+def test_rows_are_evicted_for_others_and_restored_unchanged() -> None:
     pod = Pod(settings=SMALL)
     for client in (1, 2):
         opened(pod, client)
@@ -388,7 +388,7 @@ def test_a_client_without_a_row_is_fenced() -> None:
     assert pod.stored.log == [("load", client) for client in (4, 5, 4, 0)]
 
 
-def test_settings_that_leave_nothing_are_told() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         OrderSettings(hold_max=1)
     with pytest.raises(InvalidInputError, match="the low one must not be above"):
@@ -397,7 +397,7 @@ def test_settings_that_leave_nothing_are_told() -> None:
         OrderWorker(small_fabric(), SequencerShared.make(256), 0, term=1, rows=StoredRows())
 
 
-def test_workers_on_threads_write_disjoint_entries_and_lap_nobody() -> None:
+def test_workers_on_threads_write_disjoint_entries_without_lapping() -> None:
     """INV-GOI-WRAP."""
     arrays = small_fabric(brokers=2, goi_entries=128, pbr_entries=1024)
     shared = SequencerShared.make(128, 1, 2, queue_refs=1024)
@@ -448,14 +448,14 @@ def test_workers_on_threads_write_disjoint_entries_and_lap_nobody() -> None:
 
 
 def test_a_session_that_is_not_committed_stays_in_memory() -> None:
-    """Nobody else knows of it yet: its row would come back with the session before, and fence nobody."""
+    """It is not stored yet: its row would return with the earlier session, and fence no client."""
     pod = pod_with_session()
     assert pod.worker.evictable(5) == []
     pod.commit(1)
     assert pod.worker.evictable(5) == [ME]
 
 
-def test_a_row_that_finds_no_room_is_asked_for_again() -> None:
+def test_a_row_without_space_is_loaded_again() -> None:
     pod = Pod(settings=SMALL)
     pod.worker = OrderWorker(pod.arrays, pod.shared, 0, term=1, rows=(stored := StoredRows()), settings=SMALL)
     for client in (5, 6):

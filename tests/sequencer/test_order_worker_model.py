@@ -1,4 +1,4 @@
-"""A worker against a model of dicts: random arrivals over several brokers, and every entry it writes."""
+"""An order worker against a model of dicts: random arrivals over several brokers, and every entry it writes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Both:
             self.pod.claim(broker)
 
     def need_bytes(self, broker: int, below: int, is_waiting: bool) -> None:
-        """The broker has come within the spare part of the BLog of a slot, or waits for room where it lies."""
+        """The broker has reached the spare part of the BLog before a slot, or waits for the space of the slot."""
         blog_size = self.pod.arrays.blogs[0].size
         end = (1 << 40) + 64 * below + blog_size
         tails = self.pod.arrays.tail_words[broker]
@@ -161,7 +161,7 @@ class Both:
             self.model.take(self.queue.pop(0), now)
 
     def fetch(self, client: int) -> bool:
-        """Follow what was asked of the stored rows; false if there was no room for this one."""
+        """Check the calls for stored rows; false if there was no space for this one."""
         log = self.pod.stored.log
         assert log.pop(0) == ("load", client)
         if client not in self.model.clients:
@@ -174,7 +174,7 @@ class Both:
                 return False
             _, evicted = self.pod.stored.log.pop(0)
             if evicted == client:
-                return False  # it found no room, and went back
+                return False  # it found no space, and was saved again
             self.model.evict(evicted)
             self.in_memory.remove(evicted)
         self.in_memory.add(client)
@@ -230,7 +230,7 @@ class Both:
         self.compare()
 
     def bring(self, client: int) -> bool:
-        """Bring a client into memory; false if there is no room."""
+        """Bring a client into memory; false if there is no space."""
         if client in self.in_memory:
             return True
         if client in self.model.clients:
@@ -307,7 +307,7 @@ class Both:
 
 
 def arrival(random: Random, both: Both) -> None:
-    """A batch near its turn, sometimes far from it, sometimes of an older session or with another block."""
+    """A batch with a client seq near the next or far from it, sometimes of an older session or with another block."""
     both.publish(
         random.randrange(2),
         random.choice((*CLIENTS * 6, STRANGER, SYNTHETIC | 4)),
@@ -362,7 +362,7 @@ def act(random: Random, both: Both) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_every_entry_is_the_one_that_the_model_expects(seed: int) -> None:
+def test_every_entry_equals_that_of_the_model(seed: int) -> None:
     """INV-ORDER-ONCE."""
     random = Random(seed)
     both = Both(start=random.choice((0, 1000)), pages=random.choice((1, 2, 4)), hold_max=random.choice((3, 10, 60)))

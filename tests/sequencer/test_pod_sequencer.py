@@ -1,4 +1,4 @@
-"""A sequencer that follows another in the same fabric, in what needs all of its roles at once."""
+"""A sequencer that replaces another in the same fabric, with all of its roles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seawall.wire.format.codes import ErrorCode
 
 
 class Driver:
-    """A pod of one broker that does everything at once."""
+    """A pod of one broker that completes each request at once."""
 
     def __init__(self, clients_max: int = 8, brokers: int = 1) -> None:
         plan = PodPlan(brokers=brokers)
@@ -29,10 +29,10 @@ class Driver:
         self.answers: list[Answer] = []
 
     def open(self, client: int) -> None:
-        def told(epoch: int, _: int) -> None:
+        def opened(epoch: int, _: int) -> None:
             self.epochs[client] = epoch
 
-        assert self.pod.order(self.pod.session_change(client, 1, told))
+        assert self.pod.order(self.pod.session_change(client, 1, opened))
         self.settle()
 
     def send(self, client: int, seq: int, epoch: int) -> tuple[AckStatus, int]:
@@ -58,7 +58,7 @@ class Driver:
         assert self.pod.restart_sequencer() == []
 
 
-def test_sessions_opened_behind_the_checkpoint_are_open_again() -> None:
+def test_sessions_opened_after_the_checkpoint_are_restored() -> None:
     driver = Driver()
     driver.open(7)
     assert driver.send(7, 1, 1) == (AckStatus.OK, 0)
@@ -82,7 +82,7 @@ def test_more_clients_than_rows_are_restored(clients_max: int) -> None:
     check_all(driver.pod.history)
 
 
-def test_a_term_is_known_to_the_log_before_anything_is_ordered_in_it() -> None:
+def test_a_term_is_logged_before_anything_is_ordered_in_it() -> None:
     driver = Driver()
     driver.open(7)
     for _ in range(3):
@@ -94,8 +94,8 @@ def test_a_term_is_known_to_the_log_before_anything_is_ordered_in_it() -> None:
     check_all(driver.pod.history)
 
 
-def test_a_sequencer_that_follows_another_begins_with_a_checkpoint() -> None:
-    """However full the ring was left, there is room for workers to come to rest again."""
+def test_a_new_sequencer_begins_with_a_checkpoint() -> None:
+    """However full the ring was, there is space for workers to settle."""
     driver = Driver()
     driver.open(7)
     for seq in range(1, 6):
@@ -107,7 +107,7 @@ def test_a_sequencer_that_follows_another_begins_with_a_checkpoint() -> None:
     assert driver.send(7, 5, 1) == (AckStatus.DUPLICATE, 0)
 
 
-def test_gap_clocks_stand_still_until_every_broker_is_back() -> None:
+def test_gap_clocks_pause_until_every_broker_is_back() -> None:
     sequencer = Driver(brokers=2).pod.sequencer
     assert sequencer is not None
     (worker,) = sequencer.workers

@@ -1,4 +1,4 @@
-"""What a worker must do, with dicts and sets: the model that the arrays are held against."""
+"""A model of an order worker, with dicts and sets, that the arrays are compared with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STRONG, SKIP, SKIP_RANGE, NOP, CONTROL = 1, 8, 16, 32, 64
 
 @dataclass(eq=False)
 class Slot:
-    """A slot as its broker published it; one that was given up has no fields."""
+    """A slot as its broker published it; an abandoned one has no fields."""
 
     broker: int
     index: int
@@ -28,7 +28,7 @@ class Slot:
 
 @dataclass(eq=False)
 class Fate:
-    """What became of a batch that was stored."""
+    """The result of a stored batch."""
 
     crc: int
     position: int = UNKNOWN
@@ -38,7 +38,7 @@ class Fate:
 
 @dataclass(eq=False)
 class Entry:
-    """An entry that is to be written: what of, and with which fate."""
+    """An entry to write: its slot, and its result."""
 
     flags: int
     slot: Slot | None = None
@@ -161,7 +161,7 @@ class Worker:
         self.memories.append(client)
 
     def evict(self, client_id: int) -> None:
-        """What a row does not keep is forgotten."""
+        """Forget everything that a row does not keep."""
         client = self.clients[client_id]
         busy = [*(each for each, _ in self.holding), *(each for _, each, _ in self.unsettled)]
         assert client not in busy
@@ -216,7 +216,7 @@ class Worker:
         return max(client.last_seen, client.gap_since) + self.silence_ns
 
     def expire(self, now: int) -> None:
-        """Skip what clients have lost whose time is over, by the number of their page."""
+        """Skip the missing seqs of clients whose timeout is over, by the number of their page."""
         waiting = [(client.page, client_id) for client_id, client in self.clients.items() if client.held]
         for _, client_id in sorted(waiting):
             if now >= self.deadline(self.clients[client_id]):

@@ -1,6 +1,6 @@
-"""Bad input row by row, for both versions: what is sent, what is heard of it, and whether that ends the connection.
+"""Bad input row by row, for both versions: what is sent, the answers, and whether the connection is closed.
 
-Where a row says "healed", checksums were made right after the damage: then it is not the checksum that refuses it.
+Where a row says "healed", the checksums were recomputed after the damage: then it is not the checksum that refuses it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ OK, DUPLICATE, REJECTED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Row:
-    """What is sent behind something sound, and what is heard of it."""
+    """What is sent after something valid, and how it is answered."""
 
     #: Bytes, or several, each sent when the one before it is answered.
     send: Callable[[Any], bytes | tuple[bytes, ...]]
-    hear: tuple[Any, ...] = ()
-    ends: bool = False
-    #: What is stored of it.
+    answers: tuple[Any, ...] = ()
+    #: Whether the server closes the connection.
+    closes: bool = False
+    #: The values that are stored of it.
     stored: tuple[bytes, ...] = ()
-    #: Whether nothing is said before it, not even HELLO.
+    #: Whether it is the first thing that is sent, before HELLO.
     first: bool = False
-    #: What happens then: nothing, or the peer ends, resets or is deaf, or its session is fenced, or the node ends.
+    #: What happens then: nothing; or the peer sends EOF, resets or stops reading; or it is fenced; or the node drains.
     then: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs_own_node(self) -> bool:
+        """Whether the row changes the settings of its node, or its state for good."""
+        return self.then == "drain" or bool({"bounds", "access", "idle", "refusing"} & set(self.settings))
 
 
 # --- version 1 -------------------------------------------------------------------------------------------------------
@@ -69,29 +75,29 @@ TOKENS = {"access": Access({"all": Right.ALL, "writer": Right.WRITE_ONLY})}
 TLS_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(60)
 
 VERSION_1 = {
-    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), ends=True),
-    "magic: tls": Row(lambda _: TLS_HELLO, ends=True),
-    "magic: noise": Row(lambda _: b"\xff" * 100, ends=True),
-    "magic: first bytes of all": Row(lambda _: b"GET / HTTP/1.1\r\n" + bytes(40), ends=True, first=True),
-    "magic: one bit, healed": Row(lambda c: healed_1(flipped(ingest(c), 1)), ends=True),
-    "version: 3, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), ends=True),
-    "version: 0, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\0")), (error(0x06),), ends=True),
-    "version: 2 behind 1": Row(lambda _: encode_control(Hello()), (error(0x06),), ends=True),
-    "version: 3 first": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), ends=True, first=True),
-    "header checksum": Row(lambda c: flipped(ingest(c), 9), ends=True),
-    "header checksum: flags": Row(lambda c: flipped(ingest(c), 5, 4), ends=True),
-    "payload checksum": Row(lambda c: flipped(ingest(c), -1), ends=True),
-    "payload checksum: 0": Row(lambda c: changed(ingest(c), 36, bytes(4)), ends=True),
+    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), closes=True),
+    "magic: tls": Row(lambda _: TLS_HELLO, closes=True),
+    "magic: noise": Row(lambda _: b"\xff" * 100, closes=True),
+    "magic: first bytes of all": Row(lambda _: b"GET / HTTP/1.1\r\n" + bytes(40), closes=True, first=True),
+    "magic: one bit, healed": Row(lambda c: healed_1(flipped(ingest(c), 1)), closes=True),
+    "version: 3, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), closes=True),
+    "version: 0, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\0")), (error(0x06),), closes=True),
+    "version: 2 behind 1": Row(lambda _: encode_control(Hello()), (error(0x06),), closes=True),
+    "version: 3 first": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), closes=True, first=True),
+    "header checksum": Row(lambda c: flipped(ingest(c), 9), closes=True),
+    "header checksum: flags": Row(lambda c: flipped(ingest(c), 5, 4), closes=True),
+    "payload checksum": Row(lambda c: flipped(ingest(c), -1), closes=True),
+    "payload checksum: 0": Row(lambda c: changed(ingest(c), 36, bytes(4)), closes=True),
     "length: over the limit": Row(
-        lambda c: changed(ingest(c), 32, struct.pack("<I", 16 * MIB + 1)), (error(0x03),), ends=True
+        lambda c: changed(ingest(c), 32, struct.pack("<I", 16 * MIB + 1)), (error(0x03),), closes=True
     ),
-    "length: the largest": Row(lambda c: changed(ingest(c), 32, b"\xff" * 4), (error(0x03),), ends=True),
-    "truncated: header": Row(lambda c: ingest(c)[:20], ends=True, then="eof"),
-    "truncated: payload": Row(lambda c: ingest(c)[:-1], ends=True, then="eof"),
-    "truncated: reset": Row(lambda c: ingest(c)[:-1], ends=True, then="reset"),
-    "slow sender": Row(lambda c: ingest(c)[:-1], ends=True, settings=SLOW),
-    "slow reader": Row(lambda _: b"", ends=True, then="deaf", settings=STALLED),
-    "idle": Row(lambda _: b"", ends=True, settings={"bounds": ConnectionLimits(v1_idle_s=0.3)}),
+    "length: the largest": Row(lambda c: changed(ingest(c), 32, b"\xff" * 4), (error(0x03),), closes=True),
+    "truncated: header": Row(lambda c: ingest(c)[:20], closes=True, then="eof"),
+    "truncated: payload": Row(lambda c: ingest(c)[:-1], closes=True, then="eof"),
+    "truncated: reset": Row(lambda c: ingest(c)[:-1], closes=True, then="reset"),
+    "slow sender": Row(lambda c: ingest(c)[:-1], closes=True, settings=SLOW),
+    "slow reader": Row(lambda _: b"", closes=True, then="stop reading", settings=STALLED),
+    "idle": Row(lambda _: b"", closes=True, settings={"bounds": ConnectionLimits(v1_idle_s=0.3)}),
     "command: unknown": Row(control(0x0B), (error(0x04),)),
     "command: of 64 bits": Row(control(1 << 32 | 3), (error(0x04),)),
     "command: of version 2": Row(control(0x60, b"\2\0ab{}"), (error(0x04),)),
@@ -144,19 +150,19 @@ VERSION_1 = {
     "token: the third bad one": Row(
         lambda _: frame(CONTROL, b"wrong", batch_id=8) * 5,
         (("control", 9),) * 3,
-        ends=True,
+        closes=True,
         first=True,
         settings=TOKENS,
     ),
     "storage: topic full": Row(lambda c: (ingest(c, topic=FULL), ingest(c, topic=FULL)), (("ack", 2), error(0x61, 3))),
     "storage: refusing": Row(ingest, (error(0x61, 2),), settings={"refusing": True}),
-    "stopping": Row(lambda c: ingest(c, record(b"late")), (("ack", 2),), ends=True, stored=(b"late",), then="drain"),
+    "stopping": Row(lambda c: ingest(c, record(b"late")), (("ack", 2),), closes=True, stored=(b"late",), then="drain"),
 }
 
 # --- version 2 -------------------------------------------------------------------------------------------------------
 
 
-def said(command: int, payload: bytes = b"", **named: int) -> bytes:
+def control_v2(command: int, payload: bytes = b"", **named: int) -> bytes:
     crc = checksum(payload) if payload else 0
     named.setdefault("request_id", 5)
     return encode_header_v2(Kind.CONTROL, command, payload_length=len(payload), payload_crc=crc, **named) + payload
@@ -166,7 +172,7 @@ def keyed(
     block: bytes = record(b"bad"), *, count: int = 1, topic: int = TOPIC, length: int = 3, reserved: int = 0
 ) -> bytes:
     """A publish under a key."""
-    return said(0x6B, KEYED.pack(topic, count, length, reserved) + b"key" + block)
+    return control_v2(0x6B, KEYED.pack(topic, count, length, reserved) + b"key" + block)
 
 
 def refused(code: int, *, closes: bool = False) -> tuple[str, int, bool]:
@@ -177,15 +183,15 @@ def rejected(code: int, seq: int = 2) -> tuple[str, int, int, int]:
     return ("ack", seq, REJECTED, code)
 
 
-def unwelcome_peer(client_id: int) -> Peer:
-    """A peer that nobody has welcomed, for the batches it makes."""
+def peer_without_session(client_id: int) -> Peer:
+    """A peer without a session, for the batches it encodes."""
     made = Peer(None, None)
     made.welcome = type("Welcome", (), {"client_id": client_id, "session_epoch": 1})
     return made
 
 
 def bad(*damage: tuple[int, bytes], topic: int = TOPIC, **named: Any) -> Callable[[Peer], bytes]:
-    """A batch with other bytes at some places, healed."""
+    """A batch with other bytes at some offsets, healed."""
 
     def make(peer: Peer) -> bytes:
         data = peer.batch(topic, b"bad", **named)
@@ -196,90 +202,98 @@ def bad(*damage: tuple[int, bytes], topic: int = TOPIC, **named: Any) -> Callabl
     return make
 
 
-ENDS_04 = {"hear": (refused(0x04, closes=True),), "ends": True}
+CLOSES_04 = {"answers": (refused(0x04, closes=True),), "closes": True}
 
 VERSION_2 = {
-    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), ends=True),
-    "magic: noise": Row(lambda _: b"\xff" * 100, ends=True),
-    "magic: one bit, healed": Row(bad((1, b"\xff")), ends=True),
-    "version: 3, healed": Row(bad((4, b"\3")), (refused(0x06, closes=True),), ends=True),
-    "version: 1 behind 2": Row(lambda _: frame(0x20), (refused(0x06, closes=True),), ends=True),
-    "header checksum": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 9), ends=True),
-    "header checksum: length": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 33), ends=True),
-    "header checksum: prologue": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 90), ends=True),
-    "header checksum: control": Row(lambda _: flipped(said(0x03), 13), ends=True),
+    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), closes=True),
+    "magic: noise": Row(lambda _: b"\xff" * 100, closes=True),
+    "magic: one bit, healed": Row(bad((1, b"\xff")), closes=True),
+    "version: 3, healed": Row(bad((4, b"\3")), (refused(0x06, closes=True),), closes=True),
+    "version: 1 behind 2": Row(lambda _: frame(0x20), (refused(0x06, closes=True),), closes=True),
+    "header checksum": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 9), closes=True),
+    "header checksum: length": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 33), closes=True),
+    "header checksum: prologue": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 90), closes=True),
+    "header checksum: control": Row(lambda _: flipped(control_v2(0x03), 13), closes=True),
     "payload checksum: batch": Row(
-        lambda p: flipped(p.batch(TOPIC, b"bad"), -1), (refused(0x05, closes=True),), ends=True
+        lambda p: flipped(p.batch(TOPIC, b"bad"), -1), (refused(0x05, closes=True),), closes=True
     ),
     "payload checksum: behind a batch": Row(
-        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"), crc=1), (refused(0x05, closes=True),), ends=True
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"), crc=1), (refused(0x05, closes=True),), closes=True
     ),
     "payload checksum: none behind a batch": Row(
-        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-48] + bytes(48), **ENDS_04
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-48] + bytes(48), **CLOSES_04
     ),
     "truncated: checksum behind a batch": Row(
-        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-1], ends=True, then="eof"
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-1], closes=True, then="eof"
     ),
     "payload checksum: control": Row(
-        lambda _: flipped(said(0x01, b"name"), -1), (refused(0x05, closes=True),), ends=True
+        lambda _: flipped(control_v2(0x01, b"name"), -1), (refused(0x05, closes=True),), closes=True
     ),
     "length: over the limit, healed": Row(
-        lambda _: healed_2(changed(said(0x03), 32, struct.pack("<I", 16 * MIB + 1))),
+        lambda _: healed_2(changed(control_v2(0x03), 32, struct.pack("<I", 16 * MIB + 1))),
         (refused(0x03, closes=True),),
-        ends=True,
+        closes=True,
     ),
     "length: batch over the limit, healed": Row(
-        bad((32, struct.pack("<I", 16 * MIB + 53))), (refused(0x03, closes=True),), ends=True
+        bad((32, struct.pack("<I", 16 * MIB + 53))), (refused(0x03, closes=True),), closes=True
     ),
-    "length: batch without its prologue, healed": Row(bad((32, struct.pack("<I", 51))), ends=True),
-    "truncated: header": Row(lambda p: p.batch(TOPIC, b"bad")[:70], ends=True, then="eof"),
-    "truncated: block": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], ends=True, then="eof"),
-    "truncated: reset": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], ends=True, then="reset"),
-    "slow sender": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], (refused(0x0A, closes=True),), ends=True, settings=SLOW),
-    "slow reader": Row(lambda _: b"", ends=True, then="deaf", settings=STALLED),
-    "idle": Row(lambda _: b"", (("ping",),), ends=True, settings={"idle": True}),
-    "command: unknown": Row(lambda _: said(0x77), (refused(0x07),)),
-    "command: of version 1": Row(lambda _: said(0x10, bytes(16)), (refused(0x07),)),
-    "command: the server's": Row(lambda _: said(0x41, bytes(80)), (refused(0x07),)),
-    "command: error": Row(lambda _: said(0xFF, bytes(24)), (refused(0x07),)),
-    "command: changed, healed": Row(lambda _: healed_2(changed(said(0x03), 6, b"\x66\x66")), (refused(0x07),)),
+    "length: batch without its prologue, healed": Row(bad((32, struct.pack("<I", 51))), closes=True),
+    "truncated: header": Row(lambda p: p.batch(TOPIC, b"bad")[:70], closes=True, then="eof"),
+    "truncated: block": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], closes=True, then="eof"),
+    "truncated: reset": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], closes=True, then="reset"),
+    "slow sender": Row(
+        lambda p: p.batch(TOPIC, b"bad")[:-1], (refused(0x0A, closes=True),), closes=True, settings=SLOW
+    ),
+    "slow reader": Row(lambda _: b"", closes=True, then="stop reading", settings=STALLED),
+    "idle": Row(lambda _: b"", (("ping",),), closes=True, settings={"idle": True}),
+    "command: unknown": Row(lambda _: control_v2(0x77), (refused(0x07),)),
+    "command: of version 1": Row(lambda _: control_v2(0x10, bytes(16)), (refused(0x07),)),
+    "command: the server's": Row(lambda _: control_v2(0x41, bytes(80)), (refused(0x07),)),
+    "command: error": Row(lambda _: control_v2(0xFF, bytes(24)), (refused(0x07),)),
+    "command: changed, healed": Row(lambda _: healed_2(changed(control_v2(0x03), 6, b"\x66\x66")), (refused(0x07),)),
     "kind: ack": Row(lambda _: encode_header_v2(Kind.ACK, 0, request_id=5), (refused(0x07),)),
-    "control: short fetch": Row(lambda _: said(0x50, bytes(31)), (refused(0x04),)),
-    "control: long subscribe": Row(lambda _: said(0x52, bytes(49)), (refused(0x04),)),
-    "control: reserved field": Row(lambda _: said(0x5C, b"\1\0\0\0\1\0\0\0"), (refused(0x04),)),
-    "control: settings that are no JSON": Row(lambda _: said(0x60, b"\2\0ab{"), (refused(0x04),)),
-    "control: settings that are not there": Row(lambda _: said(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
-    "control: settings that are fixed": Row(lambda _: said(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),
-    "control: delete of nothing": Row(lambda _: said(0x64, b"\1" + bytes(15)), (refused(0x04),)),
-    "control: fetch within a topic": Row(lambda _: said(0x50, struct.pack("<I44x", 1)), (refused(0x04),)),
-    "control: fetch with a part of a place": Row(lambda _: said(0x50, bytes(40)), (refused(0x04),)),
-    "transaction: cut": Row(lambda _: said(0x67, bytes(23)), (refused(0x04),)),
-    "transaction: more topics than bytes": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 9, 0, 0, 0)), (refused(0x04),)),
-    "transaction: too many ranges": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 0, 1 << 31, 0, 0)), (refused(0x04),)),
-    "transaction: without an owner": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 0, 0, 0, 0)), (refused(0x04),)),
+    "control: short fetch": Row(lambda _: control_v2(0x50, bytes(31)), (refused(0x04),)),
+    "control: long subscribe": Row(lambda _: control_v2(0x52, bytes(49)), (refused(0x04),)),
+    "control: reserved field": Row(lambda _: control_v2(0x5C, b"\1\0\0\0\1\0\0\0"), (refused(0x04),)),
+    "control: settings that are no JSON": Row(lambda _: control_v2(0x60, b"\2\0ab{"), (refused(0x04),)),
+    "control: settings that are not there": Row(lambda _: control_v2(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
+    "control: settings that are fixed": Row(lambda _: control_v2(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),
+    "control: delete of nothing": Row(lambda _: control_v2(0x64, b"\1" + bytes(15)), (refused(0x04),)),
+    "control: fetch within a topic": Row(lambda _: control_v2(0x50, struct.pack("<I44x", 1)), (refused(0x04),)),
+    "control: fetch with part of a position": Row(lambda _: control_v2(0x50, bytes(40)), (refused(0x04),)),
+    "transaction: cut": Row(lambda _: control_v2(0x67, bytes(23)), (refused(0x04),)),
+    "transaction: more topics than bytes": Row(
+        lambda _: control_v2(0x67, COMMIT.pack(1, 0, 9, 0, 0, 0)), (refused(0x04),)
+    ),
+    "transaction: too many ranges": Row(
+        lambda _: control_v2(0x67, COMMIT.pack(1, 0, 0, 1 << 31, 0, 0)), (refused(0x04),)
+    ),
+    "transaction: without an owner": Row(lambda _: control_v2(0x67, COMMIT.pack(1, 0, 0, 0, 0, 0)), (refused(0x04),)),
     "transaction: of nothing staged": Row(
-        lambda _: said(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 0, 0, 5, 9)),
+        lambda _: control_v2(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 0, 0, 5, 9)),
         (refused(0x10),),
     ),
     "transaction: of a topic that is not named": Row(
-        lambda _: said(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 1, 0, 5, 9)),
+        lambda _: control_v2(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 1, 0, 5, 9)),
         (refused(0x04),),
     ),
     "transaction: bytes behind its end": Row(
-        lambda _: said(0x67, COMMIT.pack(1, 1, 0, 0, 0, 0) + b"jx"), (refused(0x04),)
+        lambda _: control_v2(0x67, COMMIT.pack(1, 1, 0, 0, 0, 0) + b"jx"), (refused(0x04),)
     ),
-    "transaction: abort of more than is there": Row(lambda _: said(0x69, b"\2" + bytes(23)), (refused(0x04),)),
+    "transaction: abort of more than is there": Row(lambda _: control_v2(0x69, b"\2" + bytes(23)), (refused(0x04),)),
     "transaction: abort of no range": Row(
-        lambda _: (said(0x66, bytes(4)), said(0x69, b"\1" + bytes(7) + struct.pack("<QQ", 5, 4))),
+        lambda _: (control_v2(0x66, bytes(4)), control_v2(0x69, b"\1" + bytes(7) + struct.pack("<QQ", 5, 4))),
         (("control", 0x80), refused(0x04)),
     ),
-    "transaction: staging without a payload": Row(lambda _: said(0x66), (refused(0x04),)),
-    "transaction: staging with too long a payload": Row(lambda _: said(0x66, bytes(5)), (refused(0x04),)),
-    "transaction: staging with flags that mean nothing": Row(lambda _: said(0x66, b"\2" + bytes(3)), (refused(0x04),)),
-    "transaction: owner that is no text": Row(lambda _: said(0x6A, b"\xff"), (refused(0x04),)),
-    "transaction: the server's": Row(lambda _: said(0x68, bytes(32)), (refused(0x07),)),
-    "keyed: cut": Row(lambda _: said(0x6B, bytes(15)), (refused(0x04),)),
-    "keyed: without a block": Row(lambda _: said(0x6B, KEYED.pack(TOPIC, 1, 3, 0) + b"key"), (refused(0x04),)),
+    "transaction: staging without a payload": Row(lambda _: control_v2(0x66), (refused(0x04),)),
+    "transaction: staging with too long a payload": Row(lambda _: control_v2(0x66, bytes(5)), (refused(0x04),)),
+    "transaction: staging with flags that mean nothing": Row(
+        lambda _: control_v2(0x66, b"\2" + bytes(3)), (refused(0x04),)
+    ),
+    "transaction: owner that is no text": Row(lambda _: control_v2(0x6A, b"\xff"), (refused(0x04),)),
+    "transaction: the server's": Row(lambda _: control_v2(0x68, bytes(32)), (refused(0x07),)),
+    "keyed: cut": Row(lambda _: control_v2(0x6B, bytes(15)), (refused(0x04),)),
+    "keyed: without a block": Row(lambda _: control_v2(0x6B, KEYED.pack(TOPIC, 1, 3, 0) + b"key"), (refused(0x04),)),
     "keyed: more key than bytes": Row(lambda _: keyed(length=1 << 31), (refused(0x09),)),
     "keyed: reserved field": Row(lambda _: keyed(reserved=1), (refused(0x04),)),
     "keyed: no records": Row(lambda _: keyed(count=0), (refused(0x04),)),
@@ -294,20 +308,20 @@ VERSION_2 = {
     "keyed: more than the topic ever holds": Row(
         lambda _: keyed(record(b"bad") * 2, count=2, topic=FULL), (refused(0x09),)
     ),
-    "keyed: the server's": Row(lambda _: said(0x6C, bytes(40)), (refused(0x07),)),
-    "control: credit of nothing": Row(lambda _: said(0x55, bytes(16)), (refused(0x08),)),
+    "keyed: the server's": Row(lambda _: control_v2(0x6C, bytes(40)), (refused(0x07),)),
+    "control: credit of nothing": Row(lambda _: control_v2(0x55, bytes(16)), (refused(0x08),)),
     "topic: unknown, batch": Row(bad(topic=99), (rejected(0x10),)),
     "topic: unknown, batch healed": Row(bad((40, b"\xff" * 4)), (rejected(0x10),)),
     "topic: unknown, fetch": Row(
         lambda _: encode_control(Fetch(TopicId(99), ReadBy.SEQ, 1, 9, 0), request_id=5), (refused(0x10),)
     ),
     "topic: unknown, bounds": Row(lambda _: encode_control(Bounds(TopicId(99)), request_id=5), (refused(0x10),)),
-    "kind: two bits, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\x41")), **ENDS_04),
-    "kind: none, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\0")), **ENDS_04),
-    "kind: lz4 of version 1, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\5")), **ENDS_04),
-    "kind: encrypted, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\x42")), **ENDS_04),
-    "batch: control kind, healed": Row(bad((6, b"\1\0")), **ENDS_04),
-    "batch: client seq 0": Row(bad(seq=0), **ENDS_04),
+    "kind: two bits, healed": Row(lambda _: healed_2(changed(control_v2(0x03), 5, b"\x41")), **CLOSES_04),
+    "kind: none, healed": Row(lambda _: healed_2(changed(control_v2(0x03), 5, b"\0")), **CLOSES_04),
+    "kind: lz4 of version 1, healed": Row(lambda _: healed_2(changed(control_v2(0x03), 5, b"\5")), **CLOSES_04),
+    "kind: encrypted, healed": Row(lambda _: healed_2(changed(control_v2(0x03), 5, b"\x42")), **CLOSES_04),
+    "batch: control kind, healed": Row(bad((6, b"\1\0")), **CLOSES_04),
+    "batch: client seq 0": Row(bad(seq=0), **CLOSES_04),
     "batch: reserved field, healed": Row(bad((44, b"\1")), (rejected(0x04),)),
     "batch: position, healed": Row(bad((56, b"\1")), (rejected(0x04),)),
     "batch: base seq, healed": Row(bad((64, b"\1")), (rejected(0x04),)),
@@ -369,27 +383,27 @@ VERSION_2 = {
         settings={"next_seq": 4},
     ),
     "before HELLO: a batch": Row(
-        lambda _: unwelcome_peer(77).batch(TOPIC, b"bad"), (refused(0x08, closes=True),), ends=True, first=True
+        lambda _: peer_without_session(77).batch(TOPIC, b"bad"), (refused(0x08, closes=True),), closes=True, first=True
     ),
-    "before HELLO: a command": Row(lambda _: said(0x03), (refused(0x08, closes=True),), ends=True, first=True),
+    "before HELLO: a command": Row(lambda _: control_v2(0x03), (refused(0x08, closes=True),), closes=True, first=True),
     "before HELLO: no common version": Row(
         lambda _: healed_2(changed(encode_control(Hello(), request_id=5), 44, b"\3\4")),
         (refused(0x06, closes=True),),
-        ends=True,
+        closes=True,
         first=True,
     ),
-    "HELLO twice": Row(lambda _: encode_control(Hello(), request_id=5), (refused(0x08, closes=True),), ends=True),
-    "fenced session": Row(lambda _: b"", (refused(0x24, closes=True),), ends=True, then="fence"),
+    "HELLO twice": Row(lambda _: encode_control(Hello(), request_id=5), (refused(0x08, closes=True),), closes=True),
+    "fenced session": Row(lambda _: b"", (refused(0x24, closes=True),), closes=True, then="fence"),
     "token: none": Row(lambda _: encode_control(Hello(), request_id=5), (refused(0x40),), first=True, settings=TOKENS),
     "token: not for this": Row(
-        lambda _: said(0x08, b"writer") + said(0x03),
+        lambda _: control_v2(0x08, b"writer") + control_v2(0x03),
         (("control", 0x09), refused(0x42)),
         settings={**TOKENS, "hello": {"token": "writer"}},
     ),
     "token: the third bad one": Row(
         lambda _: encode_control(Hello(token="wrong"), request_id=5) * 3,
         (refused(0x41), refused(0x41), refused(0x41, closes=True)),
-        ends=True,
+        closes=True,
         first=True,
         settings=TOKENS,
     ),
@@ -400,7 +414,7 @@ VERSION_2 = {
     "stopping": Row(
         lambda p: p.batch(TOPIC, b"late"),
         (("ack", 2, OK, 0), ("control", 0x42)),
-        ends=True,
+        closes=True,
         stored=(b"late",),
         then="drain",
     ),

@@ -1,11 +1,13 @@
-"""A version 2 client for tests: frames in, frames out, nothing hidden; and a server to talk to."""
+"""A version 2 client for tests, which shows every frame; and a server for it."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
+from watched import WatchedLog, WatchedThread, accepted_socket
+
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.settings import StoreSettings
+from seawall.io.network.receiving import queued_size
 from seawall.limits import KIB
 from seawall.server.connection.access import Access
 from seawall.server.connection.context import ServerContext, ServerSettings
@@ -13,7 +15,6 @@ from seawall.server.connection.listener import Listener
 from seawall.server.lwp2.session import Lwp2Session
 from seawall.server.lwp2.topic_commands import TopicCommands
 from seawall.server.publish.ingest import Ingest
-from seawall.server.publish.publish_thread import PublishThread
 from seawall.wire.format.ack_rows import ack_rows
 from seawall.wire.format.batches import batch_header, encode_batch
 from seawall.wire.format.codes import Codec, Command, HelloFlags, Kind
@@ -108,6 +109,14 @@ class Peer:
         (entry,) = await self.acks(1)
         return entry
 
+    async def until_received(self):
+        """Wait until the server, which is in this process, has received everything that was sent."""
+        while self.writer.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        with accepted_socket(self.writer.get_extra_info("sockname")) as accepted:
+            while queued_size(accepted.fileno()):
+                await asyncio.sleep(0)
+
     async def ended(self):
         assert await self.frame() is None
         self.writer.close()
@@ -117,7 +126,7 @@ class Peer:
 
 
 class Data:
-    """FETCH_DATA or DATA, taken apart and verified."""
+    """FETCH_DATA or DATA, parsed and verified."""
 
     def __init__(self, frame):
         self.header = frame.header
@@ -130,11 +139,17 @@ class Data:
 class World:
     """A server over a log, with one topic for each order."""
 
-    def __init__(self, log, listener, address, context):
+    def __init__(self, log, listener, address, context, publish_thread):
         self.log = log
         self.listener = listener
         self.address = address
         self.context = context
+        self.publish_thread = publish_thread
+
+    @property
+    def attachments(self):
+        """The connections that the publish thread owns."""
+        return self.publish_thread.attachments
 
     async def connect(self):
         return Peer(*await asyncio.open_connection(*self.address, limit=64 << 20))
@@ -145,21 +160,12 @@ class World:
         return made
 
 
-async def has_received(made, size):
-    """Wait until some connection has so many bytes that are no whole frame yet."""
-    while not any(
-        size == (each._incoming._rest.size if each._incoming._own is None else each._incoming._own_end)
-        for each in made.listener.connections
-    ):
-        await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def world(
     path, settings=None, *, bounds=None, topics=("events",), store=SMALL, config=None, access=None, **topic_settings
 ):
-    async with ServedLog(path / "data", store, config) as log:
-        publish_thread = PublishThread(log)
+    async with WatchedLog(path / "data", store, config) as log:
+        publish_thread = WatchedThread(log)
         ingest = Ingest(log, asyncio.get_running_loop(), publish_thread=publish_thread)
         parts = (settings or ServerSettings(), access or Access())
         context = ServerContext(log, ingest, TopicCommands(log), *parts)
@@ -171,7 +177,7 @@ async def world(
         )
         address = await listener.listen("127.0.0.1", 0)
         try:
-            yield World(log, listener, address, context)
+            yield World(log, listener, address, context, publish_thread)
         finally:
             listener.stop()
             for connection in list(listener.connections):

@@ -1,4 +1,4 @@
-"""Where tokens are required, who shows none in time is let go, whatever it sends meanwhile."""
+"""Required tokens: a peer that shows none in time is disconnected, whatever it sends meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("sent", SENT)
-def test_who_shows_no_token_in_time_is_let_go(tmp_path: Path, sent: str) -> None:
+def test_a_peer_that_shows_no_token_in_time_is_disconnected(tmp_path: Path, sent: str) -> None:
     async def work() -> None:
         settings = NodeSettings(port=0, bounds=ConnectionLimits(admission_s=0.3))
         node = await start_node(tmp_path / "data", settings, access=Access({"secret": Right.ALL}))
@@ -44,7 +44,7 @@ def test_who_shows_no_token_in_time_is_let_go(tmp_path: Path, sent: str) -> None
         async with asyncio.timeout(60):
             await reader.read()
         assert node.counts["authentication_required"] >= 1
-        # Who has shown one stays.
+        # A peer that has shown its token stays connected.
         known.write(encode_request(ListTopics()))
         async with asyncio.timeout(60):
             assert await known_reader.readuntil(b"topics")
@@ -56,8 +56,8 @@ def test_who_shows_no_token_in_time_is_let_go(tmp_path: Path, sent: str) -> None
 
 
 @pytest.mark.parametrize(("size", "code"), [(-1, 0x04), (0, 0x04), (1, 0x03)])
-def test_a_frame_before_a_token_is_small(tmp_path: Path, size: int, code: int) -> None:
-    """At the bound it is judged by what it says, above it by its size."""
+def test_a_frame_before_the_token_has_a_smaller_size_limit(tmp_path: Path, size: int, code: int) -> None:
+    """At the bound it is refused for its content, above it for its size."""
 
     async def work() -> None:
         node = await start_node(tmp_path / "data", NodeSettings(port=0), access=Access({"secret": Right.ALL}))

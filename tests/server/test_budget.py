@@ -1,4 +1,4 @@
-"""The memory that is held for peers: who gets it, in which order, and that all of it comes back."""
+"""The memory budget for peers: which connection gets memory, in which order, and that all of it is returned."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ def on_loop(work):
     asyncio.run(work())
 
 
-def test_what_has_no_room_waits_until_some_is_returned():
+def test_a_request_without_space_waits_until_some_is_returned():
     """INV-BUDGET-BOUND."""
 
     async def work():
@@ -32,7 +32,7 @@ def test_what_has_no_room_waits_until_some_is_returned():
     on_loop(work)
 
 
-def test_connections_are_served_in_turn():
+def test_connections_are_served_round_robin():
     async def work():
         budget = Budget(80 * MIB)
         holder, greedy, modest = (budget.account(80 * MIB) for _ in range(3))
@@ -54,7 +54,7 @@ def test_connections_are_served_in_turn():
     on_loop(work)
 
 
-def test_a_connection_that_has_used_its_share_does_not_hold_up_others():
+def test_a_connection_that_has_used_its_share_does_not_delay_others():
     async def work():
         budget = Budget(80 * MIB)
         full, other = budget.account(MIB), budget.account(MIB)
@@ -90,7 +90,7 @@ def test_small_amounts_are_served_while_large_ones_wait_up_to_a_bound():
     on_loop(work)
 
 
-def test_what_is_larger_than_everything_is_served_alone():
+def test_a_request_larger_than_the_budget_is_served_alone():
     async def work():
         budget = Budget(8 * MIB)
         account, other = budget.account(8 * MIB), budget.account(8 * MIB)
@@ -105,7 +105,7 @@ def test_what_is_larger_than_everything_is_served_alone():
 
 
 @pytest.mark.parametrize("is_granted", [False, True])
-def test_who_gives_up_waiting_has_nothing(is_granted):
+def test_a_cancelled_wait_holds_no_memory(is_granted):
     async def work():
         budget = Budget(80 * MIB)
         holder, other = budget.account(80 * MIB), budget.account(80 * MIB)
@@ -113,7 +113,7 @@ def test_who_gives_up_waiting_has_nothing(is_granted):
         waiting = asyncio.create_task(other.acquire(MIB))
         await asyncio.sleep(0)
         if is_granted:
-            # It is counted, and has not heard of it yet.
+            # It is granted, and the task has not run yet.
             holder.hold(-MIB)
             assert other.used == MIB
         waiting.cancel()
@@ -123,7 +123,7 @@ def test_who_gives_up_waiting_has_nothing(is_granted):
     on_loop(work)
 
 
-def test_a_connection_that_is_gone_has_returned_everything():
+def test_a_closed_connection_has_returned_everything():
     """INV-BUDGET-BOUND."""
 
     async def work():
@@ -137,7 +137,7 @@ def test_a_connection_that_is_gone_has_returned_everything():
         gone.close()
         await waiting
         assert memory.used == 5 * MIB
-        # What ends later than its connection changes nothing.
+        # Calls after the close change nothing.
         gone.working.hold(-MIB)
         await gone.working.acquire(MIB)
         assert memory.used == 5 * MIB

@@ -1,4 +1,4 @@
-"""One connection over real sockets: slicing, bad input, slow peers, what waits, and how it ends."""
+"""One connection over real sockets: slicing, bad input, slow peers, backpressure, and how it closes."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ QUICK = ConnectionLimits(frame_time_s=0.1, frame_bytes_per_second=MIB, stall_s=0
 
 
 class Recorded:
-    """A session that keeps payloads, and takes as many as it is told to."""
+    """A session that keeps payloads, and accepts as many as it has space for."""
 
     def __init__(self, world, version, connection):
         world.sessions.append(self)
@@ -32,7 +32,7 @@ class Recorded:
         self.silences = 0
         self.is_lost = asyncio.Event()
         self.is_ended = False
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         if world.times:
             connection.set_timeouts(**world.times)
 
@@ -44,7 +44,7 @@ class Recorded:
             self.space -= 1
             taken += 1
             self.payloads.append(buffer[at + FRAME_HEADER_SIZE : at + size].tobytes())
-        self.news.set()
+        self.changed.set()
         return taken
 
     def buffer_for(self, _size, _revoke, **_how):
@@ -69,15 +69,15 @@ class Recorded:
         self.connection.write(b"ping")
 
     def has_space(self):
-        self.news.set()
+        self.changed.set()
 
     def lost(self):
         self.is_lost.set()
 
     async def received(self, count):
         while len(self.payloads) < count:
-            self.news.clear()
-            await self.news.wait()
+            self.changed.clear()
+            await self.changed.wait()
         return self.payloads
 
 
@@ -121,7 +121,7 @@ def frame(payload=b"", request_id=1):
     ) + (payload)
 
 
-def test_frames_come_whole_in_any_slicing(on_loop):
+def test_frames_are_complete_in_any_slicing(on_each_loop):
     payloads = [bytes([number]) * (number * 7) for number in range(40)]
     stream = b"".join(map(frame, payloads))
 
@@ -138,10 +138,10 @@ def test_frames_come_whole_in_any_slicing(on_loop):
                 await session.is_lost.wait()
                 assert session.is_ended
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_large_frames_have_memory_of_their_own(on_loop):
+def test_large_frames_have_their_own_buffer(on_each_loop):
     payloads = [os.urandom(size) for size in (300 * KIB, 2 * MIB, 2 * MIB, 10, 5 * MIB, 200 * KIB, 1 * MIB)]
 
     async def work():
@@ -153,10 +153,10 @@ def test_large_frames_have_memory_of_their_own(on_loop):
             assert await (await made.session()).received(len(payloads)) == payloads
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_two_connections_do_not_mix_their_bytes(on_loop):
+def test_two_connections_do_not_mix_their_bytes(on_each_loop):
     async def work():
         async with world() as made:
             first, second = [await made.connect() for _ in range(2)]
@@ -173,7 +173,7 @@ def test_two_connections_do_not_mix_their_bytes(on_loop):
             first[1].close()
             second[1].close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 BROKEN_HEADER = bytearray(frame(b"abc"))
@@ -199,7 +199,7 @@ OTHER_VERSION[4] = 3
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_bad_input_ends_its_own_connection_only(on_loop, sent, answer, cause, is_first):
+def test_bad_input_closes_its_own_connection_only(on_loop, sent, answer, cause, is_first):
     async def work():
         async with world() as made:
             other, bad = await made.connect(), await made.connect()
@@ -208,7 +208,7 @@ def test_bad_input_ends_its_own_connection_only(on_loop, sent, answer, cause, is
             good = (
                 b"" if is_first else frame(b"good") if sent != bytes(BROKEN_V1) else encode_header_v1(V1Flags.KEEPALIVE)
             )
-            bad[1].write(good + sent + frame(b"unheard"))
+            bad[1].write(good + sent + frame(b"unread"))
             assert await bad[0].read() == answer
             assert made.listener.counts[cause] == 1
             if not is_first:
@@ -221,7 +221,7 @@ def test_bad_input_ends_its_own_connection_only(on_loop, sent, answer, cause, is
     on_loop(work())
 
 
-def test_a_version_does_not_change_on_a_connection(on_loop):
+def test_a_version_does_not_change_on_a_connection(on_each_loop):
     async def work():
         async with world() as made:
             reader, writer = await made.connect()
@@ -230,10 +230,10 @@ def test_a_version_does_not_change_on_a_connection(on_loop):
             assert [session.version for session in made.sessions] == [1]
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_version_that_is_not_offered_is_refused(on_loop):
+def test_a_version_that_is_not_offered_is_refused(on_each_loop):
     async def work():
         async with world(versions=(2,)) as made:
             reader, writer = await made.connect()
@@ -242,10 +242,10 @@ def test_a_version_that_is_not_offered_is_refused(on_loop):
             assert made.sessions[0].payloads == []
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_one_connection_too_many_is_told_so(on_loop):
+def test_a_connection_over_the_limit_is_refused(on_each_loop):
     async def work():
         async with world(connections_max=1) as made:
             first = await made.connect()
@@ -258,10 +258,10 @@ def test_one_connection_too_many_is_told_so(on_loop):
             writer.close()
             first[1].close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_session_without_room_is_fed_again(on_loop):
+def test_a_session_without_space_is_fed_again(on_each_loop):
     payloads = [bytes([number]) * 1000 for number in range(200)]
 
     async def work():
@@ -276,10 +276,10 @@ def test_a_session_without_room_is_fed_again(on_loop):
             assert await session.received(200) == payloads
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_slow_reader_is_not_read_from_and_then_let_go(on_loop):
+def test_a_slow_reader_is_not_read_and_then_disconnected(on_each_loop):
     bounds = ConnectionLimits(stall_s=0.3, outbox_size=64 * KIB)
 
     async def work():
@@ -289,16 +289,16 @@ def test_a_slow_reader_is_not_read_from_and_then_let_go(on_loop):
             session = await made.session()
             session.connection.write(bytes(32 * MIB))
             assert session.connection.unsent_size > 64 * KIB
-            slow.sendall(frame(b"unheard"))
+            slow.sendall(frame(b"unread"))
             await session.is_lost.wait()
             assert session.payloads == [b"a"]
             assert made.listener.counts["stalled"] == 1
             slow.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_reader_that_comes_back_is_read_from_again(on_loop):
+def test_a_reader_that_resumes_is_read_again(on_each_loop):
     async def work():
         async with world(ConnectionLimits(outbox_size=64 * KIB)) as made:
             reader, writer = await made.connect()
@@ -311,11 +311,11 @@ def test_a_reader_that_comes_back_is_read_from_again(on_loop):
             assert session.connection.unsent_size == 0
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 @pytest.mark.parametrize(("start", "answer"), [(frame(b"a") + frame(b"bcd")[:46], b"error 0a"), (b"LAN", b"")])
-def test_a_frame_that_does_not_come_ends_the_connection(on_loop, start, answer):
+def test_an_incomplete_frame_closes_the_connection_in_time(on_each_loop, start, answer):
     """INV-CONNECTION-ENDS."""
 
     async def work():
@@ -326,10 +326,10 @@ def test_a_frame_that_does_not_come_ends_the_connection(on_loop, start, answer):
             assert made.listener.counts["too_slow"] == 1
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_silence_is_asked_about_and_then_ends_the_connection(on_loop):
+def test_a_silent_peer_is_pinged_and_then_disconnected(on_each_loop):
     async def work():
         async with world(keepalive_s=0.05, idle_s=0.3) as made:
             reader, writer = await made.connect()
@@ -340,10 +340,10 @@ def test_silence_is_asked_about_and_then_ends_the_connection(on_loop):
             assert made.listener.counts["idle"] == 1
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path):
+def test_files_are_sent_in_order_with_other_bytes(on_each_loop, tmp_path):
     content = os.urandom(24 * MIB)
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -368,10 +368,10 @@ def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path):
             assert released == [1, 2, 3]
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path):
+def test_a_file_that_is_too_short_closes_the_connection(on_each_loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     released, failed = [], []
@@ -392,7 +392,7 @@ def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path):
             assert await read_to_the_end(reader) in (b"abc", b"")
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 async def read_to_the_end(reader):
@@ -402,7 +402,7 @@ async def read_to_the_end(reader):
         return b""
 
 
-def test_a_peer_that_talks_on_behind_the_end_is_cut_off(on_loop):
+def test_a_peer_that_keeps_sending_after_the_end_is_cut_off(on_each_loop):
     bounds = ConnectionLimits(linger_s=30.0, linger_size=64 * KIB)
 
     async def work():
@@ -415,4 +415,4 @@ def test_a_peer_that_talks_on_behind_the_end_is_cut_off(on_loop):
             assert made.listener.counts == {ErrorCode.BAD_MAGIC.name.lower(): 1}
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())

@@ -1,4 +1,4 @@
-"""Readers that are slow, huge or held to a rate: writers and other readers do not feel them."""
+"""Slow, large and rate-limited readers: they delay neither writers nor other readers."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, MIB
 from seawall.server.connection.access import Access, Right
-from seawall.server.read import cold_files, read_rate
+from seawall.server.read import cold_files
 from seawall.server.read.read_rate import ReadRate
 from seawall.testing.machine.clock import SimClock
 from seawall.wire.format.codes import ReadBy, ReadFlags
@@ -35,8 +35,8 @@ async def fill(made, count, size=900 * KIB):
 
 
 @pytest.mark.parametrize("flags", [ReadFlags(0), ReadFlags.STORED_CODEC])
-def test_a_reader_that_takes_nothing_delays_nobody(on_loop, tmp_path, flags):
-    """It asks for everything a thousand times and reads not one byte; what waits for it is bounded."""
+def test_a_reader_that_receives_nothing_delays_no_other(on_each_loop, tmp_path, flags):
+    """It requests everything a thousand times and reads not one byte; its unsent answers are bounded."""
 
     async def work():
         async with world(tmp_path) as made:
@@ -51,45 +51,45 @@ def test_a_reader_that_takes_nothing_delays_nobody(on_loop, tmp_path, flags):
             while not connection.is_full:
                 await asyncio.sleep(0)
             writer, reader = await made.peer(2), await made.peer(3)
-            for number in range(50):
+            for number in range(20):
                 assert (await writer.publish(1, b"%d" % number))["base_seq"] == 31 + number
                 reader.ask(fetch(31 + number))
                 assert len((await reader.answer(Data)).batches) == 1
-            # Its outbox, the portions that were read at once before that was full, and one of the subscription.
+            # Its outbox, the responses that were read before it was full, and one of the subscription.
             bound = limits.OUTBOX_SIZE + (limits.FETCHES_AT_ONCE + 2) * (limits.FETCH_SIZE_MAX + MIB)
             assert connection.unsent_size <= bound
             for each in (slow, writer, reader):
                 each.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_reader_of_everything_for_ever_delays_nobody(on_loop, tmp_path):
-    """It reads all there is again and again, as fast as it can, for as long as others write and read."""
+def test_a_reader_that_rereads_everything_delays_no_other(on_loop, tmp_path):
+    """It reads everything again and again, as fast as it can, while others write and read."""
 
     async def work():
         async with world(tmp_path) as made:
-            await fill(made, 60)
+            await fill(made, 30)
             huge, writer, reader = await made.peer(1), await made.peer(2), await made.peer(3)
             is_over = asyncio.Event()
-            portions = 0
+            responses = 0
 
             async def read_on():
-                nonlocal portions
+                nonlocal responses
                 for number in range(16):
                     huge.ask(fetch(), request_id=number)
                 while not is_over.is_set():
                     answer = await huge.answer(Data)
-                    portions += 1
-                    huge.ask(fetch(answer.prefix.next_seq % 60 + 1), request_id=portions)
+                    responses += 1
+                    huge.ask(fetch(answer.prefix.next_seq % 30 + 1), request_id=responses)
 
             reading = asyncio.ensure_future(read_on())
-            for number in range(60):
-                assert (await writer.publish(1, b"%d" % number))["base_seq"] == 61 + number
-                reader.ask(fetch(61 + number))
+            for number in range(30):
+                assert (await writer.publish(1, b"%d" % number))["base_seq"] == 31 + number
+                reader.ask(fetch(31 + number))
                 assert len((await reader.answer(Data)).batches) == 1
-            seen = portions
-            while portions == seen:
+            seen = responses
+            while responses == seen:
                 await asyncio.sleep(0)
             is_over.set()
             await reading
@@ -99,15 +99,15 @@ def test_a_reader_of_everything_for_ever_delays_nobody(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_files_that_are_not_in_memory_are_read_by_others_than_the_loop(on_loop, tmp_path, monkeypatch):
+def test_uncached_files_are_read_by_reader_threads(on_loop, tmp_path, monkeypatch):
     async def work():
         names = []
 
-        def bring(*_stretch):
+        def load(*_range):
             names.append(threading.current_thread().name)
 
         monkeypatch.setattr(cold_files, "is_cached", lambda *_: False)
-        monkeypatch.setattr(cold_files, "load_into_cache", bring)
+        monkeypatch.setattr(cold_files, "load_into_cache", load)
         async with world(tmp_path) as made:
             await fill(made, 3)
             peer = await made.peer(1)
@@ -120,18 +120,18 @@ def test_files_that_are_not_in_memory_are_read_by_others_than_the_loop(on_loop, 
     on_loop(work())
 
 
-def test_a_file_stays_pinned_while_it_is_read_for_somebody_who_is_gone(on_loop, tmp_path, monkeypatch):
+def test_a_file_stays_pinned_while_it_is_read_for_a_closed_connection(on_loop, tmp_path, monkeypatch):
     """INV-PINNED-OPEN."""
 
     async def work():
         is_reading, may_end, released = threading.Event(), threading.Event(), asyncio.Event()
 
-        def bring(*_stretch):
+        def load(*_range):
             is_reading.set()
             may_end.wait()
 
         monkeypatch.setattr(cold_files, "is_cached", lambda *_: False)
-        monkeypatch.setattr(cold_files, "load_into_cache", bring)
+        monkeypatch.setattr(cold_files, "load_into_cache", load)
         async with world(tmp_path) as made:
             warming = asyncio.ensure_future(cold_files.warm_up(made.log, [(0, 0, 1)], released.set))
             await asyncio.to_thread(is_reading.wait)
@@ -148,14 +148,14 @@ def test_a_file_stays_pinned_while_it_is_read_for_somebody_who_is_gone(on_loop, 
 # --- rates -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_is_paid_for():
+def test_sent_bytes_are_charged():
     clock = SimClock()
     rate = ReadRate(1000, clock)
-    # What was saved pays for the first second's worth, the next is on credit.
+    # The saved credit pays for the bytes of the first second, the next response is on credit.
     assert [rate.take(5000), rate.take(1), rate.take(999), rate.take(1)] == [1000, 1, 0, 0]
     clock.advance(1_000_000)
     assert rate.take(600) == 600
-    # Less than it might have been, then more: one batch.
+    # Fewer bytes than were charged, then more: one batch.
     rate.settle(600, 100)
     clock.advance(100_000_000)
     assert rate.take(1000) == 1000
@@ -164,12 +164,12 @@ def test_what_was_sent_is_paid_for():
     assert rate.take(1) == 0
     clock.advance(1_000_000)
     assert rate.take(1) == 1
-    # Nobody saves up more than a second.
+    # At most one second of credit accumulates.
     clock.advance(10**12)
     assert [rate.take(1000), rate.take(1000), rate.take(1)] == [1000, 1000, 0]
 
 
-def test_who_waits_in_vain_is_let_go():
+def test_a_wait_ends_when_it_is_no_longer_needed():
     async def work():
         rate = ReadRate(1, SimClock())
         rate.settle(0, 1 << 40)
@@ -180,32 +180,53 @@ def test_who_waits_in_vain_is_let_go():
     asyncio.run(work())
 
 
+def test_access_has_the_configured_rates():
+    access = Access({"bulk": Right.ALL}, read_rate=RATE, read_rates={"bulk": RATE})
+    assert access.rate_of("bulk") is access.rate_of("bulk") is not None
+    assert access.rate_of("other") is None
+    first, second = access.own_rate(), access.own_rate()
+    assert (first.take(5 * RATE), second.take(5 * RATE)) == (RATE, RATE)
+    assert Access().own_rate() is None
+
+
+class TimedAccess(Access):
+    """Access whose read rate follows a clock that the test advances: of each connection, or of one token."""
+
+    def __init__(self, clock, token=None):
+        super().__init__({} if token is None else {token: Right.ALL, "free": Right.ALL})
+        self._clock, self._token = clock, token
+        self._shared = ReadRate(RATE, clock)
+
+    def own_rate(self):
+        return ReadRate(RATE, self._clock) if self._token is None else None
+
+    def rate_of(self, token):
+        return self._shared if token == self._token else None
+
+
 @pytest.fixture
-def clock(monkeypatch):
-    """The clock of all rates: it stands until a test moves it."""
-    made = SimClock()
-    monkeypatch.setattr(read_rate, "OsClock", lambda: made)
-    return made
+def clock():
+    return SimClock()
 
 
 async def is_silent(peer):
-    """Whether nothing came before the answer to a ping."""
+    """Whether nothing arrived before the answer to a ping."""
     peer.send(encode_ping(999))
     return (await peer.frame()).header.id == 999
 
 
-def test_fetches_keep_to_the_rate_and_the_connection_lives(on_loop, tmp_path, clock):
+def test_fetches_keep_to_the_rate_and_the_connection_stays_open(on_loop, tmp_path, clock):
     async def work():
-        async with world(tmp_path, access=Access(read_rate=RATE)) as made:
+        async with world(tmp_path, access=TimedAccess(clock)) as made:
             await fill(made, 12)
             peer, other = await made.peer(1), await made.peer(2)
             for number in range(1, 5):
                 peer.ask(fetch(3 * number), request_id=number)
-            # Each is as large as a second's worth allows. The first is on credit, which what was there has paid for.
+            # Each has the bytes of one second at most. The first is on credit, which was saved before.
             for _ in range(2):
                 assert len((await peer.answer(Data)).batches) == 1
             assert await is_silent(peer)
-            # Every connection has a rate of its own.
+            # Every connection has its own rate.
             other.ask(fetch(2))
             await other.answer(Data)
             clock.advance(2 * 10**9)
@@ -218,7 +239,7 @@ def test_fetches_keep_to_the_rate_and_the_connection_lives(on_loop, tmp_path, cl
 
 def test_pushes_keep_to_the_rate(on_loop, tmp_path, clock):
     async def work():
-        async with world(tmp_path, access=Access(read_rate=RATE)) as made:
+        async with world(tmp_path, access=TimedAccess(clock)) as made:
             await fill(made, 4)
             peer = await made.peer(1)
             peer.ask(Subscribe(TopicId(1), ReadBy.EARLIEST, 0, PLENTY, PLENTY, 0), request_id=2)
@@ -236,10 +257,9 @@ def test_pushes_keep_to_the_rate(on_loop, tmp_path, clock):
     on_loop(work())
 
 
-def test_a_token_has_a_rate_that_all_its_connections_share(on_loop, tmp_path, clock):
+def test_connections_with_one_token_share_its_rate(on_loop, tmp_path, clock):
     async def work():
-        access = Access({"bulk": Right.ALL, "free": Right.ALL}, read_rates={"bulk": RATE})
-        async with world(tmp_path, access=access) as made:
+        async with world(tmp_path, access=TimedAccess(clock, "bulk")) as made:
             await fill(made, 6)
             first, second, free = [await made.connect() for _ in range(3)]
             for number, (peer, token) in enumerate(((first, "bulk"), (second, "bulk"), (free, "free")), 1):
@@ -261,7 +281,7 @@ def test_a_token_has_a_rate_that_all_its_connections_share(on_loop, tmp_path, cl
 
 def test_a_drain_does_not_wait_for_a_rate(on_loop, tmp_path, clock):
     async def work():
-        async with world(tmp_path, access=Access(read_rate=RATE)) as made:
+        async with world(tmp_path, access=TimedAccess(clock)) as made:
             await fill(made, 4)
             peer = await made.peer(1)
             peer.ask(Subscribe(TopicId(1), ReadBy.EARLIEST, 0, PLENTY, PLENTY, 0), request_id=2)
@@ -282,9 +302,9 @@ def test_a_drain_does_not_wait_for_a_rate(on_loop, tmp_path, clock):
     on_loop(work())
 
 
-def test_version_1_is_told_that_there_is_nothing_yet(on_loop, tmp_path, clock):
+def test_version_1_gets_an_empty_answer_over_the_rate(on_loop, tmp_path, clock):
     async def work():
-        async with serving(tmp_path, access=Access(read_rate=RATE)) as made:
+        async with serving(tmp_path, access=TimedAccess(clock)) as made:
             client = await PythonClient.connect(made.address)
             topic = await client.create("events")
             await client.publish(topic, *(record(os.urandom(400 * KIB)) for _ in range(8)))

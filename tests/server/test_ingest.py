@@ -14,17 +14,17 @@ from seawall.wire.lwp2.session import Error, Goodbye, Welcome
 OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
 
 
-@pytest.fixture(autouse=True, params=["by the event loop", "by the publish thread"])
-def attached(request, monkeypatch):
-    """Small batches are received by one thread or the other; no peer can see which."""
-    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 if request.param == "by the publish thread" else 1 << 60)
+@pytest.fixture(params=["event loop", "publish thread"])
+def receiver(request, monkeypatch):
+    """Receive small batches by one thread or the other: no peer can see which."""
+    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 if request.param == "publish thread" else 1 << 60)
 
 
 async def values(log, topic="events"):
     return [record.value for batch in await log.read(topic) for record in batch]
 
 
-def test_a_batch_is_stored_and_acked(on_loop, tmp_path):
+def test_a_batch_is_stored_and_acked(on_each_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer(features=0xFF)
@@ -39,10 +39,10 @@ def test_a_batch_is_stored_and_acked(on_loop, tmp_path):
             assert await values(made.log) == [b"one", b"two", b"three"]
             peer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_many_batches_at_once_come_back_as_runs(on_loop, tmp_path):
+def test_many_batches_at_once_are_acked_as_runs(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer(features=int(Features.ACK_RUNS))
@@ -59,7 +59,7 @@ def test_many_batches_at_once_come_back_as_runs(on_loop, tmp_path):
 
 
 @pytest.mark.parametrize(("order", "level"), [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (5, 1), (5, 2)])
-def test_every_order_and_level(on_loop, tmp_path, order, level):
+def test_every_order_and_level(on_loop, receiver, tmp_path, order, level):
     async def work():
         async with world(tmp_path, order=order, ack_level=level) as made:
             peer = await made.peer()
@@ -76,7 +76,7 @@ def test_every_order_and_level(on_loop, tmp_path, order, level):
     on_loop(work())
 
 
-def test_failures_only_means_no_answer_to_what_is_stored(on_loop, tmp_path):
+def test_ack_level_0_answers_only_failures(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -89,7 +89,7 @@ def test_failures_only_means_no_answer_to_what_is_stored(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_order_5_waits_for_what_is_missing(on_loop, tmp_path):
+def test_order_5_waits_for_missing_batches(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path, order=5) as made:
             peer, other = await made.peer(), await made.connect()
@@ -106,7 +106,7 @@ def test_order_5_waits_for_what_is_missing(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_gap_that_lasts_too_long_is_given_up(on_loop, tmp_path):
+def test_a_gap_that_lasts_too_long_is_skipped(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path, order=5) as made:
             peer = await made.peer(gap_timeout_ms=20)
@@ -119,7 +119,7 @@ def test_a_gap_that_lasts_too_long_is_given_up(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_repetition_is_told_the_numbers_of_the_original(on_loop, tmp_path):
+def test_a_duplicate_gets_the_numbers_of_the_original(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -141,7 +141,7 @@ def test_a_repetition_is_told_the_numbers_of_the_original(on_loop, tmp_path):
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_compressed_batches_are_stored_as_they_are(on_loop, tmp_path, codec):
+def test_compressed_batches_are_stored_as_they_are(on_loop, receiver, tmp_path, codec):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer(features=int(Features.LZ4 | Features.ZSTD))
@@ -173,7 +173,7 @@ def test_compressed_batches_are_stored_as_they_are(on_loop, tmp_path, codec):
         ({"session_epoch": 9}, ErrorCode.FENCED),
     ],
 )
-def test_a_refused_batch_leaves_the_others_alone(on_loop, tmp_path, changed, reason):
+def test_a_refused_batch_leaves_the_others_alone(on_loop, receiver, tmp_path, changed, reason):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -190,11 +190,11 @@ def test_a_refused_batch_leaves_the_others_alone(on_loop, tmp_path, changed, rea
     on_loop(work())
 
 
-def test_a_server_header_ends_the_connection_after_what_came_before(on_loop, tmp_path):
+def test_a_server_header_closes_the_connection_after_earlier_frames(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
-            peer.send(peer.batch(1, b"good") + peer.batch(1, b"bad", seq=0) + peer.batch(1, b"unheard"))
+            peer.send(peer.batch(1, b"good") + peer.batch(1, b"bad", seq=0) + peer.batch(1, b"unread"))
             (row,) = await peer.acks(1)
             assert (row["client_seq"], row["status"]) == (1, OK)
             error = await peer.answer(Error)
@@ -205,7 +205,7 @@ def test_a_server_header_ends_the_connection_after_what_came_before(on_loop, tmp
     on_loop(work())
 
 
-def test_a_newer_session_fences_the_older(on_loop, tmp_path):
+def test_a_newer_session_fences_the_older(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             old = await made.peer()
@@ -232,7 +232,7 @@ def test_a_newer_session_fences_the_older(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_what_a_client_gives_up_is_never_stored(on_loop, tmp_path):
+def test_an_abandoned_client_seq_is_never_stored(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, order=5) as made:
             peer = await made.peer()
@@ -257,7 +257,7 @@ def test_what_a_client_gives_up_is_never_stored(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_client_without_a_number_gets_one(on_loop, tmp_path):
+def test_a_client_without_an_id_gets_one(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peers = [await made.peer(0) for _ in range(2)]
@@ -270,7 +270,7 @@ def test_a_client_without_a_number_gets_one(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_nothing_is_taken_before_the_greeting(on_loop, tmp_path):
+def test_nothing_is_accepted_before_hello(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.connect()
@@ -289,7 +289,7 @@ def test_nothing_is_taken_before_the_greeting(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_versions_that_are_not_spoken_are_refused(on_loop, tmp_path):
+def test_unsupported_versions_are_refused(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.connect()
@@ -300,7 +300,7 @@ def test_versions_that_are_not_spoken_are_refused(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_the_window_stops_the_reading_and_loses_nothing(on_loop, tmp_path):
+def test_a_full_window_stops_reading_and_loses_nothing(on_loop, receiver, tmp_path):
     """INV-INGEST-WINDOW."""
 
     async def work():
@@ -315,7 +315,7 @@ def test_the_window_stops_the_reading_and_loses_nothing(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_records_of_this_process_and_of_connections_share_one_order(on_loop, tmp_path):
+def test_records_of_this_process_and_of_connections_share_one_order(on_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -331,7 +331,7 @@ def test_records_of_this_process_and_of_connections_share_one_order(on_loop, tmp
     on_loop(work())
 
 
-def test_a_goodbye_answers_what_is_under_way(on_loop, tmp_path):
+def test_a_goodbye_answers_batches_in_flight(on_each_loop, receiver, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -341,10 +341,10 @@ def test_a_goodbye_answers_what_is_under_way(on_loop, tmp_path):
             assert isinstance(await peer.answer(), Goodbye)
             await peer.ended()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_a_token_is_asked_for_where_there_are_some(on_loop, tmp_path):
+def test_a_token_is_required_where_tokens_are_configured(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, access=Access({"secret": Right.ALL})) as made:
             peer = await made.connect()

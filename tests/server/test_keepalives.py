@@ -11,7 +11,7 @@ from seawall.server.connection.keepalives import KeepaliveAnswers
 
 
 class ScriptedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time a test moves; nobody runs it, so the test also makes the calls that are due."""
+    """A loop whose time a test sets; it does not run, so the test also makes the calls that are due."""
 
     def __init__(self) -> None:
         super().__init__()

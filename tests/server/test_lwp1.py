@@ -1,4 +1,4 @@
-"""Version 1 over real sockets, by clients that behave as the published ones: byte for byte, in order, and no more."""
+"""Version 1 over real sockets, with clients that behave as the published ones: answers byte for byte and in order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import json
 import socket
 import struct
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import lz4.block
 import pytest
-import uvloop
 from v1_clients import (
     ACK,
     CONTROL,
@@ -25,8 +23,8 @@ from v1_clients import (
     frame,
     record,
 )
-from v1_server import LoopFactory, Served
-from v1_server import served as served_on
+from v1_server import Served
+from watched import accepted_socket
 
 from seawall.config import PastEnd, ServerConfig
 from seawall.core.types import Offset
@@ -35,6 +33,7 @@ from seawall.errors import ProtocolError
 from seawall.limits import MIB, TCP_KEEPALIVE_IDLE_S, V1_FETCH_DATA_SIZE_MAX
 from seawall.server.connection.access import Admission
 from seawall.server.connection.budget import Lease, PeerMemory
+from seawall.server.connection.session import ConnectionLimits
 from seawall.server.lwp1.reading import Lwp1Reading
 from seawall.server.node import NodeSettings
 from seawall.wire.format.codes import ErrorCode
@@ -48,13 +47,6 @@ ALONE = (
 
 
 Serve = Callable[..., None]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def served(request: pytest.FixtureRequest) -> Serve:
-    """Runs a coroutine against a server, on a loop of each kind."""
-    factory: LoopFactory | None = uvloop.new_event_loop if request.param == "uvloop" else None
-    return partial(served_on, factory)
 
 
 def vector(text: str) -> bytes:
@@ -78,7 +70,7 @@ ITS_REPLY = vector(
 )
 
 
-def test_the_published_vectors_byte_for_byte_in_any_slicing(served: Serve, tmp_path: Path) -> None:
+def test_the_published_vectors_byte_for_byte_in_any_slicing(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         for byte in KEEPALIVE_FRAME + CREATE:
@@ -96,10 +88,10 @@ def test_the_published_vectors_byte_for_byte_in_any_slicing(served: Serve, tmp_p
         assert await client.reader.readexactly(len(ITS_REPLY)) == ITS_REPLY
         await client.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
-def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(served: Serve, tmp_path: Path) -> None:
+def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -118,10 +110,10 @@ def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(served: Serve, 
         assert len(batches) < 200
         await client.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
-def test_what_is_no_record_comes_back_byte_for_byte(served: Serve, tmp_path: Path) -> None:
+def test_payloads_that_are_no_records_are_returned_byte_for_byte(served: Serve, tmp_path: Path) -> None:
     payloads = [b"x", b"several messages run together", b"\xff\1\0\0\0?", record(b"r") + b"rest", b"\1\2\3\4", bytes(4)]
 
     async def work(server: Served) -> None:
@@ -142,7 +134,7 @@ def test_what_is_no_record_comes_back_byte_for_byte(served: Serve, tmp_path: Pat
     served(tmp_path, work)
 
 
-def test_topic_0_is_there_and_in_no_list(served: Serve, tmp_path: Path) -> None:
+def test_topic_0_exists_and_is_in_no_list(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         assert await client.fetch(0, 0) == (0, 0, b"")
@@ -191,7 +183,7 @@ def test_the_commands_of_topics(served: Serve, tmp_path: Path) -> None:
         }
         assert (await client.ask(0x05, struct.pack("<IQQ", 2, 0, 0))).error is None
         assert "retention" not in (await client.ask(0x04, struct.pack("<I", 2))).document
-        # An age that milliseconds cannot say is kept as long as they can.
+        # An age that milliseconds cannot express is kept as long as possible.
         assert (await client.ask(0x05, struct.pack("<IQQ", 2, END_OF_RUST, 0))).document["max_age_secs"] == END_OF_RUST
         assert (await client.ask(0x02, struct.pack("<I", 1))).payload == b'{"deleted":1}'
         for command, payload in ((0x02, struct.pack("<I", 1)), (0x04, struct.pack("<I", 1)), (0x05, bytes(20))):
@@ -229,7 +221,7 @@ def test_ids_are_not_used_again_after_a_restart(served: Serve, tmp_path: Path) -
     served(tmp_path, create)
 
 
-def test_every_row_of_the_table_of_fetches(served: Serve, tmp_path: Path) -> None:
+def test_every_documented_case_of_fetch(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -238,7 +230,7 @@ def test_every_row_of_the_table_of_fetches(served: Serve, tmp_path: Path) -> Non
         assert await client.fetch(topic, END_OF_PYTHON) == (0, 0, b"")
         await client.publish(topic, record(b"aaaaa"))
         await client.publish(topic, record(b"bbbbb"))
-        # Asked before: from the end as it was then, once.
+        # After a request for the end: from the end as it was then, once.
         assert await client.fetch(topic, END_OF_PYTHON) == (20, 2, record(b"aaaaa") + record(b"bbbbb"))
         assert await client.fetch(topic, END_OF_PYTHON) == (20, 0, b"")
         assert await client.fetch(topic, END_OF_RUST - 1) == (20, 0, b"")
@@ -261,7 +253,7 @@ def test_every_row_of_the_table_of_fetches(served: Serve, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("past_end", [PastEnd.CATCHING_UP, PastEnd.EMPTY])
-def test_the_published_alternatives_behind_the_end(served: Serve, tmp_path: Path, past_end: PastEnd) -> None:
+def test_the_published_alternatives_past_the_end(served: Serve, tmp_path: Path, past_end: PastEnd) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -276,20 +268,19 @@ def test_the_published_alternatives_behind_the_end(served: Serve, tmp_path: Path
     served(tmp_path, work, past_end=past_end)
 
 
-def test_a_fetch_behind_the_end_is_told_where_it_is_by_default() -> None:
+def test_a_fetch_past_the_end_gets_catching_up_by_default() -> None:
     assert ServerConfig().v1_past_end is PastEnd.CATCHING_UP
     assert NodeSettings().past_end is PastEnd.CATCHING_UP
 
 
-def test_a_silent_connection_lives_and_is_probed_by_the_system(served: Serve, tmp_path: Path) -> None:
+def test_a_silent_connection_stays_open_and_is_probed_by_tcp_keepalive(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         await client.create("events")
-        (connection,) = server.listener.connections
-        assert connection._timeouts.idle_s is None
-        accepted = connection._transport.get_extra_info("socket")
-        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == TCP_KEEPALIVE_IDLE_S
+        assert ConnectionLimits().v1_idle_s is None
+        with accepted_socket(client.writer.get_extra_info("sockname")) as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == TCP_KEEPALIVE_IDLE_S
         await client.close()
 
     served(tmp_path, work)
@@ -302,14 +293,14 @@ def test_a_consumer_of_a_deleted_topic_can_unsubscribe(served: Serve, tmp_path: 
         await client.ask(0x20, struct.pack("<IQIQ", topic, 0, 65_536, 5))
         assert (await client.ask(0x02, struct.pack("<I", topic))).batch_id == 0x80
         assert await client.ask(0x21, struct.pack("<IQ", topic, 5)) == Received(ACK, 5, b"")
-        # Nobody ever had this one.
+        # This topic never existed.
         assert await client.ask(0x21, struct.pack("<IQ", 999, 6)) == Received(ACK, 6, b"")
         await client.close()
 
     served(tmp_path, work)
 
 
-def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: Path) -> None:
+def test_consumers_and_their_commits_survive_a_restart(served: Serve, tmp_path: Path) -> None:
     async def commit(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -333,7 +324,7 @@ def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: 
         await committed(6, END_OF_PYTHON)
         assert await subscribed(0, 6) == 20
         await committed(7, 1_000)
-        # What the other interfaces see: the first record from there on.
+        # The other interfaces see the first record from there on.
         seen = [await server.log.committed(f"consumer:{consumer}", "events") for consumer in (5, 6, 7)]
         assert seen == [2, 3, 3]
         await server.log.commit("consumer:8", "events", 2)
@@ -356,7 +347,7 @@ def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: 
     served(tmp_path, resume)
 
 
-def test_answers_come_in_the_order_of_requests_acks_included(served: Serve, tmp_path: Path) -> None:
+def test_answers_and_acks_come_in_the_order_of_requests(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -377,13 +368,13 @@ def test_answers_come_in_the_order_of_requests_acks_included(served: Serve, tmp_
         found = [await client.receive() for _ in expected]
         assert [(each.flags, each.batch_id) for each in found] == expected
         fetched = [each.payload[16:] for each in found if each.batch_id == 0x11 and each.flags == CONTROL]
-        # Each fetch sees what was sent before it, and nothing that was sent behind it.
+        # Each fetch sees the frames sent before it, and none sent after it.
         assert fetched == [record(b"%02d" % number) for number in range(0, 60, 3)]
         refused = [each.document["details"] for each in found if each.error == 0x10]
         assert refused == [{"batch_id": 2 + 6 * number} for number in range(12)]
         await client.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
 def test_lz4_is_stored_and_served_plain(served: Serve, tmp_path: Path) -> None:
@@ -403,7 +394,7 @@ def test_lz4_is_stored_and_served_plain(served: Serve, tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_payloads_of_the_largest_size_and_units_above_a_frame(served: Serve, tmp_path: Path) -> None:
+def test_payloads_of_the_largest_size_and_units_above_a_frame(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         topic = await client.create("events")
@@ -418,7 +409,7 @@ def test_payloads_of_the_largest_size_and_units_above_a_frame(served: Serve, tmp
         assert await client.fetch(topic, following, MIB) == (16 * MIB + len(many), 100_000, many)
         await client.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
 def test_two_clients_and_all_interfaces_share_a_topic(served: Serve, tmp_path: Path) -> None:
@@ -427,8 +418,8 @@ def test_two_clients_and_all_interfaces_share_a_topic(served: Serve, tmp_path: P
         topic = await writer.create("events")
 
         async def write(client: PythonClient, name: bytes) -> None:
-            for turn in range(10):
-                await client.publish(topic, *(record(b"%s %d %d" % (name, turn, each)) for each in range(20)))
+            for round_ in range(10):
+                await client.publish(topic, *(record(b"%s %d %d" % (name, round_, each)) for each in range(20)))
 
         await asyncio.gather(write(writer, b"one"), write(reader, b"two"))
         await server.log.publish("events", b"local")
@@ -437,7 +428,7 @@ def test_two_clients_and_all_interfaces_share_a_topic(served: Serve, tmp_path: P
             offset, found = step[0], found + step[1]
         for name in (b"one", b"two"):
             mine = [value for value in found if value.startswith(name)]
-            assert mine == [b"%s %d %d" % (name, turn, each) for turn in range(10) for each in range(20)]
+            assert mine == [b"%s %d %d" % (name, round_, each) for round_ in range(10) for each in range(20)]
         assert found[-1] == b"local"
         assert len(found) == 401
         await writer.close()
@@ -466,9 +457,11 @@ def test_topics_of_every_order_and_class(served: Serve, tmp_path: Path, config: 
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = (await server.log.create_topic("events", **config)).topic_id
-        for turn in range(3):
-            await client.publish(topic, record(b"a%d" % turn), b"opaque %d" % turn, record(b"b%d" % turn))
-        stream = b"".join(record(b"a%d" % turn) + b"opaque %d" % turn + record(b"b%d" % turn) for turn in range(3))
+        for round_ in range(3):
+            await client.publish(topic, record(b"a%d" % round_), b"opaque %d" % round_, record(b"b%d" % round_))
+        stream = b"".join(
+            record(b"a%d" % round_) + b"opaque %d" % round_ + record(b"b%d" % round_) for round_ in range(3)
+        )
         assert await client.fetch(topic, 0) == (len(stream), 9, stream)
         assert await client.fetch(topic, 7, 8) == (15, 1, b"opaque 0")
         await client.close()
@@ -476,7 +469,7 @@ def test_topics_of_every_order_and_class(served: Serve, tmp_path: Path, config: 
     served(tmp_path, work)
 
 
-def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
+def test_a_topic_deleted_during_a_read_is_not_mistaken_for_another(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
@@ -488,7 +481,7 @@ def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
         reading = Lwp1Reading(server.log, *shared, Admission(server.service.access))
         await server.log.delete_topic("events")
         await server.log.create_topic("events")
-        # Looked up before: what is asked now is about a topic that is gone.
+        # Found before: these requests are for a topic that was deleted.
         monkeypatch.setattr(server.service.commands, "find", lambda _topic_id: state)
         memory = PeerMemory().open().working
         for asked in (

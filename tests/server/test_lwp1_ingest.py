@@ -1,4 +1,4 @@
-"""Frames of version 1 on their way through the ring: more than it holds, storage that fails, what is refused."""
+"""Version 1 frames through the ring: more than it holds, storage that fails, and refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_many_small_batches_take_several_commits(tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
-        # Far more small batches than one commit may bring to the log.
+        # Far more small batches than one commit may write to the log.
         await client.publish(topic, *(record(bytes(999)) * 60 for _ in range(300)))
         assert (await server.log.describe("events")).record_count == 300 * 60
         await client.close()
@@ -50,7 +50,7 @@ def test_many_small_batches_take_several_commits(tmp_path: Path) -> None:
     served(None, tmp_path, work)
 
 
-def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_failure_is_reported_for_every_waiting_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -63,7 +63,7 @@ def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monke
         for batch_id in (1, 2):
             refused = await client.receive()
             assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": batch_id})
-        # It stays open: what is there can be read.
+        # It stays open: stored records can be read.
         assert await client.fetch(topic, 0) == (0, 0, b"")
         monkeypatch.undo()
         await client.close()
@@ -71,7 +71,7 @@ def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monke
     served(None, tmp_path, work)
 
 
-def test_a_failed_disk_refuses_frames_and_leaves_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_disk_refuses_frames_and_serves_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = DiskRing.reap
 
     def reap(self: DiskRing, **named: bool) -> list[Completion]:
@@ -98,7 +98,7 @@ def test_a_failed_disk_refuses_frames_and_leaves_readers(tmp_path: Path, monkeyp
     served(None, tmp_path, work)
 
 
-def test_a_topic_that_goes_before_a_batch_is_ordered_refuses_it(
+def test_a_batch_of_a_topic_deleted_before_its_order_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
@@ -120,8 +120,8 @@ def test_a_topic_that_goes_before_a_batch_is_ordered_refuses_it(
     served(None, tmp_path, work)
 
 
-def test_changes_of_others_keep_no_ack_back(tmp_path: Path) -> None:
-    """A change may bring a batch to the store before any commit does."""
+def test_changes_of_others_delay_no_ack(tmp_path: Path) -> None:
+    """A change may apply a batch to the store before any commit does."""
 
     async def work(server: Served) -> None:
         client, other = [await PythonClient.connect(server.address) for _ in range(2)]
@@ -133,7 +133,7 @@ def test_changes_of_others_keep_no_ack_back(tmp_path: Path) -> None:
                 assert (await other.ask(0x22, struct.pack("<IQQ", topic, 1, 7))).batch_id == 0x24
 
         committing = asyncio.ensure_future(commit())
-        for _ in range(100):
+        for _ in range(40):
             await client.publish(topic, record(b"a"))
         is_over = True
         await committing
@@ -143,7 +143,7 @@ def test_changes_of_others_keep_no_ack_back(tmp_path: Path) -> None:
     served(None, tmp_path, work)
 
 
-def test_frames_share_the_fate_of_their_batch() -> None:
+def test_frames_share_the_result_of_their_batch() -> None:
     run = Run(np.arange(7, 13, dtype=np.uint64), 100, 40, np.array([2, 1, 3]))
     assert (run.end_seq, run.is_decided) == (43, False)
     run.decide(np.array([42, 40]), np.array([int(ErrorCode.READ_ONLY), 0]))
@@ -152,11 +152,11 @@ def test_frames_share_the_fate_of_their_batch() -> None:
     assert run.is_decided
     answers = run.frames()
     assert answers.startswith(encode_ack(7) + encode_ack(8))
-    told = []
+    errors = []
     at = 88
     while at < len(answers):
         end = at + 44 + int.from_bytes(answers[at + 32 : at + 36], "little")
         error = parse_error_reply(answers[at + 44 : end])
-        told.append((error.code, error.details["batch_id"]))
+        errors.append((error.code, error.details["batch_id"]))
         at = end
-    assert told == [(0x10, 9), (0x61, 10), (0x61, 11), (0x61, 12)]
+    assert errors == [(0x10, 9), (0x61, 10), (0x61, 11), (0x61, 12)]

@@ -1,4 +1,4 @@
-"""Version 1 in front of a node that is a process of its own: what a kill and an orderly end leave."""
+"""Version 1 with a node in its own process: what is stored after a kill and after an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from v1_clients import ACK, PythonClient, record
+from v1_server import Served, served
 
 
 class Process:
@@ -22,7 +23,7 @@ class Process:
         command = [sys.executable, "-m", "seawall", "serve", "--data", str(data), "--port", "0"]
         self.process = subprocess.Popen([*command, "--run-file", str(run_file)], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        # It says where it listens once it does.
+        # It prints its address once it listens.
         assert self.process.stdout.readline()
         host, _, port = json.loads(run_file.read_text())["lwp"].rpartition(":")
         self.address = str(host), int(port)
@@ -63,10 +64,10 @@ def test_a_kill_loses_nothing_that_was_acked(tmp_path: Path) -> None:
         made.process.wait()
         client.writer.transport.abort()
 
-    async def look(made: Process) -> None:
-        client = await PythonClient.connect(made.address)
+    async def check(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
         found = await everything(client, 1)
-        # Maybe more than was acked, never less, and in the order it was sent.
+        # Maybe more than was acked, never less, and in the order of sending.
         assert len(found) >= acked
         assert found == [b"%d" % number for number in range(1, len(found) + 1)]
         end = (await client.fetch(1, 0xFFFF_FFFF_FFFF_FFFF, 1))[0]
@@ -76,11 +77,10 @@ def test_a_kill_loses_nothing_that_was_acked(tmp_path: Path) -> None:
 
     with node(tmp_path / "data") as made:
         asyncio.run(publish(made))
-    with node(tmp_path / "data") as made:
-        asyncio.run(look(made))
+    served(None, tmp_path, check)
 
 
-def test_an_orderly_end_answers_what_was_taken(tmp_path: Path) -> None:
+def test_an_orderly_shutdown_answers_every_accepted_frame(tmp_path: Path) -> None:
     answered: list[int] = []
 
     async def publish(made: Process) -> None:
@@ -97,14 +97,13 @@ def test_an_orderly_end_answers_what_was_taken(tmp_path: Path) -> None:
             pass
         client.writer.transport.abort()
 
-    async def look(made: Process) -> None:
-        client = await PythonClient.connect(made.address)
-        # Everything that was taken was answered.
+    async def check(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        # Everything that was accepted was answered.
         assert len(await everything(client, 1)) == len(answered) + 1
         await client.close()
 
     with node(tmp_path / "data") as made:
         asyncio.run(publish(made))
         assert made.process.wait(60) == 0
-    with node(tmp_path / "data") as made:
-        asyncio.run(look(made))
+    served(None, tmp_path, check)

@@ -1,38 +1,30 @@
-"""Frames of version 1 by the publish thread: no peer can see a difference, and all else goes back to the loop."""
+"""Version 1 frames received by the publish thread: answered as by an event loop; other frames return to the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import lz4.block
 import pytest
-import uvloop
 from v1_clients import BATCH, CONTROL, KEEPALIVE, Client, PythonClient, frame, record
-from v1_server import LoopFactory, Served, served
+from v1_server import Served
+from watched import Commits, make_wal_unwritable
 
 import seawall
 from seawall.server.lwp1 import session as lwp1_session
-from seawall.server.publish.publish_thread import PublishThread
 
 LZ4 = 0x01
 
 
-@pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def loop_factory(request: pytest.FixtureRequest) -> LoopFactory | None:
-    made: LoopFactory | None = request.param
-    return made
+Serve = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
 def attach_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lwp1_session, "_ATTACH_AFTER", 1)
-
-
-def batches(thread: PublishThread) -> int:
-    """What the kernel of the publish thread has committed."""
-    return int(thread._publishers["batches"][0])
 
 
 async def attaching(server: Served) -> tuple[Client, int]:
@@ -49,34 +41,38 @@ async def values(server: Served) -> list[bytes]:
     return [item.value for batch in await server.log.read("events") for item in batch]
 
 
-def test_frames_are_stored_acked_and_read(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_frames_are_stored_acked_and_read(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         for number in range(2, 30):
             await client.publish(topic, record(b"%d" % number))
         assert await values(server) == [b"%d" % number for number in range(30)]
-        assert batches(server.publish_thread) > 20
         await client.close()
+        commits.append(server.log.commits)
 
-    served(loop_factory, tmp_path, work)
+    commits: list[Commits] = []
+    served_on_each_loop(tmp_path, work)
+    assert sum(commits[0]) > 20
     with seawall.open(tmp_path / "data") as log:
         assert [item.value for batch in log.read("events") for item in batch] == [b"%d" % each for each in range(30)]
         assert log.verify().is_sound
 
 
-def test_many_frames_at_once_are_few_batches(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_many_frames_at_once_become_few_batches(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         for first in range(2, 3_002, 300):
             await client.publish(topic, *(record(b"%d" % number) for number in range(first, first + 300)))
         assert await values(server) == [b"%d" % number for number in range(3_002)]
-        assert batches(server.publish_thread) < 1_000
         await client.close()
+        commits.append(server.log.commits)
 
-    served(loop_factory, tmp_path, work)
+    commits: list[Commits] = []
+    served(tmp_path, work)
+    assert sum(commits[0]) < 1_000
 
 
-def test_what_is_no_record_stays_a_unit(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_a_payload_that_is_no_record_stays_one_unit(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         await client.publish(topic, b"not a record", record(b"2") + record(b"3"), b"neither")
@@ -87,10 +83,10 @@ def test_what_is_no_record_stays_a_unit(loop_factory: LoopFactory | None, tmp_pa
         assert count == 7
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served(tmp_path, work)
 
 
-def test_all_else_keeps_its_place(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_other_frames_keep_their_order(served: Serve, tmp_path: Path) -> None:
     """Requests, keepalives, other topics, compressed and large frames, between small ones."""
 
     async def work(server: Served) -> None:
@@ -112,10 +108,10 @@ def test_all_else_keeps_its_place(loop_factory: LoopFactory | None, tmp_path: Pa
         assert await values(server) == [b"0", b"1", *own * 3]
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served(tmp_path, work)
 
 
-def test_frames_that_arrive_byte_by_byte(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_frames_that_arrive_byte_by_byte(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         descriptor = client.writer.get_extra_info("socket").fileno()
@@ -126,10 +122,10 @@ def test_frames_that_arrive_byte_by_byte(loop_factory: LoopFactory | None, tmp_p
         assert await values(server) == [b"%d" % number for number in range(6)]
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served(tmp_path, work)
 
 
-def test_a_deleted_topic_is_told_in_place_of_the_ack(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_a_deleted_topic_is_reported_in_place_of_the_ack(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         await server.log.delete_topic("events")
@@ -138,17 +134,13 @@ def test_a_deleted_topic_is_told_in_place_of_the_ack(loop_factory: LoopFactory |
         assert (answer.flags, answer.batch_id) == (CONTROL, 0xFF)
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served(tmp_path, work)
 
 
-def test_a_write_that_fails_is_told_in_place_of_acks(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_a_failed_write_is_reported_in_place_of_acks(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
-        log_file = server.log._store.parts.wal._current
-        assert log_file is not None
-        unwritable = os.open(log_file.file.path, os.O_RDONLY)
-        os.dup2(unwritable, log_file.file.fileno())
-        os.close(unwritable)
+        make_wal_unwritable(tmp_path / "data")
         client.send(client.ingest(record(b"2"), topic), client.ingest(record(b"3"), topic))
         for number in (client.batch_id - 1, client.batch_id):
             answer = await client.receive()
@@ -156,13 +148,13 @@ def test_a_write_that_fails_is_told_in_place_of_acks(loop_factory: LoopFactory |
             assert answer.document["details"]["batch_id"] == number
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served(tmp_path, work)
     with seawall.open(tmp_path / "data") as log:
         first, second = log.read("events")[:2]
         assert [item.value for batch in (first, second) for item in batch] == [b"0", b"1"]
 
 
-def test_an_end_answers_what_came(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
+def test_frames_before_eof_are_answered(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
         client.send(client.ingest(record(b"2"), topic))
@@ -172,4 +164,4 @@ def test_an_end_answers_what_came(loop_factory: LoopFactory | None, tmp_path: Pa
         assert await values(server) == [b"0", b"1", b"2"]
         await client.close()
 
-    served(loop_factory, tmp_path, work)
+    served_on_each_loop(tmp_path, work)

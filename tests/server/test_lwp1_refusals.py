@@ -1,22 +1,20 @@
-"""Version 1 and bad input, wrong tokens, full disks, slow readers: each is told as published, nobody else notices."""
+"""Version 1 under bad input, wrong tokens, full disks, slow readers: answers as published, no effect on others."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import struct
 import zlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from v1_clients import ACK, BATCH, CONTROL, HEADER, PythonClient, Received, RustClient, frame, record
-from v1_server import LoopFactory, Served
-from v1_server import served as served_on
+from v1_server import Served, serving
 
 from seawall import limits
 from seawall.errors import (
@@ -36,16 +34,11 @@ from seawall.server.lwp2.refusals import refusal
 from seawall.wire.format.codes import ErrorCode
 
 GOOD = record(b"good")
+#: For names of topics that no other stream has used.
+TOPIC_NUMBERS = itertools.count()
 
 
 Serve = Callable[..., None]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def served(request: pytest.FixtureRequest) -> Serve:
-    """Runs a coroutine against a server, on a loop of each kind."""
-    factory: LoopFactory | None = uvloop.new_event_loop if request.param == "uvloop" else None
-    return partial(served_on, factory)
 
 
 def damaged_payload(topic: int) -> bytes:
@@ -65,7 +58,7 @@ def claiming(version: int = 1, length: int = 0) -> bytes:
     return HEADER.pack(b"LANC", version, BATCH, 0, crc, 9, 0, 0, length, 0, 0)
 
 
-#: What a peer may send: any frame with any payload, cut or damaged, and bytes that are none.
+#: What a peer may send: any frame with any payload, truncated or damaged, and bytes that are no frame.
 noise = st.one_of(
     st.builds(
         lambda flags, payload, batch_id, topic: frame(flags, payload, batch_id=batch_id, topic=topic),
@@ -79,7 +72,7 @@ noise = st.one_of(
     st.just(damaged_payload(1)),
 )
 
-#: What ends a connection, and the code that is told before; None where nothing is said.
+#: What closes a connection, and the error code that is sent before; None if nothing is sent.
 ENDING = {
     "magic": (b"GET / HTTP/1.1\r\n\r\n", None),
     "header checksum": (damaged_header(), None),
@@ -91,7 +84,7 @@ ENDING = {
 
 
 @pytest.mark.parametrize("what", ENDING)
-def test_what_comes_before_bad_bytes_is_stored_and_answered(served: Serve, tmp_path: Path, what: str) -> None:
+def test_frames_before_bad_bytes_are_stored_and_answered(served_on_each_loop: Serve, tmp_path: Path, what: str) -> None:
     bad, code = ENDING[what]
 
     async def work(server: Served) -> None:
@@ -110,11 +103,11 @@ def test_what_comes_before_bad_bytes_is_stored_and_answered(served: Serve, tmp_p
         assert await other.fetch(topic, 0) == (15, 2, GOOD + b"opaque")
         await other.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
 @pytest.mark.parametrize("what", ["magic", "version", "too large"])
-def test_a_stranger_is_told_no_more_than_that(served: Serve, tmp_path: Path, what: str) -> None:
+def test_bad_first_bytes_get_only_the_error(served: Serve, tmp_path: Path, what: str) -> None:
     bad, code = ENDING[what]
 
     async def work(server: Served) -> None:
@@ -128,7 +121,7 @@ def test_a_stranger_is_told_no_more_than_that(served: Serve, tmp_path: Path, wha
     served(tmp_path, work)
 
 
-def test_a_peer_that_has_said_all_gets_its_acks(served: Serve, tmp_path: Path) -> None:
+def test_a_peer_that_sent_eof_gets_its_acks(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -142,7 +135,7 @@ def test_a_peer_that_has_said_all_gets_its_acks(served: Serve, tmp_path: Path) -
     served(tmp_path, work)
 
 
-def test_a_peer_that_goes_away_harms_nobody(served: Serve, tmp_path: Path) -> None:
+def test_a_peer_that_disconnects_does_not_affect_others(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -150,15 +143,15 @@ def test_a_peer_that_goes_away_harms_nobody(served: Serve, tmp_path: Path) -> No
         client.writer.transport.abort()
         other = await PythonClient.connect(server.address)
         await other.publish(topic, GOOD)
-        # Of what the first has sent there is a part that arrived; the second's is behind it, whole and acked.
+        # A part of the first client's frames arrived; the frame of the second is complete and acked.
         assert 1 <= (await server.log.describe("events")).record_count <= 101
         await client.close()
         await other.close()
 
-    served(tmp_path, work)
+    served_on_each_loop(tmp_path, work)
 
 
-def test_what_is_wrong_with_one_request_leaves_the_connection_open(served: Serve, tmp_path: Path) -> None:
+def test_an_invalid_request_leaves_the_connection_open(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -220,7 +213,7 @@ def test_the_third_wrong_token_ends_the_connection(served: Serve, tmp_path: Path
     served(tmp_path, work, access=Access({"right": Right.ALL}))
 
 
-def test_one_connection_too_many_is_told_so(served: Serve, tmp_path: Path) -> None:
+def test_a_connection_over_the_limit_is_refused(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         await client.create("events")
@@ -234,7 +227,7 @@ def test_one_connection_too_many_is_told_so(served: Serve, tmp_path: Path) -> No
     served(tmp_path, work, connections_max=1)
 
 
-def test_what_could_not_be_stored_is_an_error_in_place_of_its_ack(
+def test_a_frame_that_is_not_stored_gets_an_error_in_place_of_its_ack(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
@@ -252,7 +245,7 @@ def test_what_could_not_be_stored_is_an_error_in_place_of_its_ack(
     served(tmp_path, work)
 
 
-def test_topic_0_that_cannot_be_made_is_refused_frame_by_frame(
+def test_without_topic_0_its_frames_are_refused_one_by_one(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
@@ -272,7 +265,7 @@ def test_topic_0_that_cannot_be_made_is_refused_frame_by_frame(
     served(tmp_path, work)
 
 
-def test_a_full_topic_refuses_and_says_so(served: Serve, tmp_path: Path) -> None:
+def test_a_full_topic_refuses_frames(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         info = await server.log.create_topic("events", cap_records=2, discard="reject")
@@ -286,7 +279,7 @@ def test_a_full_topic_refuses_and_says_so(served: Serve, tmp_path: Path) -> None
     served(tmp_path, work)
 
 
-def test_a_defect_ends_one_connection_and_is_reported(
+def test_a_bug_closes_one_connection_and_is_reported(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
@@ -309,7 +302,7 @@ def test_a_defect_ends_one_connection_and_is_reported(
     served(tmp_path, work)
 
 
-def test_more_than_may_be_unacked_waits_and_is_not_lost(
+def test_frames_over_the_unacked_limit_wait_and_are_not_lost(
     served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "V1_UNACKED_FRAMES_MAX", 5)
@@ -324,7 +317,7 @@ def test_more_than_may_be_unacked_waits_and_is_not_lost(
     served(tmp_path, work)
 
 
-def test_answers_that_nobody_reads_are_bounded(served: Serve, tmp_path: Path) -> None:
+def test_unread_answers_are_bounded(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -344,7 +337,7 @@ def test_answers_that_nobody_reads_are_bounded(served: Serve, tmp_path: Path) ->
     served(tmp_path, work)
 
 
-def test_a_reader_that_takes_nothing_is_let_go(served: Serve, tmp_path: Path) -> None:
+def test_a_reader_that_receives_nothing_is_disconnected(served_on_each_loop: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -356,7 +349,7 @@ def test_a_reader_that_takes_nothing_is_let_go(served: Serve, tmp_path: Path) ->
         assert server.listener.counts["stalled"] == 1
         client.writer.transport.abort()
 
-    served(tmp_path, work, bounds=ConnectionLimits(stall_s=0.2))
+    served_on_each_loop(tmp_path, work, bounds=ConnectionLimits(stall_s=0.2))
 
 
 @pytest.mark.parametrize(
@@ -374,33 +367,45 @@ def test_a_reader_that_takes_nothing_is_let_go(served: Serve, tmp_path: Path) ->
         (ProtocolError("as it is", code=ErrorCode.LIMIT, closes=True), ErrorCode.LIMIT),
     ],
 )
-def test_every_error_has_its_code_and_tells_no_secrets(error: Exception, code: ErrorCode) -> None:
+def test_every_error_has_its_code_and_reveals_no_secrets(error: Exception, code: ErrorCode) -> None:
     refused = refusal(error)
     assert refused.code == code
     assert "secret" not in str(refused)
     assert len(str(refusal(InvalidInputError("x" * 9_999)))) == 500
 
 
+@pytest.fixture(scope="module")
+def noise_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Served]]:
+    """One server for all noise, so harm that one stream did would show in the next; and the loop it runs on."""
+    with asyncio.Runner() as runner:
+        context = serving(tmp_path_factory.mktemp("noise"))
+        yield runner, runner.run(context.__aenter__())
+        runner.run(context.__aexit__(None, None, None))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(noise, max_size=12).map(b"".join), st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_no_bytes_stop_a_server(tmp_path_factory: pytest.TempPathFactory, stream: bytes, slices: list[int]) -> None:
-    async def work(server: Served) -> None:
+def test_no_bytes_stop_a_server(noise_server: tuple[asyncio.Runner, Served], stream: bytes, slices: list[int]) -> None:
+    runner, server = noise_server
+    name = f"another-{next(TOPIC_NUMBERS)}"
+
+    async def work() -> None:
         client, other = [await PythonClient.connect(server.address) for _ in range(2)]
-        at = turn = 0
+        at, sizes = 0, itertools.cycle(slices)
         while at < len(stream):
-            size = slices[turn % len(slices)]
+            size = next(sizes)
             client.send(stream[at : at + size])
-            at, turn = at + size, turn + 1
+            at += size
             await asyncio.sleep(0)
         client.writer.write_eof()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 await client.receive()
-        topic = await other.create("another")
+        topic = await other.create(name)
         await other.publish(topic, GOOD)
         assert await other.fetch(topic, 0) == (len(GOOD), 1, GOOD)
         with contextlib.suppress(ConnectionError):
             await client.close()
         await other.close()
 
-    served_on(None, tmp_path_factory.mktemp("noise"), work)
+    runner.run(work())

@@ -1,4 +1,4 @@
-"""A portion that lies in a file and in the log, with batches of other topics between; connections that come late."""
+"""Fetch responses from a segment and from the log, with batches of other topics between; late connections."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from lwp2_peer import Data, world
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, SEND_FILE_SIZE_MIN
+from seawall.server.connection.session import ConnectionLimits
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.format.codes import Features, ReadBy, ReadFlags
 from seawall.wire.lwp2.reading import Fetch
@@ -16,13 +17,13 @@ from seawall.wire.lwp2.subscriptions import Subscribe
 
 
 @pytest.mark.parametrize("by_push", [False, True])
-def test_what_lies_between_batches_of_the_log_is_not_sent(on_loop, tmp_path, by_push):
+def test_batches_of_other_topics_in_the_log_are_not_sent(on_loop, tmp_path, by_push):
     large = os.urandom(SEND_FILE_SIZE_MIN)
 
     async def work():
         async with world(tmp_path, topics=("events", "secrets")) as made:
             peer = await made.peer(features=0xFF)
-            # Large batches are at their places at once, small ones wait in the log.
+            # Large batches are in their segment at once, small ones are unflushed.
             for _ in range(4):
                 await peer.publish(1, large * 8)
             for number in range(10):
@@ -50,7 +51,7 @@ def test_what_lies_between_batches_of_the_log_is_not_sent(on_loop, tmp_path, by_
 
 
 @pytest.mark.parametrize("flags", [ReadFlags.NONE, ReadFlags.STORED_CODEC])
-def test_small_batches_are_no_more_than_a_frame_counts(on_loop, tmp_path, monkeypatch, flags):
+def test_a_response_has_a_bounded_number_of_small_batches(on_loop, tmp_path, monkeypatch, flags):
     monkeypatch.setattr(limits, "FETCH_CHUNKS_MAX", 9)
     monkeypatch.setattr(limits, "FETCH_SMALL_SIZE_MAX", 5 * 110)
 
@@ -75,11 +76,11 @@ def test_small_batches_are_no_more_than_a_frame_counts(on_loop, tmp_path, monkey
     on_loop(work())
 
 
-def test_a_connection_that_comes_with_the_end_does_not_hold_it_up(on_loop, tmp_path):
-    """Loops make a connection first, and tell it a little later that it is there."""
+def test_a_connection_made_during_a_drain_does_not_delay_it(on_loop, tmp_path):
+    """Loops create the protocol first, and call `connection_made` a little later."""
 
     async def work():
-        node = await start_node(tmp_path / "data", NodeSettings(port=0))
+        node = await start_node(tmp_path / "data", NodeSettings(port=0, bounds=ConnectionLimits(linger_s=0.1)))
         host, _, port = node.address.rpartition(":")
         early = await asyncio.open_connection(host, int(port))
         listener = node.event_loops[0].listener
@@ -99,7 +100,7 @@ def test_a_connection_that_comes_with_the_end_does_not_hold_it_up(on_loop, tmp_p
 
 
 class Transport(asyncio.Transport):
-    """As much of one as a connection that is too late needs."""
+    """The part of a transport that a late connection uses."""
 
     is_aborted = False
 

@@ -1,8 +1,9 @@
-"""A node as a process of its own: where it listens, how it ends, and what a kill leaves."""
+"""A node in its own process: where it listens, how it shuts down, and what is stored after a kill."""
 
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lwp2_peer import Peer
+from lwp2_peer import Peer, world
 
 from seawall.cli.main import seawall
 from seawall.cli.token_file import read_access
@@ -28,14 +29,14 @@ from seawall.wire.lwp2.session import Error, Goodbye
 
 
 class Process:
-    """A node that was started, and is waited for at the end."""
+    """A node that was started, and its exit."""
 
     def __init__(self, data: Path, *arguments: str):
         self.run_file = data.parent / "run.json"
         command = [sys.executable, "-m", "seawall", "serve", "--port", "0", "--run-file", str(self.run_file)]
         command += arguments if "--dev" in arguments else ["--data", str(data), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        #: It says where it listens once it does, or ends.
+        #: It prints its address once it listens, or ends.
         self.first_line = self.process.stdout.readline()
         assert self.first_line, self.process.stderr.read()
         self.address = json.loads(self.run_file.read_text())["lwp"]
@@ -44,11 +45,11 @@ class Process:
         host, _, port = self.address.rpartition(":")
         return Peer(*await asyncio.open_connection(host, int(port), limit=64 << 20))
 
-    def tell(self, number):
+    def signal(self, number):
         self.process.send_signal(number)
 
     def ended(self):
-        """Exit code and what it said."""
+        """Exit code and output."""
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out + err
 
@@ -70,14 +71,14 @@ async def create(peer, name=b"events"):
     return json.loads(bytes(frame.payload))
 
 
-def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
+def test_a_node_prints_its_address_and_shuts_down_orderly(tmp_path):
     async def work(made):
         peer = await made.connect()
         await peer.hello()
         topic = await create(peer)
         assert (topic["id"], topic["name"]) == (1, "events")
         assert (await peer.publish(1, b"one"))["base_seq"] == 1
-        made.tell(signal.SIGTERM)
+        made.signal(signal.SIGTERM)
         goodbye = await peer.answer(Goodbye)
         assert (goodbye.code, goodbye.drain_ms) == (ErrorCode.SHUTTING_DOWN, 25_000)
         await peer.ended()
@@ -97,8 +98,8 @@ def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_does_not_end_is_cut_off(tmp_path, again):
-    """A peer that takes no answers keeps a connection open until the deadline, or until it is told twice.
+def test_a_drain_that_does_not_complete_is_cut_off(tmp_path, again):
+    """A peer that receives no answers keeps a connection open until the deadline, or until a second signal.
 
     INV-NODE-DRAINED: the directory is recovered by the next opening, and nothing that was acked is missing.
     """
@@ -107,18 +108,17 @@ def test_what_does_not_end_is_cut_off(tmp_path, again):
         peer = await made.connect()
         await peer.hello()
         await create(peer)
-        for _ in range(12):
-            await peer.publish(1, os.urandom(1 << 20))
+        await peer.publish(1, *(os.urandom(1 << 20) for _ in range(12)))
         for number in range(40):
             peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 22, 0), request_id=number)
         await peer.writer.drain()
         other = await made.connect()
         await other.hello(8)
-        made.tell(signal.SIGINT)
+        made.signal(signal.SIGINT)
         await other.answer(Goodbye)
         await other.ended()
         if again:
-            made.tell(signal.SIGINT)
+            made.signal(signal.SIGINT)
         code, said = await asyncio.to_thread(made.ended)
         assert code == 1, said
         assert ("immediately" in said) == again
@@ -153,12 +153,11 @@ def test_a_kill_loses_nothing_that_was_acked(tmp_path):
         made.process.wait()
         peer.close()
 
-    async def go_on(made):
-        peer = await made.connect()
-        await peer.hello()
+    async def resume(made):
+        peer = await made.peer()
         next_seq = peer.welcome.next_seq
         assert next_seq > max(acked)
-        # What is not known to be stored is sent again, and so is the last that is.
+        # Batches of unknown outcome are sent again, and so is the last stored one.
         for seq in range(next_seq - 1, next_seq + 20):
             row = await peer.publish(1, b"%d" % seq, seq=seq)
             assert row["status"] == (AckStatus.DUPLICATE if seq < next_seq else AckStatus.OK)
@@ -168,25 +167,18 @@ def test_a_kill_loses_nothing_that_was_acked(tmp_path):
     with node(tmp_path / "data") as made:
         asyncio.run(publish(made))
     assert made.run_file.exists()
-    with node(tmp_path / "data") as made:
-        last = asyncio.run(go_on(made))
-        made.tell(signal.SIGTERM)
-        assert made.ended()[0] == 0
+
+    async def start_again():
+        async with world(tmp_path) as made:
+            return await resume(made)
+
+    last = asyncio.run(start_again())
     with open_log(tmp_path / "data") as log:
         values = [record.value for item in log.follow("events") if hasattr(item, "block") for record in item]
         assert values == [b"%d" % seq for seq in range(1, last + 1)]
 
 
-def test_a_node_for_trying_out_leaves_nothing_behind(tmp_path):
-    with node(tmp_path / "data", "--dev") as made:
-        place = Path(made.first_line.split()[2])
-        assert place.is_dir()
-        made.tell(signal.SIGTERM)
-        assert made.ended()[0] == 0
-        assert not place.parent.exists()
-
-
-def test_nothing_is_left_of_one_that_was_cut_off_either(tmp_path):
+def test_a_dev_node_that_is_cut_off_leaves_no_files(tmp_path):
     async def work(made):
         peer = await made.connect()
         await peer.hello()
@@ -195,25 +187,27 @@ def test_nothing_is_left_of_one_that_was_cut_off_either(tmp_path):
         for number in range(40):
             peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 24, 0), request_id=number)
         await peer.writer.drain()
-        made.tell(signal.SIGINT)
+        made.signal(signal.SIGINT)
         while "received SIGINT" not in (await asyncio.to_thread(made.process.stdout.readline)):
             pass
-        made.tell(signal.SIGINT)
+        made.signal(signal.SIGINT)
         assert (await asyncio.to_thread(made.ended))[0] == 1
         peer.close()
 
     with node(tmp_path / "data", "--dev") as made:
-        place = Path(made.first_line.split()[2])
+        data = Path(made.first_line.split()[2])
         asyncio.run(work(made))
-        assert not place.parent.exists()
+        assert not data.parent.exists()
 
 
-def test_what_a_node_for_trying_out_tells_to_try_works_as_it_stands(tmp_path):
+def test_the_commands_that_a_dev_node_prints_work_and_it_leaves_no_files(tmp_path):
     command = tmp_path / "seawall"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m seawall "$@"\n')
     command.chmod(0o755)
     environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with node(tmp_path / "data", "--dev") as made:
+        data = Path(made.first_line.split()[2])
+        assert data.is_dir()
         lines = []
         while not lines or "log.publish" not in lines[-1]:
             lines.append(made.process.stdout.readline())
@@ -223,18 +217,19 @@ def test_what_a_node_for_trying_out_tells_to_try_works_as_it_stands(tmp_path):
             ["sh", "-c", publish], env=environ, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        done = subprocess.run(["sh", "-c", read], env=environ, capture_output=True, text=True, timeout=60, check=False)
-        assert done.stdout.split() == ["999", "1000"], done.stderr
+        done = CliRunner().invoke(seawall, shlex.split(read)[1:])
+        assert done.stdout.split() == ["999", "1000"], done.output
         following = subprocess.Popen(["sh", "-c", f"exec {follow}"], env=environ, stdout=subprocess.PIPE, text=True)
         try:
-            # It begins with what comes from then on: something comes until it has begun.
+            # It starts with the next record: publish records until it has started.
             seen = asyncio.run(_first_line(following, code))
         finally:
             following.terminate()
             following.communicate()
         assert seen in ("1001\n", "1002\n")
-        made.tell(signal.SIGTERM)
+        made.signal(signal.SIGTERM)
         assert made.ended()[0] == 0
+        assert not data.parent.exists()
 
 
 async def _first_line(following, code):
@@ -245,10 +240,16 @@ async def _first_line(following, code):
     return line.result()
 
 
-def test_who_has_no_token_stays_outside(tmp_path):
-    tokens = tmp_path / "tokens"
-    tokens.write_text("# who may\nsecret\nmachine write_only\n")
+@pytest.fixture(scope="module")
+def node_with_tokens(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokens")
+    (path / "tokens").write_text("# known tokens\nsecret\nmachine write_only\n")
+    with node(path / "data", "--token-file", str(path / "tokens")) as made:
+        made.data = path / "data"
+        yield made
 
+
+def test_a_peer_without_a_token_is_refused(node_with_tokens):
     async def work(made):
         peer = await made.connect()
         assert (await peer.hello()).code == ErrorCode.AUTHENTICATION_REQUIRED
@@ -259,22 +260,20 @@ def test_who_has_no_token_stays_outside(tmp_path):
         assert (await peer.answer(Error)).code == ErrorCode.ACCESS_DENIED
         peer.close()
 
-    with node(tmp_path / "data", "--token-file", str(tokens)) as made:
-        asyncio.run(work(made))
+    asyncio.run(work(node_with_tokens))
 
 
-def test_a_directory_has_one_node(tmp_path):
-    with node(tmp_path / "data"):
-        second = CliRunner().invoke(seawall, ["serve", "--data", str(tmp_path / "data"), "--port", "0"])
-        assert second.exit_code == 1
-        assert "one process at a time" in second.output
+def test_a_directory_has_one_node(node_with_tokens):
+    second = CliRunner().invoke(seawall, ["serve", "--data", str(node_with_tokens.data), "--port", "0"])
+    assert second.exit_code == 1
+    assert "one process at a time" in second.output
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("", "no token"), ("a b c\n", "line 1"), ("x\na nonsense\n", "line 2"), ("a read_rate=1\n", "line 1")],
 )
-def test_a_bad_file_of_tokens_is_refused(tmp_path, text, problem):
+def test_a_bad_token_file_is_refused(tmp_path, text, problem):
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=problem):

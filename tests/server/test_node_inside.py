@@ -1,9 +1,10 @@
-"""A node inside the process of the test: what it shares with its connections, and how it ends them."""
+"""A node in the process of the test: what its connections share, and how a drain ends them."""
 
 import asyncio
 import errno
 import socket
 import struct
+import threading
 
 import pytest
 from lwp2_peer import SMALL, Data, Peer
@@ -13,6 +14,7 @@ from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.serving.topic_rules import TopicRules
 from seawall.io.disk.disk_ring import Completion, DiskRing
 from seawall.kernels.admission.arriving import NO_TOPIC
+from seawall.server.connection.session import ConnectionLimits
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.format.codes import AckStatus, ErrorCode, ReadBy
 from seawall.wire.lwp1.requests import CreateTopic, ListTopics
@@ -27,10 +29,11 @@ async def connect(node):
 
 
 async def started(path, **named):
-    return await start_node(path / "data", NodeSettings(port=0, **named), store=SMALL)
+    bounds = ConnectionLimits(linger_s=0.1)
+    return await start_node(path / "data", NodeSettings(port=0, bounds=bounds, **named), store=SMALL)
 
 
-def test_a_drain_ends_everybody_and_answers_what_is_under_way(on_loop, tmp_path):
+def test_a_drain_closes_all_connections_and_answers_requests_in_flight(on_each_loop, tmp_path):
     async def work():
         node = await started(tmp_path)
         unknown, peer, waiting = await connect(node), await connect(node), await connect(node)
@@ -61,10 +64,10 @@ def test_a_drain_ends_everybody_and_answers_what_is_under_way(on_loop, tmp_path)
             stored = sum(len(batch) for batch in await log.read("events"))
             assert stored == seen
 
-    on_loop(work())
+    on_each_loop(work())
 
 
-def test_the_port_is_closed_behind_a_node_and_a_taken_one_is_told(on_loop, tmp_path):
+def test_a_drained_node_frees_its_port_and_a_port_in_use_is_an_error(on_loop, tmp_path):
     async def work():
         node = await started(tmp_path)
         port = int(node.address.rpartition(":")[2])
@@ -77,7 +80,7 @@ def test_the_port_is_closed_behind_a_node_and_a_taken_one_is_told(on_loop, tmp_p
     on_loop(work())
 
 
-def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypatch):
+def test_a_failed_disk_is_reported_to_the_owner_of_the_node(on_loop, tmp_path, monkeypatch):
     real = DiskRing.reap
 
     def reap(self, **named):
@@ -102,8 +105,8 @@ def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypat
     on_loop(work())
 
 
-def test_who_is_left_at_the_deadline_is_cut_off(on_loop, tmp_path):
-    """INV-NODE-DRAINED: no mark of an orderly end is left, and everything that was acked is there."""
+def test_connections_left_at_the_deadline_are_cut_off(on_each_loop, tmp_path):
+    """INV-NODE-DRAINED: no clean-shutdown marker is left, and everything that was acked is stored."""
 
     async def work():
         node = await started(tmp_path)
@@ -124,7 +127,7 @@ def test_who_is_left_at_the_deadline_is_cut_off(on_loop, tmp_path):
             found = await log.read("events", max_bytes=1 << 24)
             assert [type(item).__name__ for item in found] == ["ReceivedBatch", "Gap", "ReceivedBatch"]
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 def test_a_log_that_cannot_be_closed_in_time_is_cut_off(on_loop, tmp_path, monkeypatch):
@@ -145,7 +148,7 @@ def test_a_log_that_cannot_be_closed_in_time_is_cut_off(on_loop, tmp_path, monke
     on_loop(work())
 
 
-def test_a_peer_that_is_gone_does_not_stop_a_drain(on_loop, tmp_path):
+def test_a_disconnected_peer_does_not_stop_a_drain(on_each_loop, tmp_path):
     async def work():
         node = await started(tmp_path)
         host, _, port = node.address.rpartition(":")
@@ -155,7 +158,7 @@ def test_a_peer_that_is_gone_does_not_stop_a_drain(on_loop, tmp_path):
         await asyncio.to_thread(gone.recv, 1)
         for number, peer in enumerate(peers):
             await peer.hello(number + 1)
-        # A reset that the loop has not heard of when the drain begins.
+        # A reset that the loop has not seen when the drain begins.
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.close()
         assert await node.drain(5)
@@ -163,7 +166,7 @@ def test_a_peer_that_is_gone_does_not_stop_a_drain(on_loop, tmp_path):
             await peer.answer(Goodbye)
             peer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 def test_a_node_listens_at_several_addresses(on_loop, tmp_path):
@@ -203,17 +206,24 @@ def test_both_versions_share_topics(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_questions_wait_on_a_thread_while_the_store_is_changed(on_loop, tmp_path):
+def test_queries_wait_on_a_thread_while_the_store_is_changed(on_loop, tmp_path):
     async def work():
         async with ServedLog(tmp_path / "data", SMALL) as log:
             await log.create_topic("events")
-            state = log._opened().queue.state
-            state.acquire()
-            question = asyncio.ensure_future(log.ask(lambda store: store.catalog.names()))
+            is_changing, may_end = threading.Event(), threading.Event()
+
+            def change(_store):
+                is_changing.set()
+                assert may_end.wait(60)
+
+            changing = asyncio.ensure_future(log.change(change))
+            assert await asyncio.to_thread(is_changing.wait, 60)
+            query = asyncio.ensure_future(log.ask(lambda store: store.catalog.names()))
             await asyncio.sleep(0)
-            assert not question.done()
-            state.release()
-            assert await question == ["events"]
+            assert not query.done()
+            may_end.set()
+            assert await query == ["events"]
+            await changing
             assert log.topic(1) is log.topic_named("events")
             assert log.topic(9) is None
             assert await log.session_of(7) is None
@@ -221,7 +231,7 @@ def test_questions_wait_on_a_thread_while_the_store_is_changed(on_loop, tmp_path
     on_loop(work())
 
 
-def test_rules_know_every_topic_however_many(on_loop, tmp_path):
+def test_rules_have_every_topic_however_many(on_loop, tmp_path):
     async def work():
         async with ServedLog(tmp_path / "data", SMALL) as log:
             for number in range(70):

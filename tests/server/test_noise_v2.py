@@ -1,4 +1,4 @@
-"""Version 2 against noise: frames with changed bytes, cut, repeated and shuffled, from seeds; nobody else notices."""
+"""Version 2 against noise: frames with changed bytes, truncated, repeated and shuffled; other clients are served."""
 
 import asyncio
 import random
@@ -53,8 +53,8 @@ def mutated(frame, randomness):
     return bytes(changed)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_noise_harms_nobody_else(on_loop, tmp_path, seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_does_not_affect_other_clients(on_loop, tmp_path, seed):
     problems = []
 
     async def noisy(made, randomness):
@@ -68,8 +68,8 @@ def test_noise_harms_nobody_else(on_loop, tmp_path, seed):
         if hasattr(peer.welcome, "client_id"):
             stream = frames_of(peer, randomness)
             for _ in range(randomness.randrange(4)):
-                place = randomness.randrange(len(stream))
-                stream[place] = mutated(stream[place], randomness)
+                index = randomness.randrange(len(stream))
+                stream[index] = mutated(stream[index], randomness)
             data = b"".join(stream)
             peer.send(data[: randomness.randrange(len(data))] if randomness.random() < 0.3 else data)
         peer.writer.write_eof()

@@ -1,4 +1,4 @@
-"""Memory that gets short: what is given back, who is held and told, and that nothing is lost by it."""
+"""Memory pressure: what is released, which writes are held and reported, and that nothing is lost."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ from seawall.config import Config, ServerConfig
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
 from seawall.limits import MIB
+from seawall.server.connection.session import ConnectionLimits
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.pressure import Level, Levels
 from seawall.wire.format.codes import ErrorClass, ErrorCode, ReadBy
@@ -28,7 +29,7 @@ LIMIT = 1_000 * MIB
 
 
 class Memory:
-    """Memory of which a test says how much is taken."""
+    """Memory whose use a test sets."""
 
     limit = LIMIT
 
@@ -40,15 +41,15 @@ class Memory:
 
 
 class World:
-    """A node whose looks at its memory are the test's, and what it told."""
+    """A node whose memory checks the test makes, and its messages."""
 
-    def __init__(self, node, memory, told):
+    def __init__(self, node, memory, messages):
         self.node = node
         self.memory = memory
-        self.told = told
+        self.messages = messages
         self.now = asyncio.get_running_loop().time() + 1_000
 
-    def look(self, percent, later_s=0.0):
+    def check(self, percent, later_s=0.0):
         self.memory.percent = percent
         self.now += later_s
         self.node.event_loops[0].pressure.check(self.now)
@@ -65,7 +66,7 @@ class World:
         return made
 
     async def waiting(self, count):
-        """Until so many connections wait."""
+        """Wait until so many connections wait."""
         while len(self.node.event_loops[0].ingest.waiting) < count:
             await asyncio.sleep(0.001)
 
@@ -75,13 +76,14 @@ class World:
 
 def with_node(on_loop, tmp_path, work):
     async def run():
-        memory, told = Memory(), []
-        node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, memory=memory, warn=told.append)
-        # The looks are the test's own.
-        node.event_loops[0].pressure._timer.cancel()
+        memory, messages = Memory(), []
+        settings = NodeSettings(port=0, bounds=ConnectionLimits(linger_s=0.1))
+        node = await start_node(tmp_path / "data", settings, store=SMALL, memory=memory, warn=messages.append)
+        # The test makes the checks.
+        node.event_loops[0].pressure.stop()
         try:
             await node.log.create_topic("events")
-            await work(World(node, memory, told))
+            await work(World(node, memory, messages))
         finally:
             await node.drain(20)
 
@@ -97,21 +99,21 @@ def with_node(on_loop, tmp_path, work):
         ((96, 85, 95), "HFH"),
     ],
 )
-def test_levels_do_not_change_with_every_look(percents, levels):
+def test_levels_have_hysteresis(percents, levels):
     """A level ends five percent below where it began."""
     words = {Level.CALM: "C", Level.FLUSH: "F", Level.HOLD: "H"}
     watched = Levels(LIMIT)
     assert "".join(words[watched.observe(LIMIT * percent // 100)] for percent in percents) == levels
 
 
-def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
+def test_writes_are_held_and_everything_else_continues(on_loop, tmp_path):
     """INV-PRESSURE-NOTHING-LOST."""
 
     async def work(made):
         peer, reader, old = await made.peer(), await made.peer(8), await made.connect(PythonClient)
         await peer.publish(1, b"before")
-        made.look(96)
-        assert made.told == ["memory: 960 of 1000 MiB (96 %) are used: writes are held"]
+        made.check(96)
+        assert made.messages == ["memory: 960 of 1000 MiB (96 %) are used: writes are held"]
         peer.send(peer.batch(1, b"held") + peer.batch(1, b"behind it"))
         old.send(old.ingest(b"of version 1", topic=1))
         await made.waiting(2)
@@ -123,24 +125,24 @@ def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
         reader.send(encode_ping(77))
         assert (await reader.frame()).header.id == 77
         assert await made.stored() == [b"before"]
-        made.look(96)
-        told = await peer.answer(Error)
-        assert (told.code, told.closes, told.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
-        assert (told.error_class, told.ref) == (ErrorClass.RETRYABLE, 0)
-        # Whoever was told is told again when that time is over, and not before.
-        made.look(94)
-        made.look(94, limits.PRESSURE_RETRY_MS / 1000)
+        made.check(96)
+        error = await peer.answer(Error)
+        assert (error.code, error.closes, error.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
+        assert (error.error_class, error.ref) == (ErrorClass.RETRYABLE, 0)
+        # A publisher is asked again when that time is over, and not before.
+        made.check(94)
+        made.check(94, limits.PRESSURE_RETRY_MS / 1000)
         assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
-        made.look(80)
+        made.check(80)
         assert [row["status"] for row in await peer.acks(2)] == [0, 0]
         assert (await old.receive()).batch_id == 1
         assert sorted(await made.stored()) == [b"before", b"behind it", b"held", b"of version 1"]
         assert (await peer.publish(1, b"after"))["base_seq"] == 5
-        # Version 1 was told nothing.
+        # Version 1 is not asked.
         assert made.node.counts == {"memory_flushes": 1, "memory_holds": 1, "publishers_told": 4}
-        assert made.told[1] == "memory: 800 of 1000 MiB (80 %) are used: some is released early"
-        made.look(10)
-        assert made.told[2].endswith("there is enough")
+        assert made.messages[1] == "memory: 800 of 1000 MiB (80 %) are used: some is released early"
+        made.check(10)
+        assert made.messages[2].endswith("there is enough")
         for each in (peer, reader):
             each.close()
         await old.close()
@@ -148,74 +150,74 @@ def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
     with_node(on_loop, tmp_path, work)
 
 
-def test_who_finds_the_ring_full_for_a_second_is_told_to_wait(on_loop, tmp_path):
-    """A disk that stands still: nobody is refused, and memory has nothing to do with it."""
+def test_a_publisher_that_finds_the_ring_full_for_a_second_is_slowed_down(on_loop, tmp_path):
+    """A disk that stalls: no batch is refused, and memory has nothing to do with it."""
 
     async def work(made):
         peer, late = await made.peer(), await made.peer(8)
-        stands, goes = threading.Event(), threading.Event()
+        has_stalled, may_continue = threading.Event(), threading.Event()
 
-        def stand_still(_store):
-            stands.set()
-            assert goes.wait(60)
+        def stall(_store):
+            has_stalled.set()
+            assert may_continue.wait(60)
 
-        standing = asyncio.ensure_future(made.node.log.change(stand_still))
-        assert await asyncio.to_thread(stands.wait, 60)
+        stalled = asyncio.ensure_future(made.node.log.change(stall))
+        assert await asyncio.to_thread(has_stalled.wait, 60)
         count = 40
         peer.send(b"".join(peer.batch(1, bytes(MIB)) for _ in range(count)))
         await made.waiting(1)
-        made.look(10)
-        made.look(10, 0.9)
+        made.check(10)
+        made.check(10, 0.9)
         assert made.node.counts == {}
-        made.look(10, 0.2)
-        told = await peer.answer(Error)
-        assert (told.code, told.closes, told.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
-        assert "unwritten batches" in told.text
-        # Not again before there was time to send what others may wait for, and nobody who does not wait.
-        made.look(10, 1.9)
+        made.check(10, 0.2)
+        error = await peer.answer(Error)
+        assert (error.code, error.closes, error.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
+        assert "unwritten batches" in error.text
+        # Not again before it could send batches that others may wait for, and only publishers that wait.
+        made.check(10, 1.9)
         assert made.node.counts == {"publishers_told": 1}
-        made.look(10, 0.2)
+        made.check(10, 0.2)
         assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
-        goes.set()
-        await standing
+        may_continue.set()
+        await stalled
         assert [row["status"] for row in await peer.acks(count)] == [0] * count
         assert await late.publish(1, b"behind them")
-        made.look(10, 10)
+        made.check(10, 10)
         assert made.node.counts == {"publishers_told": 2}
-        assert made.told == []
+        assert made.messages == []
         for each in (peer, late):
             each.close()
 
     with_node(on_loop, tmp_path, work)
 
 
-def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
-    """INV-PRESSURE-NOTHING-LOST: what was sent takes memory until it is stored, so it is, however short memory is."""
+def test_held_publishers_are_let_through_one_by_one(on_loop, tmp_path):
+    """INV-PRESSURE-NOTHING-LOST: sent batches take memory until they are stored, so they are, however short it is."""
 
     async def work(made):
-        made.look(99)
+        made.check(99)
         peers = [await made.peer(number) for number in (1, 2, 3)]
         for number, peer in enumerate(peers):
             peer.send(peer.batch(1, b"%d" % number))
         await made.waiting(3)
-        made.look(99, limits.PRESSURE_HOLD_S - 1)
+        made.check(99, limits.PRESSURE_HOLD_S - 1)
         assert len(made.node.event_loops[0].ingest.waiting) == 3
         for left, peer in ((2, peers[0]), (1, peers[1]), (0, peers[2])):
-            made.look(99, limits.PRESSURE_HOLD_S)
+            made.check(99, limits.PRESSURE_HOLD_S)
             assert len(made.node.event_loops[0].ingest.waiting) == left
             assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
             while (frame := await peer.frame()).header.kind != 0x08:
                 pass
             assert frame.header.id == 1
-        made.look(99, 1)
+        made.check(99, 1)
         assert made.node.counts["publishers_let_through"] == 3
         # The first is behind those that have waited since.
         for peer in peers:
             peer.send(peer.batch(1, b"again"))
         await made.waiting(3)
-        made.look(99, limits.PRESSURE_HOLD_S)
+        made.check(99, limits.PRESSURE_HOLD_S)
         assert len(made.node.event_loops[0].ingest.waiting) == 2
-        assert made.node.event_loops[0].ingest._let_through_last == 1
+        assert {producer.client_id for producer in made.node.event_loops[0].ingest.waiting} == {2, 3}
         assert len(await made.stored()) >= 3
         for peer in peers:
             peer.close()
@@ -223,30 +225,29 @@ def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
     with_node(on_loop, tmp_path, work)
 
 
-def test_memory_is_given_back_now_and_then_while_it_is_short(on_loop, tmp_path, monkeypatch):
+def test_memory_is_released_periodically_while_it_is_short(on_loop, tmp_path):
     async def work(made):
         for _ in range(3):
             await made.node.log.publish("events", os.urandom(1000))
 
-        def waits():
-            with made.node.log._opened().inspecting() as store:
-                return store.maintenance.plan_flushes()
+        async def has_unflushed():
+            return bool(await made.node.log.ask(lambda store: store.maintenance.plan_flushes()))
 
-        assert waits()
-        made.look(85)
-        while waits():
+        assert await has_unflushed()
+        made.check(85)
+        while await has_unflushed():
             await asyncio.sleep(0.001)
         assert made.node.counts == {"memory_flushes": 1}
-        made.look(85, 1)
+        made.check(85, 1)
         assert made.node.counts == {"memory_flushes": 1}
-        made.look(85, 5)
+        made.check(85, 5)
         assert made.node.counts == {"memory_flushes": 2}
         assert len(await made.stored()) == 3
 
     with_node(on_loop, tmp_path, work)
 
 
-def test_giving_back_makes_a_checkpoint(on_loop, tmp_path):
+def test_releasing_memory_makes_a_checkpoint(on_loop, tmp_path):
     async def work(made):
         await made.node.log.publish("events", os.urandom(1000))
         snapshots = tmp_path / "data" / "meta"
@@ -258,10 +259,10 @@ def test_giving_back_makes_a_checkpoint(on_loop, tmp_path):
     with_node(on_loop, tmp_path, work)
 
 
-def test_who_is_held_is_answered_by_a_drain(on_loop, tmp_path):
+def test_held_batches_are_answered_by_a_drain(on_loop, tmp_path):
     async def work(made):
         peer = await made.peer()
-        made.look(96)
+        made.check(96)
         peer.send(peer.batch(1, b"held"))
         await made.waiting(1)
         assert await made.node.drain(20)
@@ -274,7 +275,7 @@ def test_who_is_held_is_answered_by_a_drain(on_loop, tmp_path):
     with_node(on_loop, tmp_path, work)
 
 
-def test_a_limit_below_what_a_server_takes_is_refused(on_loop, tmp_path):
+def test_a_memory_limit_below_the_need_of_a_server_is_refused(on_loop, tmp_path):
     async def work():
         config = Config(server=ServerConfig(memory_limit=64 * MIB))
         with pytest.raises(InvalidInputError, match=r"server\.memory_limit is 64 MiB"):
@@ -288,15 +289,11 @@ def own_memory(pid):
         return sum(int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+)", status.read())) // 1024
 
 
-def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path, monkeypatch):
-    """Many peers have sent large frames in part: that is memory, where the budget for peers does not keep them from it.
-    A publisher waits until they are gone."""
+def test_writes_are_held_while_real_memory_is_short_and_released_later(tmp_path, monkeypatch):
+    """Many peers have sent parts of large frames, which the budget for peers allows here: a publisher has to wait."""
     monkeypatch.setenv("SEAWALL_SERVER_PEER_MEMORY", "16GiB")
-    with process(tmp_path / "data") as made:
-        idle_mib = own_memory(made.process.pid)
-        made.tell(signal.SIGTERM)
-        assert made.ended()[0] == 0
-    limit_mib = idle_mib * 3 // 2 + 64
+    limit_mib = 448
+    part = os.urandom(16 * MIB - 100)
 
     async def work(made):
         peer, reader = await made.connect(), await made.connect()
@@ -306,18 +303,18 @@ def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path, 
         await peer.frame()
         await peer.publish(1, b"before")
         loads = []
-        for number in range(100, 100 + (limit_mib - idle_mib) // 15 + 2):
+        for number in range(100, 100 + (limit_mib - own_memory(made.process.pid)) // 15 + 2):
             load = await made.connect()
             await load.hello(number)
             # All but its last bytes.
-            load.send(load.batch(1, os.urandom(16 * MIB - 100))[:-10])
+            load.send(load.batch(1, part)[:-10])
             await load.writer.drain()
             loads.append(load)
-        told = None
-        while told is None:
+        error = None
+        while error is None:
             peer.send(peer.batch(1, b"sent meanwhile"))
             frame = await peer.frame()
-            told = frame if frame.header.kind == 0x40 else None
+            error = frame if frame.header.kind == 0x40 else None
         reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 20, 0))
         assert (await reader.answer(Data)).batches
         for load in loads:
@@ -329,7 +326,7 @@ def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path, 
 
     with process(tmp_path / "data", "--memory-limit", f"{limit_mib}MiB") as made:
         asyncio.run(work(made))
-        made.tell(signal.SIGTERM)
+        made.signal(signal.SIGTERM)
         code, said = made.ended()
         assert code == 0, said
         assert "writes are held" in said

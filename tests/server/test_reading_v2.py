@@ -1,4 +1,4 @@
-"""Version 2 reading over real sockets: FETCH by everything it can be by, gaps, deletes, cursors, subscriptions."""
+"""Version 2 reading over real sockets: FETCH by all kinds of start, gaps, deletes, cursors, subscriptions."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ PLENTY = 1 << 40
 
 
 def shown(data, from_seq=1):
-    """Seqs and values of what a frame of batches shows."""
+    """The seqs and values in a frame of batches."""
     found = []
     for header, block in data.batches:
         assert header.codec is Codec.NONE
@@ -51,7 +51,7 @@ async def filled(made, count=10):
     return peer
 
 
-def test_batches_are_fetched_by_whatever_counts_them(on_loop, tmp_path):
+def test_batches_are_fetched_by_seq_position_offset_and_time(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await filled(made)
@@ -99,7 +99,7 @@ def test_limits_are_soft_by_one_batch(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_long_poll_ends_with_what_comes(on_loop, tmp_path):
+def test_a_long_poll_ends_with_the_next_batch(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer, writer = await made.peer(), await made.peer(8)
@@ -119,7 +119,7 @@ def test_a_long_poll_ends_with_what_comes(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_what_is_wrong_with_a_fetch_is_told_and_the_connection_goes_on(on_loop, tmp_path):
+def test_an_invalid_fetch_is_refused_and_the_connection_stays_open(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -188,7 +188,7 @@ def test_a_batch_with_deleted_records_is_sent_rebuilt(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_lost_records_are_told_by_a_gap(on_loop, tmp_path):
+def test_lost_records_are_reported_by_a_gap(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, cap_records=2) as made:
             for number in range(1, 6):
@@ -209,7 +209,7 @@ def test_lost_records_are_told_by_a_gap(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_compressed_batches_come_as_they_are_to_who_takes_them(on_loop, tmp_path):
+def test_compressed_batches_are_sent_unchanged_to_readers_that_accept_them(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer(features=int(Features.LZ4))
@@ -225,7 +225,7 @@ def test_compressed_batches_come_as_they_are_to_who_takes_them(on_loop, tmp_path
 
 
 @pytest.mark.parametrize("flags", [ReadFlags.NONE, ReadFlags.STORED_CODEC])
-def test_long_stretches_come_out_of_files(on_loop, tmp_path, flags):
+def test_long_ranges_are_sent_from_files(on_each_loop, tmp_path, flags):
     values = [os.urandom(size) for size in (100 * KIB, 90 * KIB, 10, 200 * KIB, 3 * MIB, 80 * KIB, 5)]
 
     async def work():
@@ -245,7 +245,7 @@ def test_long_stretches_come_out_of_files(on_loop, tmp_path, flags):
             assert [value for _, value in shown(await peer.answer(Data), 2)] == values[1:]
             peer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 def test_everything_is_read_by_position(on_loop, tmp_path):
@@ -275,7 +275,7 @@ def test_everything_is_read_by_position(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_subscription_pushes_what_comes(on_loop, tmp_path):
+def test_a_subscription_pushes_new_batches(on_each_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer, writer = await made.peer(8), await filled(made, 3)
@@ -298,7 +298,7 @@ def test_a_subscription_pushes_what_comes(on_loop, tmp_path):
             peer.close()
             writer.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 def test_a_subscription_stops_at_its_credit(on_loop, tmp_path):
@@ -324,7 +324,7 @@ def test_a_subscription_stops_at_its_credit(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_subscription_to_everything_is_told_of_skips(on_loop, tmp_path):
+def test_a_subscription_to_everything_reports_skips(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, order=5) as made:
             writer = await made.peer(gap_timeout_ms=20)
@@ -352,7 +352,7 @@ def test_a_subscription_to_everything_is_told_of_skips(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_fetch_stops_before_a_skip_and_tells_it(on_loop, tmp_path):
+def test_a_fetch_stops_before_a_skip_and_reports_it(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, order=5) as made:
             writer = await made.peer(gap_timeout_ms=20)
@@ -361,32 +361,31 @@ def test_a_fetch_stops_before_a_skip_and_tells_it(on_loop, tmp_path):
             await writer.publish(1, b"seven", seq=7)
             for flags in (ReadFlags.NONE, ReadFlags.STORED_CODEC):
                 peer = await made.peer(9)
-                told, by, start = [], ReadBy.EARLIEST, 0
-                while len(told) < 5:
+                items, by, start = [], ReadBy.EARLIEST, 0
+                while len(items) < 5:
                     peer.ask(fetch(by, start, flags=flags))
                     answer = await peer.answer(Data, Gap)
                     if isinstance(answer, Gap):
                         assert (answer.reason, answer.unit) == (GapReason.SKIPPED, GapUnit.CLIENT_SEQ)
-                        told.append((answer.first, answer.last))
+                        items.append((answer.first, answer.last))
                         by, start = ReadBy.POSITION, answer.position + 1
                     else:
-                        told += shown(answer)
+                        items += shown(answer)
                         by, start = ReadBy.SEQ, answer.prefix.next_seq
-                assert told == [(1, b"one"), (2, 3), (2, b"four"), (5, 6), (3, b"seven")]
+                assert items == [(1, b"one"), (2, 3), (2, b"four"), (5, 6), (3, b"seven")]
                 peer.close()
             writer.close()
 
     on_loop(work())
 
 
-def test_a_short_push_waits_for_more_as_long_as_is_wished(on_loop, tmp_path):
+def test_a_short_push_waits_for_more_batches_as_requested(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             writer, peer = await made.peer(), await made.peer(9)
-            wish = 60_000_000
             for number, max_frame in ((1, 0), (2, 1)):
                 peer.ask(
-                    Subscribe(TopicId(1), ReadBy.LATEST, 0, PLENTY, PLENTY, max_frame, linger_us=wish),
+                    Subscribe(TopicId(1), ReadBy.LATEST, 0, PLENTY, PLENTY, max_frame, linger_us=60_000_000),
                     request_id=number,
                 )
                 await peer.answer(Subscribed)
@@ -398,7 +397,7 @@ def test_a_short_push_waits_for_more_as_long_as_is_wished(on_loop, tmp_path):
                 frame = await peer.frame()
                 if frame.header.command == Command.DATA:
                     found[frame.header.id].append(Data(frame))
-            # One frame is full with one batch, so there is nothing to wait for; the other has room.
+            # One frame is full with one batch, so it is sent at once; the other has space.
             assert len(found[2]) == 10
             assert len(found[1]) < 10
             writer.close()
@@ -407,10 +406,10 @@ def test_a_short_push_waits_for_more_as_long_as_is_wished(on_loop, tmp_path):
     on_loop(work())
 
 
-def test_a_slow_subscriber_takes_no_memory(on_loop, tmp_path):
+def test_a_slow_subscriber_takes_no_memory(on_each_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
-            for _ in range(40):
+            for _ in range(20):
                 await made.log.publish("events", os.urandom(900 * KIB))
             peer = await made.peer()
             peer.ask(Subscribe(TopicId(1), ReadBy.EARLIEST, 0, PLENTY, PLENTY, 0), request_id=2)
@@ -420,10 +419,10 @@ def test_a_slow_subscriber_takes_no_memory(on_loop, tmp_path):
                 await asyncio.sleep(0)
                 assert connection.unsent_size < 8 * MIB
             seqs = []
-            while len(seqs) < 40:
+            while len(seqs) < 20:
                 answer = await peer.answer(Data)
                 seqs += [seq for seq, _ in shown(answer)]
-            assert seqs == list(range(1, 41))
+            assert seqs == list(range(1, 21))
             peer.close()
 
-    on_loop(work())
+    on_each_loop(work())

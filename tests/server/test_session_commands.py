@@ -1,4 +1,4 @@
-"""Sessions over the network: who comes back after its session has gone, the commands that list and retire, expiry."""
+"""Sessions over the network: clients whose session is retired, the commands that list and retire, and expiry."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
-def test_who_names_a_session_that_has_gone_is_refused(on_loop, tmp_path):
+def test_a_client_that_names_a_retired_session_is_refused(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -93,7 +93,7 @@ def test_a_session_is_listed_and_retired_and_its_connections_are_fenced(on_loop,
             error = await asking.answer(Error)
             assert (error.code, error.closes) == (ErrorCode.TOPIC_NOT_FOUND, False)
             assert "client 9 has no session" in error.text
-            assert (await peers[0].publish(1, b"goes on"))["status"] == AckStatus.OK
+            assert (await peers[0].publish(1, b"continues"))["status"] == AckStatus.OK
             peers[0].close()
             asking.close()
             with pytest.raises(NotFoundError):
@@ -102,7 +102,7 @@ def test_a_session_is_listed_and_retired_and_its_connections_are_fenced(on_loop,
     on_loop(work())
 
 
-def test_what_is_malformed_is_refused_and_ends_nothing(on_loop, tmp_path):
+def test_a_malformed_request_is_refused_and_closes_nothing(on_loop, tmp_path):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -110,20 +110,20 @@ def test_what_is_malformed_is_refused_and_ends_nothing(on_loop, tmp_path):
                 peer.ask(payload)
                 error = await peer.answer(Error)
                 assert (error.code, error.closes) == (ErrorCode.INVALID_PAYLOAD, False)
-            assert (await peer.publish(1, b"goes on"))["status"] == AckStatus.OK
+            assert (await peer.publish(1, b"continues"))["status"] == AckStatus.OK
             peer.close()
 
     on_loop(work())
 
 
-def test_who_may_only_write_may_neither_list_nor_retire(on_loop, tmp_path):
+def test_a_write_only_token_may_neither_list_nor_retire(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, access=Access({"writer": Right.WRITE_ONLY})) as made:
             peer = await made.peer(token="writer")
             for payload in (SessionList(0, 1), SessionRetire(ClientId(7))):
                 peer.ask(payload)
                 assert (await peer.answer(Error)).code == ErrorCode.ACCESS_DENIED
-            assert (await peer.publish(1, b"goes on"))["status"] == AckStatus.OK
+            assert (await peer.publish(1, b"continues"))["status"] == AckStatus.OK
             peer.close()
 
     on_loop(work())
@@ -131,7 +131,7 @@ def test_who_may_only_write_may_neither_list_nor_retire(on_loop, tmp_path):
 
 def test_silent_sessions_expire_and_those_with_a_connection_do_not(on_loop, tmp_path):
     async def work():
-        async with world(tmp_path, store=replace(SMALL, session_ttl_ms=1_000)) as made:
+        async with world(tmp_path, store=replace(SMALL, session_ttl_ms=300)) as made:
             stays = await made.peer(5)
             for client_id in range(100, 110):
                 (await made.peer(client_id)).close()
@@ -155,7 +155,7 @@ def test_silent_sessions_expire_and_those_with_a_connection_do_not(on_loop, tmp_
     on_loop(work())
 
 
-def test_one_session_too_many_is_told_so_if_all_are_connected(on_loop, tmp_path):
+def test_a_session_over_the_limit_is_refused_if_all_are_connected(on_loop, tmp_path):
     async def work():
         async with world(tmp_path, store=replace(SMALL, sessions_max=3)) as made:
             peers = [await made.peer(client_id) for client_id in (1, 2, 3)]
@@ -165,16 +165,16 @@ def test_one_session_too_many_is_told_so_if_all_are_connected(on_loop, tmp_path)
             assert error.code == ErrorCode.BACKPRESSURE
             more.close()
             for peer in peers:
-                assert (await peer.publish(1, b"goes on"))["status"] == AckStatus.OK
+                assert (await peer.publish(1, b"continues"))["status"] == AckStatus.OK
             peers.pop().close()
 
-            async def is_let_in():
+            async def is_accepted():
                 peer = await made.connect()
                 answer = await peer.hello(4)
                 peer.close()
                 return not isinstance(answer, Error)
 
-            await until(is_let_in)
+            await until(is_accepted)
             assert 4 in [each.client_id for each in await made.log.sessions()]
             for peer in peers:
                 peer.close()
@@ -182,7 +182,7 @@ def test_one_session_too_many_is_told_so_if_all_are_connected(on_loop, tmp_path)
     on_loop(work())
 
 
-def test_codes_are_for_ever():
+def test_codes_are_fixed():
     assert [int(code) for code in (Command.SESSION_LIST, Command.SESSIONS, Command.SESSION_RETIRE)] == [
         0x6E,
         0x6F,

@@ -1,4 +1,4 @@
-"""What takes too long on a loop is counted, with its name."""
+"""Slow callbacks of an event loop are counted, with their name."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ class Clock:
         return self.now_ns
 
 
-def test_only_what_takes_longer_than_a_millisecond_is_counted():
+def test_only_callbacks_longer_than_a_millisecond_are_counted():
     clock = Clock()
     probe = SlowCallbacks(clock)
     for name, taken_ns in (("quick", MS), ("slow", 2 * MS), ("slower", 5 * MS), ("slow", 3 * MS)):
@@ -26,7 +26,7 @@ def test_only_what_takes_longer_than_a_millisecond_is_counted():
     assert probe.figures == SlowFigures(3, 5_000, "slower")
 
 
-def test_what_runs_inside_another_counts_once():
+def test_a_nested_callback_counts_once():
     clock = Clock()
     probe = SlowCallbacks(clock)
     with probe.watching("outer"):
@@ -61,7 +61,7 @@ def test_each_step_of_a_task_is_watched_and_waiting_is_not():
     assert probe.figures.longest.endswith("work")
 
 
-def test_errors_of_a_task_are_its_own():
+def test_errors_of_a_task_are_raised_unchanged():
     async def work():
         await asyncio.sleep(0)
         raise ValueError("broken")
@@ -70,7 +70,7 @@ def test_errors_of_a_task_are_its_own():
         asyncio.run(SlowCallbacks().watched(work()))
 
 
-def test_figures_of_several_loops_are_one():
+def test_figures_of_several_loops_are_merged():
     assert SlowFigures.of([]) == SlowFigures()
     clock = Clock()
     first, second = SlowCallbacks(clock), SlowCallbacks(clock)

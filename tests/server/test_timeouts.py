@@ -1,4 +1,4 @@
-"""Timeouts of a connection: what its times and byte counts mean, without a clock or a socket."""
+"""Timeouts of a connection, by given times and byte counts, without a clock or a socket."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_pause_of_the_server_is_not_charged_to_the_peer() -> None:
     assert timeouts.is_idle(166)
 
 
-def test_silence_is_idle_and_calls_for_pings() -> None:
+def test_a_silent_peer_is_pinged_and_then_idle() -> None:
     timeouts = Timeouts(BOUNDS, 0)
     assert not timeouts.is_ping_due(1_000)
     timeouts.keepalive_s, timeouts.idle_s = 10.0, 35.0
@@ -63,7 +63,7 @@ def test_silence_is_idle_and_calls_for_pings() -> None:
     assert not timeouts.is_idle(1e9)
 
 
-def test_a_peer_that_takes_nothing_is_stalled() -> None:
+def test_a_peer_that_receives_nothing_is_stalled() -> None:
     timeouts = Timeouts(BOUNDS, 0)
     assert not timeouts.is_stalled(100, 0, 0, is_contended=False)
     assert not timeouts.is_stalled(139, 0, 1, is_contended=False)
@@ -72,7 +72,7 @@ def test_a_peer_that_takes_nothing_is_stalled() -> None:
     assert not timeouts.is_stalled(180, 1, 1, is_contended=False)
 
 
-def test_a_peer_that_takes_little_is_stalled_while_others_wait() -> None:
+def test_a_peer_that_receives_little_is_stalled_while_others_wait() -> None:
     timeouts = Timeouts(BOUNDS, 0)
     assert not timeouts.is_stalled(2, 200, 1, is_contended=True)
     assert not timeouts.is_stalled(6, 300, 1, is_contended=True)

@@ -1,4 +1,4 @@
-"""Files that fail while they are sent: the connection ends once, and the reader gets past the damage the next time."""
+"""Files that fail while they are sent: the connection closes once, and the reader gets past the damage next time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lwp2_peer import Data, parse_answer, world
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, MIB
-from seawall.server.read import fetch_responses as portions
+from seawall.server.read import fetch_responses
 from seawall.server.read.unfit_ranges import UnfitRanges
 from seawall.wire.format.codes import Command, Features, GapReason, ReadBy, ReadFlags
 from seawall.wire.lwp2.reading import Fetch, Gap
@@ -19,11 +19,11 @@ from seawall.wire.lwp2.subscriptions import Subscribe
 
 LARGE = os.urandom(128 * KIB)
 BATCHES = 6
-#: The batch that the disk does not give back.
+#: The batch that cannot be read from the disk.
 BAD_SEQ = 4
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_ranges_is_bounded() -> None:
     unfit = UnfitRanges(2)
     assert not unfit.reach_into("a", 0, 1)
     unfit.note("a", 5 * MIB + 7)
@@ -40,7 +40,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 class BadDisk:
-    """The calls that read a file, which fail inside one stretch of it."""
+    """The system calls that read a file, which fail inside one range of it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.range = range(0)
@@ -67,12 +67,12 @@ class BadDisk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
-    monkeypatch.setattr(portions, "UNFIT", UnfitRanges(limits.UNFIT_BLOCKS_MAX))
+    monkeypatch.setattr(fetch_responses, "UNFIT", UnfitRanges(limits.UNFIT_BLOCKS_MAX))
     return BadDisk(monkeypatch)
 
 
 @pytest.mark.parametrize("by_push", [False, True], ids=["fetched", "pushed"])
-def test_a_follower_gets_past_a_bad_sector(on_loop, tmp_path, disk, by_push):
+def test_a_reader_gets_past_a_bad_sector(on_each_loop, tmp_path, disk, by_push):
     async def work():
         async with world(tmp_path) as made:
             publisher = await made.peer(features=0xFF)
@@ -100,11 +100,11 @@ def test_a_follower_gets_past_a_bad_sector(on_loop, tmp_path, disk, by_push):
             assert ends == 1
             assert gaps == [(BAD_SEQ, BAD_SEQ, GapReason.CORRUPTION)]
             assert seqs == [seq for seq in range(1, BATCHES + 1) if seq != BAD_SEQ]
-            # Who publishes has noticed nothing.
+            # The publisher is not affected.
             await publisher.publish(1, b"more")
             publisher.close()
 
-    on_loop(work())
+    on_each_loop(work())
 
 
 async def answer_of(reader):

@@ -1,8 +1,8 @@
-"""Two clients that behave as the published ones of version 1 do, made from plain `struct`: no codec of ours in between.
+"""Two clients that behave as the published ones of version 1, encoded by plain `struct` without Seawall's codec.
 
-`PythonClient` sends records, many frames before it looks for an ack, skips the checksum of a payload where the field is
-0, and answers every keepalive. `RustClient` sends bytes as they are, to topic 0 unless told otherwise, checks both
-checksums of every frame, and takes whatever comes next for the answer to what it asked last.
+`PythonClient` sends records, many frames before it reads an ack, skips the checksum of a payload where the field is 0,
+and answers every keepalive. `RustClient` sends bytes as they are, by default to topic 0, checks both checksums of every
+frame, and takes the next frame for the answer to its last request.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Client:
         return await self.receive()
 
     async def at_end(self) -> bool:
-        """Whether the server closes without another word."""
+        """Whether the server closes without another frame."""
         return await asyncio.wait_for(self.reader.read(1), 20) == b""
 
     async def create(self, name: str) -> int:
@@ -114,7 +114,7 @@ class PythonClient(Client):
     checks_every_payload = False
 
     async def publish(self, topic: int, *payloads: bytes) -> None:
-        """Send all frames, then look for all acks."""
+        """Send all frames, then read all acks."""
         first = self.batch_id + 1
         self.send(*(self.ingest(payload, topic) for payload in payloads))
         assert await self.acks(len(payloads)) == list(range(first, first + len(payloads)))

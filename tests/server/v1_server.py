@@ -1,4 +1,4 @@
-"""A listener on a real port, in front of a real log, for tests of version 1."""
+"""A server of version 1 for tests: a listener on a real port, over a real log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from watched import WatchedLog, WatchedThread
 
 from seawall.config import PastEnd
-from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB, MIB
 from seawall.server.connection.access import Access
@@ -19,41 +19,25 @@ from seawall.server.connection.session import ConnectionLimits
 from seawall.server.lwp1.session import Lwp1Service
 from seawall.server.lwp2.topic_commands import TopicCommands
 from seawall.server.publish.ingest import Ingest
-from seawall.server.publish.publish_thread import Attachment, PublishThread
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
 
 
-class WatchedThread(PublishThread):
-    """A publish thread that says when it has taken a connection over."""
-
-    def __init__(self, log: ServedLog) -> None:
-        self.has_attached = asyncio.Event()
-        super().__init__(log)
-
-    def attach(self, *arguments: Any, **named: Any) -> Attachment | None:
-        made = super().attach(*arguments, **named)
-        self.has_attached.set()
-        return made
-
-
 @dataclass
 class Served:
-    """What a test may look at."""
+    """The parts of the server that a test may use."""
 
-    log: ServedLog
+    log: WatchedLog
     service: Lwp1Service
     listener: Listener
     address: tuple[str, int]
     publish_thread: WatchedThread
 
     async def attached(self) -> None:
-        """Wait until the publish thread has a connection."""
-        while not self.publish_thread._attached:
-            self.publish_thread.has_attached.clear()
-            await self.publish_thread.has_attached.wait()
+        """Wait until the publish thread owns the only connection."""
+        await self.publish_thread.until(1)
 
 
 @asynccontextmanager
@@ -65,7 +49,7 @@ async def serving(
     bounds: ConnectionLimits | None = None,
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
-    async with ServedLog(path / "data", SMALL) as log:
+    async with WatchedLog(path / "data", SMALL) as log:
         publish_thread = WatchedThread(log)
         ingest = Ingest(log, asyncio.get_running_loop(), publish_thread=publish_thread)
         log.on_failed = ingest.fail
@@ -75,11 +59,11 @@ async def serving(
             yield Served(log, service, listener, await listener.listen("127.0.0.1", 0), publish_thread)
         finally:
             listener.stop()
-            # First, so that loop and thread have let go of every connection when it is ended.
+            # First, so that the thread has returned every connection before it is closed.
             await asyncio.to_thread(publish_thread.close)
             for connection in list(listener.connections):
                 connection.abort()
-            # The loop calls `connection_lost` of each in its next turn.
+            # The loop calls `connection_lost` of each in its next iteration.
             await asyncio.sleep(0)
 
 

@@ -1,6 +1,6 @@
-"""Damage to frames, with checksums made right again afterwards, so that the check behind the checksum has to refuse it.
+"""Damage to frames, with checksums recomputed afterwards, so that the checks after the checksum have to refuse it.
 
-Written with plain `struct` and table-free checksums: no codec of ours decides what is right.
+Written with plain `struct`, without Seawall's codec.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BATCH_HEADER_SIZE = 96
 
 
 def changed(data: bytes, at: int, value: bytes) -> bytes:
-    """The same with other bytes at a place."""
+    """The same with other bytes at an offset."""
     return data[:at] + value + data[at + len(value) :]
 
 

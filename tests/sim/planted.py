@@ -1,7 +1,7 @@
-"""Bugs of the protocol, planted one by one, and the first seed of the simulated pod that finds each.
+"""Planted bugs of the ordering protocol, and the first seed of the simulated pod that finds each.
 
-Each spoils one thing that a promise rests on, in the Python seam of a role or in what its kernel is given. The seed is
-checked by the tests; `make sim` looks for each anew.
+Each bug replaces one function of a role, or the arguments of its kernel, so that a guarantee breaks. The tests check
+the seed; `make sim` searches for each bug again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Bug:
 
 
 def _ready_by_any_token(patch: Patch) -> None:
-    """A flag instead of a token: whatever was written there once counts as an entry."""
+    """A flag instead of a token: an entry of any lap counts as ready."""
 
     def ready(words: Any, token: int, first: int, count: int) -> int:
         entries = words.size // 8
@@ -52,12 +52,12 @@ def _ready_by_any_token(patch: Patch) -> None:
 
 
 def _window_dropped(patch: Patch) -> None:
-    """A recovery that forgets what clients have behind the checkpoint."""
+    """Recovery does not restore the state of clients after the checkpoint."""
     patch.setattr(pod_sequencer.PodSequencer, "_restore_clients", lambda *_: None)
 
 
 def _freed_while_held(patch: Patch) -> None:
-    """Slots are free as soon as they were collected, held or not."""
+    """Slots are freed as soon as they were collected, even if held."""
 
     def advance(self: GoiFrontier) -> int:
         for broker in range(len(self._fabric.pbr)):
@@ -71,7 +71,7 @@ def _freed_while_held(patch: Patch) -> None:
 
 
 def _ceiling_ignored(patch: Patch) -> None:
-    """Seqs are handed out above the durable ceiling."""
+    """Seqs are assigned above the durable ceiling."""
 
     def raise_ceilings(self: PodOwner) -> None:
         for need in self.frontier.needs_ceiling():
@@ -81,7 +81,7 @@ def _ceiling_ignored(patch: Patch) -> None:
 
 
 def _result_before_commit(patch: Patch) -> None:
-    """Brokers are told of entries that are not committed yet."""
+    """Results are written for entries that are not committed yet."""
     step = GoiFrontier.step
 
     def early(self: GoiFrontier, now_ns: int, wall_ns: int) -> Any:
@@ -97,7 +97,7 @@ def _result_before_commit(patch: Patch) -> None:
 
 
 def _duplicate_not_compared(patch: Patch) -> None:
-    """A repetition is taken for the first without a look at its content."""
+    """A duplicate is acked without comparing its content."""
     write = order_worker.order_entries.write_entries
 
     def forgiving(start: int, term: int, *rest: Any) -> None:
@@ -117,13 +117,13 @@ def _duplicate_not_compared(patch: Patch) -> None:
 
 
 def _no_scrub(patch: Patch) -> None:
-    """What lies behind the first hole is left there."""
+    """Entries after the first hole are kept."""
     patch.setattr(recovery_kernels, "scrub_from", lambda *_: 0)
     patch.setattr(recovery.kernels, "scrub_from", lambda *_: 0)
 
 
 def _taken_again(patch: Patch) -> None:
-    """After a recovery slots are collected again that have an entry."""
+    """After a recovery, slots that have an entry are collected again."""
     resume = Collector.resume
     patch.setattr(
         Collector, "resume", lambda self, broker, cursor, _: resume(self, broker, cursor, np.zeros(0, np.int64))
@@ -131,7 +131,7 @@ def _taken_again(patch: Patch) -> None:
 
 
 def _late_after_skip(patch: Patch) -> None:
-    """What was given up is taken if it comes after all."""
+    """An abandoned batch is accepted if it arrives later."""
     expire = OrderWorker._expire
 
     def forgetful(self: OrderWorker, now_ns: int) -> None:
@@ -146,7 +146,7 @@ def _late_after_skip(patch: Patch) -> None:
 
 
 def _fencing_ignored(patch: Patch) -> None:
-    """A newer session does not end the one before: while a worker looks, every batch is of the session that is open."""
+    """A newer session does not fence the previous one: workers see every batch with the epoch of the open session."""
     drain = OrderWorker._drain
 
     def unfenced(self: OrderWorker, queue: Any, limit: int, now_ns: int) -> None:
@@ -162,7 +162,7 @@ def _fencing_ignored(patch: Patch) -> None:
 
 
 def _durable_before_sync(patch: Patch) -> None:
-    """The replica counts what is committed, written or not."""
+    """The replica reports committed entries as durable, written or not."""
 
     def report_durable(self: PodOwner) -> None:
         committed = int(self._fabric.control["committed"][0])
@@ -185,20 +185,20 @@ PLANTED = {
     "durable counted before the sync": Bug(_durable_before_sync, 15),
 }
 
-#: What a planted bug may end in, beside a broken promise.
+#: Errors that a planted bug may cause, besides a broken guarantee.
 ERRORS = (SeawallError, AssertionError, ValueError, KeyError, IndexError)
 
 
 @contextlib.contextmanager
 def planted(name: str) -> Iterator[None]:
-    """A stretch with a bug in it."""
+    """Plant a bug for the duration of a context."""
     with pytest.MonkeyPatch.context() as patch:
         PLANTED[name].plant(patch)
         yield
 
 
 def caught_by(name: str, seed: int) -> str | None:
-    """What the run of a seed says about a planted bug, None if it finds nothing."""
+    """The message with which the run of a seed finds a planted bug, or None."""
     with planted(name):
         try:
             PodRun(seed).run()
@@ -210,7 +210,7 @@ def caught_by(name: str, seed: int) -> str | None:
 
 
 def seeds_until_caught(name: str, limit: int) -> tuple[int, str] | None:
-    """The first seed that finds a planted bug, and what it says."""
+    """The first seed that finds a planted bug, and its message."""
     for seed in range(limit):
         said = caught_by(name, seed)
         if said is not None:

@@ -2,8 +2,8 @@
 
     python tests/sim/run.py [--seeds N] [--first S] [--seed S] [--planted]
 
-A seed that breaks a promise is printed with what happened, and runs again, exactly, with `--seed`. Ends with 1 if there
-was one, or if a planted bug was not found.
+A seed that breaks a guarantee is printed with its history; `--seed` repeats it exactly. Exits with 1 if there was one,
+or if a planted bug was not found.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sweep(first: int, count: int, progress: Progress) -> int:
                 failed += 1
                 progress.print(f"{text}\nagain: make sim SEED={seed}", markup=False)
             progress.advance(task, min(PIECE, first + count - running[future]))
-    progress.print(f"{count:,} seeds from {first} on: {failed} broke a promise")
+    progress.print(f"{count:,} seeds from {first} on: {failed} broke a guarantee")
     return failed
 
 
@@ -72,7 +72,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         text = failure_of(options.seed)
-        Console().print(text or f"seed {options.seed}: no promise broken", markup=False)
+        Console().print(text or f"seed {options.seed}: no guarantee broken", markup=False)
         return 1 if text else 0
     with Progress(*COLUMNS) as progress:
         failed = sweep(options.first, options.seeds, progress)

@@ -1,7 +1,7 @@
-"""Scenarios of the simulated pod, step by step, told in plain lines: who sent what, and what the order made of it.
+"""Scripted scenarios of the simulated pod, rendered as readable text: what was sent, and how it was ordered.
 
-A scenario says when each batch arrives and when each role steps; there is no chance in it. Its story has one line for
-each thing that happened, with small numbers: positions count from the first of the scenario.
+A scenario determines when each batch arrives and when each role steps; nothing is random. Its text has one line for
+each event, with small numbers: positions count from the first of the scenario.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALICE, BOB = 7, 8
 
 
 class Script:
-    """A pod of three brokers, a plain and a strong topic, and publishers that do what they are told."""
+    """A pod of three brokers with a plain and a strong topic, and scripted publishers."""
 
     def __init__(self, *, hold_max: int = 16, silence_ms: int = 60) -> None:
         plan = PodPlan()
@@ -40,7 +40,7 @@ class Script:
         self.lines: list[str] = []
         self._seen = len(self.pod.history)
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------------------------
 
     def open(self, client: int, *, gap_ms: int = 0) -> None:
         """A session of a client, the next one if it has one."""
@@ -65,23 +65,23 @@ class Script:
         for seq in seqs:
             batch = Batch(client, seq, topic, self.pod.orders[topic], 2, 1, size, is_forged)
             used = epoch or self.epochs[client]
-            said = (client, seq, used, broker, topic, batch.order, 1, batch.crc, 2)
+            fields = (client, seq, used, broker, topic, batch.order, 1, batch.crc, 2)
             if is_forged:
-                self.say(f"client {client} sends {seq} with other bytes to broker {broker}")
+                self.add_line(f"client {client} sends {seq} with other bytes to broker {broker}")
             else:
-                self.pod.history.record(events.Sent(*said))
+                self.pod.history.record(events.Sent(*fields))
             node = self.pod.brokers[broker]
             assert node is not None
             node.inbox.append(Frame.of(batch, used, broker))
             while node.inbox:
                 self.pod.step_broker(broker, self._answer)
-        self.tell()
+        self.render_new()
 
     def order(self) -> None:
-        """The sequencer takes what is there, and commits it."""
+        """The sequencer collects and commits all available batches."""
         for role in self.pod.roles:
             self.pod.step_role(role)
-        self.tell()
+        self.render_new()
 
     def settle(self) -> None:
         """Everything is ordered, stored and answered."""
@@ -93,21 +93,21 @@ class Script:
             self.pod.advance()
             for number in range(self.pod.plan.brokers):
                 self.pod.step_broker(number, self._answer)
-        self.tell()
+        self.render_new()
 
     def wait(self, milliseconds: int) -> None:
         """Time passes."""
-        self.say(f"{milliseconds} ms pass")
+        self.add_line(f"{milliseconds} ms pass")
         self.pod.clock.advance(milliseconds * MILLISECOND_NS)
 
-    def say(self, line: str) -> None:
-        """A line of the story."""
-        self.tell()
+    def add_line(self, line: str) -> None:
+        """Add a line to the text."""
+        self.render_new()
         self.lines.append(line)
 
-    def story(self) -> str:
-        """All of it; every promise is kept, whatever it was."""
-        self.tell()
+    def text(self) -> str:
+        """The whole text, after checking every guarantee."""
+        self.render_new()
         check_all(self.pod.history)
         return "\n".join(self.lines) + "\n"
 
@@ -115,25 +115,25 @@ class Script:
         report_answer(self.pod, answer)
         reason = f", {ErrorCode(answer.reason).name.lower()}" if answer.reason else ""
         batch = answer.frame.batch
-        self.tell()
+        self.render_new()
         status = AckStatus(answer.status)
         known = f" at {self.at(answer.position if status is AckStatus.OK else answer.original)}, seq {answer.base_seq}"
         where = known if status in (AckStatus.OK, AckStatus.DUPLICATE) else ""
         self.lines.append(f"    client {batch.client} hears of {batch.client_seq}: {status.name}{reason}{where}")
 
-    # --- the story ------------------------------------------------------------------------------------------------
+    # --- rendering ------------------------------------------------------------------------------------------------
 
     def at(self, position: int) -> int:
         """A position, counted from the first of the scenario."""
         return position - self.first
 
-    def tell(self) -> None:
-        """Put what happened since into lines."""
+    def render_new(self) -> None:
+        """Add lines for the events since the last call."""
         steps = list(self.pod.history)
         for step in steps[self._seen :]:
-            told = self._line(step.event)
-            if told:
-                self.lines.append(told)
+            line = self._line(step.event)
+            if line:
+                self.lines.append(line)
         self._seen = len(steps)
 
     def _line(self, event: events.OrderEvent) -> str:

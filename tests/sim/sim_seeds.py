@@ -1,4 +1,4 @@
-"""Runs of the simulated pod by seed, and what is said about one that breaks a promise."""
+"""Runs of the simulated pod by seed, and the report about a run that breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seawall.testing.pod.run import PodRun
 #: What a run may end with if something in the pod is wrong.
 ERRORS = (SeawallError, AssertionError, ValueError, KeyError, IndexError)
 
-#: Steps shown before the one that shows what is wrong, and before the end.
+#: Steps shown before the failing one, or before the end.
 SHOWN = 30
 
 
@@ -21,7 +21,7 @@ def failure_of(seed: int) -> str | None:
     try:
         made.run()
     except OrderingViolationError as error:
-        return f"seed {seed} breaks a promise\n{error}\n{_around(made, error.steps[-1].number)}"
+        return f"seed {seed} breaks a guarantee\n{error}\n{_around(made, error.steps[-1].number)}"
     except ERRORS:
         return f"seed {seed} ended with an error\n{traceback.format_exc()}\n{_around(made, len(made.pod.history))}"
     return None

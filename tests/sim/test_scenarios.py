@@ -1,6 +1,6 @@
-"""Golden scenarios: scripted runs of the simulated pod whose story is kept as text, for people to read.
+"""Golden scenarios: scripted runs of the simulated pod, compared with readable text files.
 
-`make scenarios` stores what they do now; a change of the text is a change of what publishers and readers see.
+`make scenarios` stores the current results; a change of the text is a change that publishers and readers see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from scripted import ALICE, BOB, PLAIN, STRONG, Scenario, Script
 
-STORIES = Path(__file__).parent / "scenarios"
+GOLDEN = Path(__file__).parent / "scenarios"
 
 
 def in_order() -> Script:
@@ -113,7 +113,7 @@ def too_much_held() -> Script:
 
 
 def too_many_bytes_held() -> Script:
-    """Three batches fill most of a BLog: the one that is held makes way, and comes again in its turn."""
+    """Three batches fill most of a BLog: the held one is returned to its publisher, and sent again later."""
     script = Script()
     script.open(ALICE)
     script.open(BOB)
@@ -137,7 +137,7 @@ def stuck_slot() -> Script:
     assert broker is not None
     index = broker.ring.reserve(500, script.pod.clock.monotonic_ns() + 10**12)
     assert index is not None
-    script.say(f"broker 0 claims slot {index} and says nothing more")
+    script.add_line(f"broker 0 claims slot {index} and says nothing more")
     script.send(ALICE, 1)
     script.order()
     script.wait(40)
@@ -200,7 +200,7 @@ def topic_ends_between_two_brokers() -> Script:
     script.open(BOB)
     script.send(ALICE, 1, broker=0, topic=PLAIN)
     script.order()
-    script.say("the topic is deleted")
+    script.add_line("the topic is deleted")
     script.pod.order(script.pod.delete_change("plain", lambda _: None))
     script.send(BOB, 1, broker=1, topic=PLAIN)
     script.settle()
@@ -213,7 +213,7 @@ def crash_between_reservation_and_writing() -> Script:
     script.send(ALICE, 1, 2, 3)
     script.pod.step_role(script.pod.roles[0])
     script.pod.crash_sequencer(script.pod.roles[1])
-    script.say("the sequencer has written some of its entries")
+    script.add_line("the sequencer has written some of its entries")
     script.pod.restart_sequencer()
     script.settle()
     return script
@@ -239,13 +239,13 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_goes_as_it_is_told(name: str, request: pytest.FixtureRequest) -> None:
-    story = SCENARIOS[name]().story()
-    path = STORIES / f"{name}.txt"
+def test_a_scenario_gives_its_golden_text(name: str, request: pytest.FixtureRequest) -> None:
+    text = SCENARIOS[name]().text()
+    path = GOLDEN / f"{name}.txt"
     if request.config.getoption("--write-scenarios"):
-        path.write_text(story)
-    assert story == path.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
 
 
-def test_every_story_has_its_scenario() -> None:
-    assert sorted(path.stem for path in STORIES.glob("*.txt")) == sorted(SCENARIOS)
+def test_every_golden_file_has_a_scenario() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.txt")) == sorted(SCENARIOS)

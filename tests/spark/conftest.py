@@ -1,6 +1,6 @@
-"""One Spark session for all tests of this folder, and servers to read from.
+"""One Spark session for all tests of this folder, and servers to read from and write to.
 
-master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
+The environment variable SPARK_TESTS_MASTER sets another master than `local[2,3]`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 
-#: Most queries run once or twice: code that is compiled well would take longer to make than it saves, and a look at
-#: whether Spark's classes are sound takes a sixth of its start.
+#: Most queries run once or twice: optimising their code would take longer than it saves, and verifying Spark's classes
+#: takes a sixth of its start.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     import seawall.spark
 
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # Workers have folders side by side: a second one that comes here finds what the first one left, and fails.
+        # Workers share the parent directory: a second session finds the file of the first one, and fails.
         (tmp_path_factory.getbasetemp().parent / "has-spark-session").touch(exist_ok=False)
     master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
     settings = {
@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.host": "127.0.0.1",
-        # An executor that is held up for a while is not gone.
+        # A slow executor is not a lost one.
         "spark.network.timeout": "300s",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
@@ -63,10 +63,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server in a process of its own."""
+    """A server in its own process."""
     from real_server import ServerProcess
 
-    # Segments are sealed after a little of the log, not after much.
+    # A small checkpoint size, so that segments are sealed early.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", "65536")
         process = ServerProcess(tmp_path_factory.mktemp("server") / "data")

@@ -1,4 +1,4 @@
-"""What tests of the Spark source share: queries, topics whose segments are sealed, rows without a session."""
+"""Helpers of the tests of the Spark source: query options, rows without a session, waiting for sealed segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def options_of(url: str, topic: str, **more: str) -> ReadOptions:
 
 
 def rows_of(url: str, topic: str, first: int = 1, end: int | None = None, **more: str) -> pa.Table:
-    """What a task reads of a topic."""
+    """The rows that a task reads of a topic."""
     options = options_of(url, topic, **more)
     driver = Driver(options)
     try:
@@ -33,13 +33,13 @@ def rows_of(url: str, topic: str, first: int = 1, end: int | None = None, **more
 
 
 def stored_files(log: RemoteLog, topic: str, first: int = 1, end: int = 1 << 40) -> FilesReply:
-    """What the server tells of the files of a topic."""
+    """The server's list of the files of a topic."""
     request = FilesRequest(log.topic_named(topic).topic_id, Seq(first), Seq(end))
     return parse_files_reply(log.ask(request).payload)
 
 
 def await_sealed(log: RemoteLog, topic: str, end: int) -> FilesReply:
-    """Wait until everything below a seq is in sealed segments: somebody on the side sees to that."""
+    """Wait until everything below a seq is in sealed segments, which happens in the background."""
     deadline = time.monotonic() + 60
     while (reply := stored_files(log, topic)).end < end:
         assert time.monotonic() < deadline, f"sealed up to {reply.end}, not {end}"

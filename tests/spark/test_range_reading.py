@@ -1,4 +1,4 @@
-"""What a task delivers of a range: the same rows from files and over the network, whatever the topic holds and lost."""
+"""The rows that a task reads of a range: the same from files and over the network, also after deletes and losses."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ EVERYTHING = (
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces of few bytes: edges are where things go wrong."""
+    """Small pieces, so that their edges are tested."""
     monkeypatch.setattr(reading, "PIECE_SIZE", 4_096)
     monkeypatch.setattr(reading, "_PLAIN_SIZE_MAX", 8_192)
 
 
-def both_ways(url: str, topic: str, first: int = 1, end: int | None = None, **more: str) -> pa.Table:
-    """The rows of a range, which must be the same by both ways."""
+def both_sources(url: str, topic: str, first: int = 1, end: int | None = None, **more: str) -> pa.Table:
+    """The rows of a range, which must be the same from files and over the network."""
     more = {"columns": EVERYTHING, "virtualPartitions": "7", **more}
     from_files = rows_of(url, topic, first, end, read="files", **more)
     assert from_files.equals(rows_of(url, topic, first, end, read="network", **more))
@@ -52,7 +52,7 @@ def both_ways(url: str, topic: str, first: int = 1, end: int | None = None, **mo
 
 
 def fill(log: RemoteLog, topic: str) -> int:
-    """All kinds of records, in segments of 40 and a rest; the seq behind them."""
+    """Publish all kinds of records, in segments of 40 and a rest; the next seq."""
     log.create_topic(topic, segment_max_records=40)
     log.publish(topic, [f"plain {n}" for n in range(60)])
     log.publish(topic, {"json": 1})
@@ -78,20 +78,20 @@ def fill(log: RemoteLog, topic: str) -> int:
 
 
 def seal(server: RealServer) -> None:
-    """Have the server place and seal what it can, as it does in a quiet moment."""
+    """Have the server flush and seal what it can, as it does under memory pressure."""
 
-    async def relieve(log: ServedLog) -> None:
+    async def release_memory(log: ServedLog) -> None:
         log.release_memory()
 
-    server.run(relieve)
+    server.run(release_memory)
 
 
-def test_files_and_network_tell_the_same(near_server: RealServer, near_log: RemoteLog) -> None:
+def test_files_and_network_have_the_same_rows(near_server: RealServer, near_log: RemoteLog) -> None:
     """INV-READ-RANGE."""
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
-    rows = both_ways(near_server.url, "all")
+    rows = both_sources(near_server.url, "all")
     assert rows["offset"].to_pylist() == list(range(1, end))
     assert rows["value"].to_pylist()[0] == b"plain 0"
     assert rows["value"].to_pylist()[-1] == b"alone 89"
@@ -106,69 +106,69 @@ def test_files_and_network_tell_the_same(near_server: RealServer, near_log: Remo
     row = next(row for row in rows.to_pylist() if row["value"] == b"envelope 7")
     assert (row["key"], row["tag"], row["node"], row["meta"]) == (b"key 7", "tag 2", "��", None)
     assert row["headers"] == [{"key": "h", "value": b"v"}]
-    # Parts of it are parts of it.
+    # A part of the range has a part of the rows.
     for first, last in ((1, 2), (39, 42), (61, 130), (end - 91, end)):
-        assert both_ways(near_server.url, "all", first, last).equals(rows.slice(first - 1, last - first))
+        assert both_sources(near_server.url, "all", first, last).equals(rows.slice(first - 1, last - first))
 
 
-def test_times_of_writers(near_server: RealServer, near_log: RemoteLog) -> None:
+def test_timestamps_of_clients(near_server: RealServer, near_log: RemoteLog) -> None:
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
-    rows = both_ways(near_server.url, "all", timestamps="client").to_pylist()
-    said = [row for row in rows if row["timestampType"] == 0]
-    assert [row["value"] for row in said] == [f"envelope {n}".encode() for n in range(0, 60, 4)]
-    assert [int(row["timestamp"].timestamp() * 1e6) for row in said] == [
+    rows = both_sources(near_server.url, "all", timestamps="client").to_pylist()
+    of_clients = [row for row in rows if row["timestampType"] == 0]
+    assert [row["value"] for row in of_clients] == [f"envelope {n}".encode() for n in range(0, 60, 4)]
+    assert [int(row["timestamp"].timestamp() * 1e6) for row in of_clients] == [
         n * 1_000_500 // 1_000 for n in range(0, 60, 4)
     ]
-    # A query that wants one of the two columns gets the same.
+    # A query with only one of the two columns gets the same.
     alone = rows_of(near_server.url, "all", timestamps="client", columns="timestampType")
     assert alone["timestampType"].to_pylist() == [row["timestampType"] for row in rows]
 
 
-def test_deleted_records_are_passed_over_in_silence(near_server: RealServer, near_log: RemoteLog) -> None:
+def test_deleted_records_are_skipped_without_a_gap(near_server: RealServer, near_log: RemoteLog) -> None:
     end = fill(near_log, "all")
     near_log.delete("all", tag="tag 3")
     near_log.delete("all", before_seq=50)
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
-    rows = both_ways(near_server.url, "all", includeGaps="true")
+    rows = both_sources(near_server.url, "all", includeGaps="true")
     assert "tag 3" not in rows["tag"].to_pylist()
     assert rows["offset"].to_pylist()[0] == 50
     assert rows["gap_reason"].null_count == rows.num_rows == end - 50 - 12
     near_log.delete("all", before_seq=end)
-    assert both_ways(near_server.url, "all").num_rows == 0
+    assert both_sources(near_server.url, "all").num_rows == 0
 
 
-@pytest.mark.parametrize("way", ["files", "network"])
+@pytest.mark.parametrize("source", ["files", "network"])
 def test_a_cap_under_the_reader_is_a_loss(
-    near_server: RealServer, near_log: RemoteLog, way: str, caplog: pytest.LogCaptureFixture
+    near_server: RealServer, near_log: RemoteLog, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-READ-LOSS."""
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
     near_log.configure_topic("all", cap_records=200)
-    near_log.publish("all", "one more, which makes room")
+    near_log.publish("all", "one more, which evicts others")
     floor = near_log.describe("all").floor
     assert floor > 1
     with pytest.raises(DataLossError) as caught:
-        rows_of(near_server.url, "all", 1, read=way)
+        rows_of(near_server.url, "all", 1, read=source)
     lost = f"seqs from 1 to {floor - 1} are lost"
-    for said in (lost, "by the cap of the topic", "failOnDataLoss=false", "includeGaps=true"):
-        assert said in str(caught.value)
+    for part in (lost, "by the cap of the topic", "failOnDataLoss=false", "includeGaps=true"):
+        assert part in str(caught.value)
     with caplog.at_level(logging.WARNING, "seawall.spark"):
-        rows = rows_of(near_server.url, "all", 1, read=way, failOnDataLoss="false")
+        rows = rows_of(near_server.url, "all", 1, read=source, failOnDataLoss="false")
     assert rows["offset"].to_pylist()[0] == floor
     assert f"{floor - 1} seqs" in caplog.text
-    rows = rows_of(near_server.url, "all", 1, read=way, failOnDataLoss="false", includeGaps="true")
+    rows = rows_of(near_server.url, "all", 1, read=source, failOnDataLoss="false", includeGaps="true")
     first = rows.to_pylist()[0]
     assert (first["offset"], first["gap_last"], first["gap_reason"], first["value"]) == (1, floor - 1, "cap", None)
     assert rows["gap_reason"].to_pylist()[1:] == [None] * (rows.num_rows - 1)
 
 
 @pytest.mark.parametrize(("is_cut", "why"), [(False, "are damaged"), (True, "its index says")])
-def test_a_damaged_file_is_told_by_the_server(
+def test_a_damaged_file_is_reported_by_the_server(
     near_server: RealServer, near_log: RemoteLog, tmp_path: Path, is_cut: bool, why: str
 ) -> None:
     end = fill(near_log, "all")
@@ -189,7 +189,7 @@ def test_a_damaged_file_is_told_by_the_server(
     assert rows["gap_reason"].drop_null().to_pylist() == ["corruption"]
 
 
-def test_files_that_are_not_there_are_not_needed(near_server: RealServer, near_log: RemoteLog, tmp_path: Path) -> None:
+def test_missing_files_are_read_over_the_network(near_server: RealServer, near_log: RemoteLog, tmp_path: Path) -> None:
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
@@ -256,7 +256,7 @@ def test_a_topic_that_ends_too_early(near_server: RealServer, near_log: RemoteLo
 
 
 @pytest.mark.parametrize(("is_loss", "fails"), [(True, True), (False, False)])
-def test_numbers_that_a_crash_took(is_loss: bool, fails: bool) -> None:
+def test_seqs_skipped_by_a_crash_may_be_a_loss(is_loss: bool, fails: bool) -> None:
     wanted = SeqRange("t", 1, 1, 9, is_crash_loss=is_loss)
     options = options_of("seawall://nowhere", "t")
     reader = RangeReader(Requests(target_of(options.server)), wanted, options)
@@ -271,7 +271,7 @@ def test_numbers_that_a_crash_took(is_loss: bool, fails: bool) -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_what_cannot_be_decoded_is_asked_for_again_once(
+def test_an_undecodable_block_is_requested_once_more(
     near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     near_log.create_topic("t")
@@ -293,7 +293,7 @@ def test_what_cannot_be_decoded_is_asked_for_again_once(
     assert len(calls) == 2
 
 
-def test_a_server_that_does_not_know_the_question(
+def test_a_server_without_the_files_request(
     near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near_log.create_topic("t")
@@ -302,7 +302,7 @@ def test_a_server_that_does_not_know_the_question(
     assert rows_of(near_server.url, "t")["value"].to_pylist() == [b"a", b"b"]
 
 
-def test_who_may_read_slowly_is_not_told_of_files(tmp_path: Path) -> None:
+def test_rate_limited_readers_get_no_files(tmp_path: Path) -> None:
     from real_server import RealServer
 
     from seawall.server.connection.access import Access
@@ -314,7 +314,7 @@ def test_who_may_read_slowly_is_not_told_of_files(tmp_path: Path) -> None:
         assert rows_of(slow.url, "all", read="files").num_rows == end - 1
 
 
-def test_many_deleted_ranges_are_told_in_several_answers(
+def test_many_deleted_ranges_are_reported_in_several_answers(
     near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from seawall.server.read import stored_files as answering

@@ -59,7 +59,7 @@ def staged_count(server: RealServer) -> int:
     return server.run(count)
 
 
-def test_partitions_in_their_order_whoever_was_first(
+def test_partitions_are_committed_in_their_order(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer
 ) -> None:
     second = stage(options, rows("c", "d"), partition=1)
@@ -79,10 +79,10 @@ def test_partitions_in_their_order_whoever_was_first(
     assert last.epoch == 0
 
 
-def test_large_attempts_are_staged_apart_and_adopted(
+def test_large_attempts_get_staging_partitions_and_are_adopted(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of 9 MiB each are; with a small one beside it, which is in the topic that all share, a third is copied."""
+    """Two of 9 MiB each are adopted; a third is copied, because its commit includes a small one in the shared topic."""
     adopted: list[int] = []
     real = adoption.adopt_file
 
@@ -94,7 +94,7 @@ def test_large_attempts_are_staged_apart_and_adopted(
     large = [[f"{task} {number}".ljust(MIB, ".") for number in range(9)] for task in range(2)]
     second = stage(options, *(rows(value) for value in large[1]), partition=1)
     first = stage(options, *(rows(value) for value in large[0]))
-    assert len(first) == len(second) == 1, "each lies together"
+    assert len(first) == len(second) == 1, "each is one range"
     commit_parts(options.server, ("q", 0), [*first, *second])
     assert adopted == [1, 10]
     again = stage(options, *(rows(value) for value in large[0]))
@@ -119,7 +119,7 @@ def test_many_rows_at_once_are_staged_as_several_batches(
     assert len(near_log.read("out")) > 5
 
 
-def test_of_two_attempts_the_one_that_is_told_counts(
+def test_of_two_attempts_only_the_committed_one_counts(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer
 ) -> None:
     """INV-SINK-COUNTED."""
@@ -134,7 +134,7 @@ def test_of_two_attempts_the_one_that_is_told_counts(
     assert values(near_log) == [b"a", b"b"]
 
 
-def test_a_key_happens_once_and_what_was_staged_again_is_deleted(
+def test_a_key_commits_once_and_a_repetition_is_deleted(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-SINK-ONCE."""
@@ -172,7 +172,7 @@ def test_topics_by_column(
     commit_parts(options.server, ("q", 0), stage(by_row, *batches, same))
     assert values(near_log) == [f"{n}{letter}".encode() for n in range(3) for letter in "ac"]
     assert values(near_log, "other") == [b"0b", b"1b", b"2b", b"last"]
-    # The option beats the column.
+    # The option overrides the column.
     commit_parts(options.server, ("q", 1), stage(options, same))
     assert values(near_log)[-1] == b"last"
 
@@ -205,11 +205,11 @@ def test_every_column_arrives(options: WriteOptions, near_log: RemoteLog) -> Non
     assert first["headers"] == [{"key": "h", "value": b"1"}]
     assert first["timestamp"] == moment
     assert [(each["value"], each["key"], each["headers"]) for each in found[1:]] == [(b"plain", None, None)] * 2
-    # Columns that say nothing make no envelope of a plain record.
+    # Null columns do not turn a plain record into an envelope.
     assert found[1]["type"] != found[2]["type"]
 
 
-def test_a_task_that_fails_deletes_what_it_has_staged(
+def test_a_failed_task_deletes_its_staged_records(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "GATHERED_SIZE", 1)
@@ -218,9 +218,9 @@ def test_a_task_that_fails_deletes_what_it_has_staged(
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows("a", "b")
         yield rows("c")
-        stage(options, rows("of another"))
+        stage(options, rows("of another task"))
         seen.append(staged_count(near_server))
-        raise EOFError("the executor is gone")
+        raise EOFError("the executor was lost")
 
     with pytest.raises(EOFError):
         stage_rows(failing(), ["value"], options, 0)
@@ -230,7 +230,7 @@ def test_a_task_that_fails_deletes_what_it_has_staged(
 
 
 @pytest.mark.parametrize(
-    ("topic", "batch", "kind", "said"),
+    ("topic", "batch", "kind", "message"),
     [
         (None, {"topic": ["out", None], "value": ["a", "b"]}, InvalidInputError, "the topic of a row is null"),
         (None, {"topic": ["nowhere"], "value": ["a"]}, NotFoundError, "there is no topic 'nowhere' on .*: create it"),
@@ -243,9 +243,9 @@ def test_rows_that_cannot_be_written(
     topic: str | None,
     batch: dict[str, list[str]],
     kind: type[Exception],
-    said: str,
+    message: str,
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         stage(WriteOptions(options.server, topic), pa.record_batch(batch))
     assert values(near_log) == []
 
@@ -262,17 +262,17 @@ def test_a_commit_that_is_refused_changes_nothing(
     assert staged_count(near_server) == 0
 
 
-def test_nobody_is_there(options: WriteOptions) -> None:
+def test_a_missing_server_or_topic_is_an_error(options: WriteOptions) -> None:
     nowhere = ServerOptions("seawall://127.0.0.1:1", timeout_s=0.2)
     with pytest.raises(RetryableError, match=r"no answer from seawall://127\.0\.0\.1:1"):
         stage(WriteOptions(nowhere, "out"), rows("a"))
-    # What cannot be deleted goes by its age: an abort is no place for another error.
+    # Staged records that cannot be deleted expire later: an abort raises no second error.
     abort_parts(nowhere, stage(options, rows("a")))
     with pytest.raises(NotFoundError, match="no topic 'nowhere'"):
         require_topic(options.server, "nowhere")
 
 
-def test_who_may_only_write_may_write(tmp_path: Path) -> None:
+def test_a_write_only_token_may_write(tmp_path: Path) -> None:
     from real_server import RealServer
 
     from seawall.server.connection.access import Access, Right
@@ -286,16 +286,16 @@ def test_who_may_only_write_may_write(tmp_path: Path) -> None:
         assert values(log) == [b"a"]
 
 
-def test_servers_take_turns() -> None:
+def test_tasks_rotate_over_the_servers() -> None:
     server = ServerOptions("seawall://a,b:7,c")
-    turns = [task_target(server, partition).addresses for partition in range(4)]
-    assert turns[0] == ("a:1992", "b:7", "c:1992")
-    assert turns[1] == ("b:7", "c:1992", "a:1992")
-    assert turns[2] == ("c:1992", "a:1992", "b:7")
-    assert turns[3] == turns[0]
+    targets = [task_target(server, partition).addresses for partition in range(4)]
+    assert targets[0] == ("a:1992", "b:7", "c:1992")
+    assert targets[1] == ("b:7", "c:1992", "a:1992")
+    assert targets[2] == ("c:1992", "a:1992", "b:7")
+    assert targets[3] == targets[0]
 
 
-def test_options() -> None:
+def test_options_are_parsed() -> None:
     found = write_options({"URL": "seawall://h", "Topic": "t", "compression": "ZSTD"}, is_stream=False)
     assert found == WriteOptions(ServerOptions("seawall://h"), "t", "zstd")
     keyed = write_options({"url": "u", "owner": "job", "epoch": "0"}, is_stream=False)
@@ -304,7 +304,7 @@ def test_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_stream", "said"),
+    ("given", "is_stream", "message"),
     [
         ({}, False, "option url is missing"),
         ({"topic": " "}, False, "option topic is empty"),
@@ -316,14 +316,14 @@ def test_options() -> None:
         ({"compression": "gzip"}, False, "give none or lz4 or zstd"),
     ],
 )
-def test_options_that_are_refused(given: dict[str, str], is_stream: bool, said: str) -> None:
+def test_options_that_are_refused(given: dict[str, str], is_stream: bool, message: str) -> None:
     url = {"url": "seawall://h"} if given else {}
     with pytest.raises(ConfigError) as caught:
         write_options(url | given, is_stream=is_stream)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_columns() -> None:
+def test_columns_are_selected() -> None:
     named, by_row = WriteOptions(ServerOptions("u"), "t"), WriteOptions(ServerOptions("u"))
     assert written_columns({"value": "string"}, named) == ("value",)
     both = {"topic": "string", "value": "binary", "offset": "bigint", "key": "string"}
@@ -332,7 +332,7 @@ def test_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "said"),
+    ("types", "message"),
     [
         ({}, "needs a column value, binary or string; this one has no column"),
         ({"key": "binary"}, "this one has key"),
@@ -342,7 +342,7 @@ def test_columns() -> None:
         ({"value": "binary"}, "give option topic, or a column topic"),
     ],
 )
-def test_columns_that_are_refused(types: dict[str, str], said: str) -> None:
+def test_columns_that_are_refused(types: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         written_columns(types, WriteOptions(ServerOptions("u")))
-    assert said in str(caught.value)
+    assert message in str(caught.value)

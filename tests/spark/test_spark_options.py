@@ -1,4 +1,4 @@
-"""The options of the Spark source: what each becomes, and what is refused with which words."""
+"""The options of the Spark source: how each is parsed, and the message of each refusal."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def test_defaults_of_a_batch() -> None:
     )
 
 
-def test_a_stream_begins_at_the_end() -> None:
+def test_a_stream_starts_at_the_end() -> None:
     assert (stream().start, stream().admission) == (LATEST, Admission(None, None, None, 900_000))
     assert stream(startingOffsets="Earliest").start == EARLIEST
 
 
-def test_names_are_known_in_any_case() -> None:
+def test_names_are_case_insensitive() -> None:
     options = read_options({"URL": "seawall://host", "SUBSCRIBE": "a", "failondataloss": "False"}, is_stream=False)
     assert not options.fail_on_data_loss
 
 
-def test_server() -> None:
+def test_options_of_the_server() -> None:
     options = batch(url="seawalls://a,b:7", token="secret", tls="/ca.pem", timeout="1500ms")
     assert options.server == ServerOptions("seawalls://a,b:7", "secret", "/ca.pem", 1.5)
     assert "secret" not in repr(options)
-    assert [batch(tls=said).server.tls for said in ("TRUE", "false")] == [True, False]
+    assert [batch(tls=text).server.tls for text in ("TRUE", "false")] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_server() -> None:
         ({"assign": '{"a": [0], "b": [0]}'}, Subscription(("a", "b"))),
     ],
 )
-def test_topics(given: dict[str, str], wanted: Subscription) -> None:
+def test_topics_of_a_query(given: dict[str, str], wanted: Subscription) -> None:
     assert read_options({"url": "seawall://host", **given}, is_stream=False).subscription == wanted
 
 
-def test_places_and_what_comes_first() -> None:
+def test_starts_and_ends_and_their_precedence() -> None:
     by_offset = {"startingOffsets": '{"events": {"0": 17, "epoch": 4}}'}
     by_times = {"startingOffsetsByTimestamp": '{"events": {"0": 1700000000000}}'}
     assert batch(**by_offset).start == Offsets({"events": 17}, {"events": 4})
@@ -91,7 +91,7 @@ def test_places_and_what_comes_first() -> None:
     assert pattern.start == Offsets({"events": -2})
 
 
-def test_everything_else() -> None:
+def test_all_other_options() -> None:
     options = stream(
         failOnDataLoss="false",
         read="Files",
@@ -126,7 +126,7 @@ def test_columns() -> None:
     assert spark_schema(("value", "offset")) == "`value` binary, `offset` bigint"
 
 
-#: What is given beside url and subscribe, for which kind of query, and what is said about it.
+#: Options besides url and subscribe, the kind of query, and the message of the refusal.
 REFUSED: list[tuple[dict[str, str], str, str]] = [
     ({"subscribed": "a"}, "batch", "no option of seawall is called 'subscribed'; did you mean subscribe?"),
     ({"qqq": "a"}, "batch", "no option of seawall is called 'qqq' Options: url, token"),
@@ -170,14 +170,14 @@ REFUSED: list[tuple[dict[str, str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "said"), REFUSED, ids=[said[:40] for _, _, said in REFUSED])
-def test_refused(given: dict[str, str], kind: str, said: str) -> None:
+@pytest.mark.parametrize(("given", "kind", "message"), REFUSED, ids=[message[:40] for _, _, message in REFUSED])
+def test_invalid_options_are_refused(given: dict[str, str], kind: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_options(NEEDED | given, is_stream=kind == "stream")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_no_url_and_no_topics() -> None:
+def test_a_url_and_topics_are_required() -> None:
     with pytest.raises(ConfigError, match="option url is missing"):
         read_options({"subscribe": "a"}, is_stream=False)
     with pytest.raises(ConfigError, match="none was given"):
@@ -188,7 +188,7 @@ def test_no_url_and_no_topics() -> None:
         read_options({"url": "seawall://host", "assign": '{"a": [1]}'}, is_stream=False)
 
 
-def test_every_option_is_in_the_document() -> None:
+def test_every_option_is_documented() -> None:
     from pathlib import Path
 
     document = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

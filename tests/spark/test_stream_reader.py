@@ -1,14 +1,17 @@
-"""What the source answers Spark, asked without a session: places, bounds, tasks, and topics that change in between."""
+"""The reader behind the Spark source, without a session: offsets, limits, tasks, and topics that change in between."""
 
 from __future__ import annotations
 
 import pickle
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import seawall
 from seawall.client.remote_log import RemoteLog
-from seawall.errors import ConfigError, DataLossError, NotFoundError
+from seawall.errors import ConfigError, DataLossError, NotFoundError, RetryableError
 from seawall.spark.options import read_options
 from seawall.testing import SimClock
 
@@ -73,7 +76,7 @@ def test_limits_of_spark_and_of_the_options(near_server: RealServer, topic: str)
     by_size.stop()
 
 
-def test_small_batches_wait_until_it_is_time(
+def test_small_batches_wait_for_the_trigger_delay(
     near_server: RealServer, near_log: RemoteLog, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimClock()
@@ -92,7 +95,7 @@ def test_small_batches_wait_until_it_is_time(
     reader.stop()
 
 
-def test_a_query_that_ends_by_itself_has_its_target(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
+def test_an_available_now_query_keeps_its_target(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
     reader = reader_of(near_server, subscribePattern="t.*", minOffsetsPerTrigger="100")
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
@@ -110,7 +113,7 @@ def test_a_query_that_ends_by_itself_has_its_target(near_server: RealServer, nea
     later.stop()
 
 
-def test_numbers_without_records_take_no_batch(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
+def test_deleted_records_take_no_space_in_a_batch(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
     near_log.publish_arrow("t", _tagged(50))
     near_log.publish("t", [f"{n}" for n in range(10)])
     near_log.delete("t", tag="gone")
@@ -132,13 +135,15 @@ def _tagged(count: int) -> object:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_lives_of_a_topic(near_server: RealServer, near_log: RemoteLog, topic: str, fails: bool) -> None:
+def test_a_topic_that_is_deleted_and_created_again(
+    near_server: RealServer, near_log: RemoteLog, topic: str, fails: bool
+) -> None:
     reader = reader_of(near_server, failOnDataLoss=str(fails).lower())
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
     near_log.delete_topic("t")
 
-    def told(text: str, work: object) -> object:
+    def loss_or_result(text: str, work: object) -> object:
         assert callable(work)
         if fails:
             with pytest.raises(DataLossError, match=text):
@@ -146,24 +151,24 @@ def test_lives_of_a_topic(near_server: RealServer, near_log: RemoteLog, topic: s
             return None
         return work()
 
-    assert told("does not exist any more", lambda: reader.latestOffset(end, ALL)) in (None, end)
-    assert told("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
+    assert loss_or_result("does not exist any more", lambda: reader.latestOffset(end, ALL)) in (None, end)
+    assert loss_or_result("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
     near_log.create_topic("t")
     near_log.publish("t", ["new"])
-    found = told("was deleted and created again", lambda: reader.latestOffset(end, ALL))
-    assert told("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
+    found = loss_or_result("was deleted and created again", lambda: reader.latestOffset(end, ALL))
+    assert loss_or_result("records up to seq 20", lambda: reader.partitions(start, end)) in (None, [])
     if not fails:
         assert isinstance(found, dict)
         assert seqs_of(found) == {"t": 2}
         assert found["t"]["epoch"] != end["t"]["epoch"]
         assert tasks_of(reader, end, found) == [("t", 1, 2)]
     ahead = {"t": {"0": 99, "epoch": near_log.describe("t").topic_epoch}}
-    back = told("ends at seq 2, but the query has read up to 99", lambda: reader.latestOffset(ahead, ALL))
+    back = loss_or_result("ends at seq 2, but the query has read up to 99", lambda: reader.latestOffset(ahead, ALL))
     assert back in (None, ahead)
     reader.stop()
 
 
-def test_readers_travel_without_connections(near_server: RealServer, topic: str) -> None:
+def test_readers_are_pickled_without_connections(near_server: RealServer, topic: str) -> None:
     reader = pickle.loads(pickle.dumps(reader_of(near_server)))
     [part] = reader.partitions(reader.initialOffset(), reader.reportLatestOffset())
     [batch] = reader.read(pickle.loads(pickle.dumps(part)))
@@ -177,7 +182,7 @@ def batch_reader(server: RealServer, **options: str) -> SeawallReader:
     return SeawallReader(read_options(given, is_stream=False))
 
 
-def test_batches_are_planned_once(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
+def test_batch_queries_are_planned_once(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
     reader = batch_reader(near_server, minPartitions="3")
     parts = reader.partitions()
     assert [len(part.value) for part in parts] == [6, 7, 7]
@@ -185,6 +190,36 @@ def test_batches_are_planned_once(near_server: RealServer, near_log: RemoteLog, 
     assert [batch.num_rows for part in parts for batch in reader.read(part)] == [6, 7, 7]
     with pytest.raises(NotFoundError, match="there is no topic absent"):
         batch_reader(near_server, subscribe="absent").partitions()
+    with pytest.raises(NotFoundError, match="there is no topic absent"):
+        batch_reader(near_server, subscribe="t,absent").partitions()
+
+
+def test_a_start_time_after_the_last_record(near_server: RealServer, topic: str) -> None:
+    tomorrow = str(int((time.time() + 86_400) * 1_000))
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestampStrategy=latest"):
+        batch_reader(near_server, startingTimestamp=tomorrow).partitions()
+    late = batch_reader(near_server, startingTimestamp=tomorrow, startingOffsetsByTimestampStrategy="latest")
+    assert late.partitions() == []
+
+
+def test_a_server_that_does_not_answer() -> None:
+    options = {"url": "seawall://127.0.0.1:1", "subscribe": "a", "timeout": "200ms"}
+    with pytest.raises(RetryableError, match=r"no answer from seawall://127\.0\.0\.1:1"):
+        SeawallReader(read_options(options, is_stream=False)).partitions()
+
+
+def test_a_token_is_sent(tmp_path: Path) -> None:
+    from real_server import RealServer
+
+    from seawall.server.connection.access import Access, Right
+
+    with RealServer(tmp_path / "closed", Access({"right": Right.ALL})) as closed:
+        with seawall.connect(closed.url, token="right") as log:
+            log.create_topic("t")
+            log.publish("t", ["x"])
+        reader = batch_reader(closed, token="right")
+        [part] = reader.partitions()
+        assert [batch.num_rows for batch in reader.read(part)] == [1]
 
 
 def test_explicit_seqs(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
@@ -210,7 +245,7 @@ def test_explicit_seqs(near_server: RealServer, near_log: RemoteLog, topic: str)
         SeawallReader(read_options(pattern, is_stream=False)).partitions()
 
 
-def test_filters_bound_the_tasks(near_server: RealServer, topic: str) -> None:
+def test_filters_limit_the_tasks(near_server: RealServer, topic: str) -> None:
     given = {"url": near_server.url, "subscribe": "t", "filterPushdown": "true"}
     reader = SeawallFilteringReader(read_options(given, is_stream=False))
     filters: list[Filter] = [GreaterThanOrEqual(("offset",), 15)]
@@ -219,7 +254,7 @@ def test_filters_bound_the_tasks(near_server: RealServer, topic: str) -> None:
     assert (part.value.first, part.value.end) == (15, 21)
 
 
-def test_times_are_seqs(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
+def test_times_become_seqs(near_server: RealServer, near_log: RemoteLog, topic: str) -> None:
     driver = Driver(read_options({"url": near_server.url, "subscribe": "t"}, is_stream=False))
     described = driver.topics()["t"]
     assert driver.seq_at_us(described, 0) == 1

@@ -1,4 +1,4 @@
-"""The index of a segment: lookups against a plain list, growth, and a sidecar that is right or refused."""
+"""The index of a segment: lookups against a plain list, growth, and a sidecar that is valid or refused."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SEGMENT = Preface(FileKind.SEGMENT, b"directory-id-16b", first=10, created_ns=5,
 PATH = "/topic/00000000000000000010.index"
 
 steps = st.tuples(
-    st.integers(0, 3),  # seqs left out
+    st.integers(0, 3),  # seqs skipped
     st.integers(1, 5),  # records
     st.integers(96, 300),  # bytes
-    st.integers(0, 2),  # time that passes
-    st.integers(1, 4),  # positions that pass
+    st.integers(0, 2),  # time step
+    st.integers(1, 4),  # position step
 )
 
 
-def entries_from(made: list[tuple[int, int, int, int, int]], first_seq: int = 10) -> Any:
+def entries_from(drawn: list[tuple[int, int, int, int, int]], first_seq: int = 10) -> Any:
     rows, seq, at, time, position, offset = [], first_seq, DATA_START, 100, 7, 50
-    for skipped, count, length, passed, behind in made:
-        seq, time, position = seq + skipped, time + passed, position + behind
+    for skipped, count, length, passed, advance in drawn:
+        seq, time, position = seq + skipped, time + passed, position + advance
         rows.append((seq, at, time, offset, position, count, length))
         seq, at, offset = seq + count, at + length, offset + length - 96
     return np.array(rows, INDEX_ENTRY)
@@ -61,8 +61,8 @@ def store(disk: SimDisk, data: bytes, path: str = PATH) -> None:
 
 
 @given(st.lists(steps, min_size=1, max_size=12), st.data())
-def test_what_fits_equals_a_sum(made: list[Any], draw: st.DataObject) -> None:
-    entries = entries_from(made)
+def test_fitting_equals_a_running_sum_of_lengths(drawn: list[Any], draw: st.DataObject) -> None:
+    entries = entries_from(drawn)
     index = BatchIndex.over(entries)
     first = draw.draw(st.integers(0, len(entries)))
     last = draw.draw(st.integers(first, len(entries)))
@@ -75,7 +75,7 @@ def test_what_fits_equals_a_sum(made: list[Any], draw: st.DataObject) -> None:
         assert index.seqs_below(seq) == np.count_nonzero(entries["base_seq"] < seq)
 
 
-def test_an_index_over_entries_takes_them_where_they_are_and_copies_when_it_grows() -> None:
+def test_an_index_over_entries_shares_their_memory_until_it_grows() -> None:
     entries = entries_from([(0, 2, 100, 1, 1)] * 3)
     entries.flags.writeable = False
     index = BatchIndex.over(entries)
@@ -90,8 +90,8 @@ def test_an_index_over_entries_takes_them_where_they_are_and_copies_when_it_grow
 
 
 @given(st.lists(steps, max_size=12))
-def test_lookups_equal_a_walk_through_the_list(made: list[Any]) -> None:
-    entries = entries_from(made)
+def test_lookups_equal_a_walk_through_the_list(drawn: list[Any]) -> None:
+    entries = entries_from(drawn)
     index = BatchIndex(entries)
     rows = entries.tolist()
     for seq in range(5, 10 + 8 * len(rows) + 5):
@@ -128,8 +128,8 @@ def test_an_empty_index_finds_nothing() -> None:
 
 
 @given(st.lists(steps, max_size=80), st.lists(st.integers(0, 20), max_size=10))
-def test_growing_in_any_pieces_gives_the_same(made: list[Any], cuts: list[int]) -> None:
-    entries = entries_from(made)
+def test_growing_in_any_steps_gives_the_same_index(drawn: list[Any], cuts: list[int]) -> None:
+    entries = entries_from(drawn)
     index = BatchIndex()
     at = 0
     for cut in cuts:
@@ -149,7 +149,7 @@ def test_growing_in_any_pieces_gives_the_same(made: list[Any], cuts: list[int]) 
         assert index.end == last["at"] + last["length"]
 
 
-def test_a_view_stays_as_it_is_and_cannot_be_written() -> None:
+def test_a_view_is_read_only_and_unaffected_by_growth() -> None:
     index = index_of(16)
     view, part = index.entries, index.slice(3, 5)
     before = view.tolist()
@@ -159,15 +159,15 @@ def test_a_view_stays_as_it_is_and_cannot_be_written() -> None:
     assert index.slice(16, 99).tolist() == index.entries[16:].tolist()
     with pytest.raises(ValueError, match="read-only"):
         view["count"] = 1
-    # Growth within the room there is must not reach into a view either.
+    # Growth within the allocated space must not change a view either.
     early = BatchIndex(entries_from([(0, 1, 96, 0, 1)]))
     view = early.entries
     early.extend(entries_from([(5, 1, 96, 0, 3)]))
     assert len(view) == 1
 
 
-def test_memory_goes_with_batches() -> None:
-    """10,000,000 records in batches of 100 take less than 16 MB, appended piece by piece."""
+def test_memory_is_proportional_to_batches() -> None:
+    """10,000,000 records in batches of 100 take less than 16 MB, appended in steps."""
     index = BatchIndex()
     piece = entries_from([(0, 100, 96, 0, 1)] * 1_000)
     for _ in range(100):
@@ -180,8 +180,8 @@ def test_memory_goes_with_batches() -> None:
 
 
 @given(st.lists(steps, max_size=10))
-def test_honest_entries_have_no_fault(made: list[Any]) -> None:
-    assert order_fault(entries_from(made)) is None
+def test_ordered_entries_have_no_fault(drawn: list[Any]) -> None:
+    assert order_fault(entries_from(drawn)) is None
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_each_fault_of_order_is_named(field: str, row: int, value: int, fault: s
         load_sidecar(disk, PATH, SEGMENT)
 
 
-def test_damage_inside_a_segment_is_a_stretch_without_entry() -> None:
+def test_a_missing_entry_is_no_fault_of_order() -> None:
     entries = entries_from([(0, 2, 100, 1, 1)] * 3)
     assert order_fault(entries[[0, 2]]) is None
 
@@ -224,9 +224,9 @@ def test_damage_inside_a_segment_is_a_stretch_without_entry() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(steps, max_size=30))
-def test_sidecar_round_trip(made: list[Any]) -> None:
+def test_sidecar_round_trip(drawn: list[Any]) -> None:
     disk = new_disk()
-    index = BatchIndex(entries_from(made))
+    index = BatchIndex(entries_from(drawn))
     write_sidecar(disk, PATH, index, SEGMENT)
     assert (load_sidecar(disk, PATH, SEGMENT).entries == index.entries).all()
     first = content(disk)

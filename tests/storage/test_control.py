@@ -1,4 +1,4 @@
-"""Control batches: one encoding each, rules checked on both sides, damage told as damage."""
+"""Control batches: one stable encoding each, rules checked by writer and reader, damage reported as corruption."""
 
 import struct
 from dataclasses import replace
@@ -53,7 +53,7 @@ U64 = 2**64 - 1
 
 
 def append_header(*, position: int = 7, base_seq: int = 10, topic_id: int = 3, record_count: int = 2) -> BatchHeader:
-    """The header of an append as it was stamped."""
+    """The header of a stamped append."""
     header = batch_header(
         b"x" * 100,
         topic_id=topic_id,
@@ -72,7 +72,7 @@ def seqs_of(*seqs: int) -> DeletedSeqs:
 
 REFERENCE = Reference(append_header(), segment_first_seq=4, file_position=4096)
 
-#: One of each, with its block as it is written for ever.
+#: One of each, with its block in the stable encoding.
 EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (REFERENCE, append_header().header_bytes() + struct.pack("<QQ", 4, 4096)),
     (
@@ -134,7 +134,7 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
 
 
 @pytest.mark.parametrize(("control", "block"), EXAMPLES, ids=lambda each: getattr(each, "COMMAND", None))
-def test_blocks_are_written_as_ever(control: SimpleControl, block: bytes) -> None:
+def test_the_encoding_of_every_control_is_stable(control: SimpleControl, block: bytes) -> None:
     assert control.encode() == block
     assert parse_control(control.COMMAND, block) == control
     assert parse_control(control.COMMAND, memoryview(block)) == control
@@ -237,7 +237,7 @@ controls = (
     simple_controls
     | marks
     | st.builds(lambda parts: Compound(tuple(parts)), st.lists(simple_controls, min_size=1))
-    | st.builds(lambda mark, parts: Compound(whole(mark, parts)), marks, st.lists(simple_controls))
+    | st.builds(lambda mark, parts: Compound(completed(mark, parts)), marks, st.lists(simple_controls))
     | st.builds(
         lambda parts: UnpositionedControl(tuple(parts)),
         st.lists(simple_controls.filter(lambda part: not isinstance(part, entries)), min_size=1),
@@ -245,20 +245,20 @@ controls = (
 )
 
 
-def whole(mark: TransactionMark, parts: list[SimpleControl]) -> tuple[SimpleControl, ...]:
-    """A mark that counts the references behind it."""
+def completed(mark: TransactionMark, parts: list[SimpleControl]) -> tuple[SimpleControl, ...]:
+    """A mark that counts the references after it, followed by the parts."""
     counts = [part.header.record_count for part in parts if isinstance(part, Reference)]
     return (replace(mark, batch_count=len(counts), record_count=sum(counts)), *parts)
 
 
 @given(controls)
-def test_every_control_comes_back(control: Control) -> None:
+def test_every_control_round_trips(control: Control) -> None:
     block = control.encode()
     assert parse_control(control.COMMAND, block) == control
 
 
 @given(controls, numbers, numbers, st.integers(0, 2**32 - 1))
-def test_every_control_batch_comes_back(control: Control, position: int, timestamp_ns: int, term: int) -> None:
+def test_every_control_batch_round_trips(control: Control, position: int, timestamp_ns: int, term: int) -> None:
     references = list(references_of(control))
     if references:
         position = references[0].header.position
@@ -276,7 +276,7 @@ def test_every_control_batch_comes_back(control: Control, position: int, timesta
 
 
 @given(controls, st.data())
-def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.DataObject) -> None:
+def test_a_changed_byte_is_another_control_or_corruption(control: Control, data: st.DataObject) -> None:
     block = bytearray(control.encode())
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
@@ -374,7 +374,7 @@ def test_a_document_is_bounded_on_both_sides() -> None:
         parse_control(ControlCommand.TOPIC_CREATE, b" " * (limits.CONTROL_DOCUMENT_SIZE_MAX + 1))
 
 
-def test_nesting_that_can_be_read_and_not_written_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nesting_too_deep_to_encode_is_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_deep(document: object) -> bytes:
         raise RecursionError
 
@@ -458,7 +458,7 @@ COMPOUND = Compound((Ceiling(3, 2000, 1000), CursorCommit("a", 3, 3, 12, 8)))
         (14, struct.pack("<IIHHI", 1, 0, 14, 0, len(COMPOUND.encode())) + COMPOUND.encode()),
     ],
 )
-def test_a_block_that_no_writer_writes_is_damage(command: int, block: bytes) -> None:
+def test_a_block_that_no_writer_produces_is_corruption(command: int, block: bytes) -> None:
     with pytest.raises(CorruptionError):
         parse_control(command, block)
 
@@ -485,7 +485,7 @@ def stored(control: Control, position: int = 7) -> tuple[BatchHeader, bytes]:
         {"ack_level": 2},
     ],
 )
-def test_a_header_that_does_not_fit_its_block_is_damage(change: dict[str, int]) -> None:
+def test_a_header_that_contradicts_its_block_is_corruption(change: dict[str, int]) -> None:
     header, block = stored(Ceiling(3, 2000, 1000))
     read_control(header, block)
     with pytest.raises(CorruptionError, match="position 7"):
@@ -527,7 +527,7 @@ MARK = TransactionMark("job", 7, 1, 2)
         (replace(MARK, record_count=3), REFERENCE),
     ],
 )
-def test_a_transaction_that_is_not_whole_is_neither_written_nor_read(parts: tuple[SimpleControl, ...]) -> None:
+def test_an_incomplete_transaction_is_neither_written_nor_read(parts: tuple[SimpleControl, ...]) -> None:
     numbers = {"position": 7, "timestamp_ns": 1, "term": 1}
     with pytest.raises(InvalidInputError, match="not what its"):
         control_batch(Compound(parts), **numbers)
@@ -537,7 +537,7 @@ def test_a_transaction_that_is_not_whole_is_neither_written_nor_read(parts: tupl
         read_control(header, Compound(parts).encode())
 
 
-def test_a_mark_is_as_long_as_it_says() -> None:
+def test_a_mark_of_the_wrong_length_is_refused() -> None:
     block = MARK.encode()
     for bad in (block[:-1], block + b"x", block[:23]):
         with pytest.raises(CorruptionError):

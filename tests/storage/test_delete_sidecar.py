@@ -1,4 +1,4 @@
-"""Deleted records: ranges against a plain set, and a sidecar that is right or refused."""
+"""Deleted records: ranges against a plain set, and a sidecar that is valid or refused."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_the_empty_set() -> None:
     assert empty.union(empty) == empty
 
 
-def test_neighbours_become_one_range() -> None:
+def test_adjacent_seqs_become_one_range() -> None:
     assert DeletedSeqs.between(1, 5).union(DeletedSeqs.between(6, 9)).ranges.tolist() == [[1, 10]]
     assert DeletedSeqs.between(1, 5).union(DeletedSeqs.between(7, 9)).ranges.tolist() == [[1, 6], [7, 10]]
     assert DeletedSeqs.between(1, 9).union(DeletedSeqs.between(3, 4)).ranges.tolist() == [[1, 10]]
 
 
-def test_a_segment_is_all_deleted_only_without_a_hole() -> None:
+def test_a_segment_is_fully_deleted_only_without_a_hole() -> None:
     holed = DeletedSeqs.between(10, 14).union(DeletedSeqs.between(16, 20))
     assert not holed.covers(10, 20)
     assert holed.union(deleted([15])).covers(10, 20)
@@ -100,7 +100,7 @@ def test_a_segment_is_all_deleted_only_without_a_hole() -> None:
     assert not holed.covers(12, 15)
 
 
-def test_a_set_never_changes() -> None:
+def test_a_set_is_immutable() -> None:
     given_ranges = np.array([[1, 3]], np.int64)
     found = DeletedSeqs(given_ranges)
     given_ranges[0] = (7, 9)
@@ -110,13 +110,13 @@ def test_a_set_never_changes() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (5, 4), (1, 2**63 - 1)])
-def test_what_is_no_range_of_seqs_is_refused(first: int, last: int) -> None:
+def test_invalid_ranges_are_refused(first: int, last: int) -> None:
     with pytest.raises(InvalidInputError, match="is not a range of seqs"):
         DeletedSeqs.between(first, last)
 
 
 @pytest.mark.parametrize("seqs", [[-1], [3, -1], [2**63 - 1]])
-def test_what_is_no_seq_is_refused(seqs: list[int]) -> None:
+def test_invalid_seqs_are_refused(seqs: list[int]) -> None:
     with pytest.raises(InvalidInputError, match="not all"):
         deleted(seqs)
 

@@ -1,4 +1,4 @@
-"""The data directory: made whole or not at all, open once, and with space to delete in."""
+"""The data directory: created completely or not at all, opened by one process, with ballast for a full disk."""
 
 import errno
 import itertools
@@ -55,7 +55,7 @@ def put(files: Files, path: str, data: bytes = b"x") -> None:
 # --- making and opening ------------------------------------------------------------------------------------------
 
 
-def test_a_new_directory_is_whole_and_durable() -> None:
+def test_a_new_directory_is_complete_and_durable() -> None:
     disk = SimDisk(1)
     directory = opened(disk)
     assert directory.directory_id == unique_id_bytes(unique_id_from(random_bytes(16)))
@@ -97,7 +97,7 @@ def test_the_root_of_a_disk_can_be_a_data_directory() -> None:
     assert disk.list("/") == WHOLE
 
 
-def test_a_directory_is_made_only_where_that_is_wanted() -> None:
+def test_a_directory_is_created_only_on_request() -> None:
     disk = SimDisk(1)
     with pytest.raises(NotFoundError, match="no data directory"):
         opened(disk, create=False)
@@ -111,7 +111,7 @@ def test_a_directory_is_made_only_where_that_is_wanted() -> None:
 # --- the lock ----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_opener_is_told_who_has_it() -> None:
+def test_a_second_opener_gets_the_owner_in_the_error() -> None:
     disk = SimDisk(1)
     with opened(disk, pid=17):
         with pytest.raises(LockedError, match=f"{PATH} is in use by process 17"):
@@ -139,7 +139,7 @@ def test_closing_twice_is_fine() -> None:
     opened(disk)
 
 
-def test_a_failed_open_lets_the_next_one_in() -> None:
+def test_a_failed_open_releases_the_lock() -> None:
     disk = SimDisk(1)
     opened(disk).close()
     disk.fail("read", path=f"{PATH}/FORMAT")
@@ -151,8 +151,8 @@ def test_a_failed_open_lets_the_next_one_in() -> None:
     opened(disk)
 
 
-def test_a_directory_that_somebody_else_makes_meanwhile_is_taken_as_it_is() -> None:
-    """Between the first look and the lock, another process makes the directory and ends."""
+def test_a_directory_created_concurrently_is_opened_unchanged() -> None:
+    """Between the first check and the lock, another process creates the directory and exits."""
 
     class Racing(SimDisk):
         raced = False
@@ -179,7 +179,7 @@ def test_a_directory_that_somebody_else_makes_meanwhile_is_taken_as_it_is() -> N
         (["topics/00000001/x"], "topics/00000001"),
     ],
 )
-def test_a_directory_that_is_not_ours_is_refused_untouched(names: list[str], message: str) -> None:
+def test_a_foreign_directory_is_refused_and_unchanged(names: list[str], message: str) -> None:
     disk = SimDisk(1)
     for name in names:
         disk.make_directory(f"{PATH}/{name}".rpartition("/")[0])
@@ -190,7 +190,7 @@ def test_a_directory_that_is_not_ours_is_refused_untouched(names: list[str], mes
     assert disk.list(PATH) == before
 
 
-def test_a_file_is_no_directory() -> None:
+def test_a_file_is_refused_as_directory() -> None:
     disk = SimDisk(1)
     disk.make_directory("/srv")
     put(disk, "/srv/file")
@@ -207,20 +207,20 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
         opened(disk)
 
 
-def test_damage_is_told() -> None:
+def test_damage_of_the_format_file_is_reported() -> None:
     disk = SimDisk(1)
     opened(disk).close()
-    whole = contents(disk, f"{PATH}/FORMAT")
-    for data in (whole + b"\0", whole[:4000], b"", whole[:100] + b"x" + whole[101:]):
+    intact = contents(disk, f"{PATH}/FORMAT")
+    for data in (intact + b"\0", intact[:4000], b"", intact[:100] + b"x" + intact[101:]):
         put(disk, f"{PATH}/FORMAT", data)
         with pytest.raises(CorruptionError, match="FORMAT"):
             opened(disk)
-    put(disk, f"{PATH}/FORMAT", whole[:20] + b"?" + whole[21:])
+    put(disk, f"{PATH}/FORMAT", intact[:20] + b"?" + intact[21:])
     with pytest.raises(ChecksumError, match="FORMAT"):
         opened(disk)
 
 
-def test_a_missing_part_is_told(tmp_path) -> None:
+def test_a_missing_part_is_reported(tmp_path) -> None:
     path = str(tmp_path / "data")
     opened(OsFiles(), path, ballast_size=PAGE_SIZE).close()
     os.rmdir(f"{path}/wal")
@@ -229,7 +229,7 @@ def test_a_missing_part_is_told(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EPERM])
-def test_a_read_only_file_system_is_told(code: int) -> None:
+def test_a_read_only_file_system_is_reported(code: int) -> None:
     disk = SimDisk(1)
     disk.fail("make_directory", error=code)
     with pytest.raises(InvalidInputError, match=r"/srv/seawall/data cannot be written .*read-only"):
@@ -240,14 +240,14 @@ def test_a_read_only_file_system_is_told(code: int) -> None:
         opened(disk)
 
 
-def test_other_refusals_of_the_machine_are_not_disguised() -> None:
+def test_other_system_errors_are_raised_unchanged() -> None:
     disk = SimDisk(1)
     disk.fail("make_directory", error=errno.EIO)
     with pytest.raises(OSError, match="error"):
         opened(disk)
 
 
-def test_parents_that_may_not_be_read_are_nobodys_business_here() -> None:
+def test_unreadable_parent_directories_do_not_matter() -> None:
     class Guarded(SimDisk):
         def sync_directory(self, path: str) -> None:
             if path == "/":
@@ -263,14 +263,14 @@ def test_parents_that_may_not_be_read_are_nobodys_business_here() -> None:
 
 
 def fill(disk: SimDisk) -> None:
-    """Take what is left of the disk."""
+    """Use up the free space of the disk."""
     free = disk.free_bytes("/")
     file = disk.open("/filler", create=True)
     file.allocate(file.size() + free)
     file.close()
 
 
-def test_the_ballast_is_space_for_a_full_disk() -> None:
+def test_releasing_the_ballast_frees_space_on_a_full_disk() -> None:
     disk = SimDisk(1, capacity=16 * MIB)
     directory = opened(disk)
     fill(disk)
@@ -287,7 +287,7 @@ def test_the_ballast_is_space_for_a_full_disk() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_space_may_go_while_the_ballast_is_taken(code: int) -> None:
+def test_restoring_the_ballast_fails_softly_only_on_a_full_disk(code: int) -> None:
     disk = SimDisk(1, capacity=16 * MIB)
     directory = opened(disk)
     directory.release_ballast()
@@ -310,7 +310,7 @@ def test_a_directory_opens_on_a_full_disk_without_its_ballast() -> None:
         assert directory.restore_ballast()
 
 
-def test_a_directory_is_not_made_on_a_full_disk() -> None:
+def test_a_directory_is_not_created_on_a_full_disk() -> None:
     disk = SimDisk(1, capacity=MIB)
     with pytest.raises(DiskFullError, match="disk is full"):
         opened(disk)
@@ -327,8 +327,8 @@ def test_the_size_of_the_ballast_may_grow() -> None:
         assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
 
 
-def test_opening_makes_no_ballast_by_itself() -> None:
-    """Whoever opens looks first whether anything else is lost."""
+def test_opening_creates_no_ballast() -> None:
+    """The owner checks first whether anything else is missing."""
     disk = SimDisk(1)
     opened(disk).close()
     disk.unlink(f"{PATH}/BALLAST")
@@ -342,7 +342,7 @@ def test_opening_makes_no_ballast_by_itself() -> None:
 # --- the log has begun -------------------------------------------------------------------------------------------
 
 
-def test_that_the_log_has_begun_is_kept() -> None:
+def test_the_log_started_flag_is_durable() -> None:
     disk = SimDisk(1)
     with opened(disk) as directory:
         assert not directory.log_has_begun
@@ -357,7 +357,7 @@ def test_that_the_log_has_begun_is_kept() -> None:
         assert again.directory_id == directory.directory_id
 
 
-def test_a_full_disk_puts_off_that_the_log_has_begun() -> None:
+def test_a_full_disk_defers_the_log_started_flag() -> None:
     disk = SimDisk(1)
     with opened(disk) as directory:
         disk.fail("write", error=errno.ENOSPC, path="*FORMAT*")
@@ -369,7 +369,7 @@ def test_a_full_disk_puts_off_that_the_log_has_begun() -> None:
         assert again.first == 1
 
 
-def test_other_failures_of_the_disk_are_told() -> None:
+def test_other_disk_errors_are_raised() -> None:
     disk = SimDisk(1)
     with opened(disk) as directory:
         disk.fail("write", error=errno.EIO, path="*FORMAT*")
@@ -379,7 +379,7 @@ def test_other_failures_of_the_disk_are_told() -> None:
 
 
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
-def test_a_crash_while_format_is_replaced_leaves_a_whole_one(keep: str) -> None:
+def test_a_crash_while_replacing_format_leaves_a_complete_one(keep: str) -> None:
     for calls in itertools.count(1):
         disk = SimDisk(calls)
         directory = opened(disk, ballast_size=PAGE_SIZE)
@@ -400,7 +400,7 @@ def test_a_crash_while_format_is_replaced_leaves_a_whole_one(keep: str) -> None:
 
 
 @pytest.mark.parametrize("keep", ["none", "all", "random", "kill"])
-def test_after_a_crash_anywhere_in_its_creation_the_directory_opens(keep: str) -> None:
+def test_the_directory_opens_after_a_crash_anywhere_in_its_creation(keep: str) -> None:
     for calls in itertools.count(1):
         disk = SimDisk(calls)
         disk.crash_after(calls)
@@ -416,11 +416,11 @@ def test_after_a_crash_anywhere_in_its_creation_the_directory_opens(keep: str) -
             disk.kill()
         else:
             disk.crash(keep)
-        was_whole = disk.exists(f"{PATH}/FORMAT")
+        was_complete = disk.exists(f"{PATH}/FORMAT")
         with opened(disk, ballast_size=PAGE_SIZE, seed=b"\2") as directory:
-            assert directory.directory_id == (b"\1" if was_whole else b"\2") * 16
+            assert directory.directory_id == (b"\1" if was_complete else b"\2") * 16
             assert directory.has_ballast
-        # What the second opener was told must hold, whatever the first one left unsynced.
+        # What the second opener read must stay true, whatever the first one left unsynced.
         disk.crash("none")
         with opened(disk, ballast_size=PAGE_SIZE, create=False) as again:
             assert again.directory_id == directory.directory_id

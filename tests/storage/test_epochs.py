@@ -1,4 +1,4 @@
-"""The header of an epoch: its bytes, and what counts as valid at an address."""
+"""The header of an epoch: its bytes, and the rule for when it is valid at an address."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse(data: bytes, salt: int = SALT, at: int = 1000) -> EpochHeader | None:
     return parse_epoch_header(data, salt=salt, at=at)
 
 
-def test_the_bytes_are_those_of_the_table() -> None:
+def test_a_header_has_the_documented_bytes() -> None:
     body = bytes.fromhex(
         "8877665544332211 0700000000000000 2C01000000000000 E803000000000000"
         "3200000000000000 03000000 00000000 00002A36FE9C9717"
@@ -44,13 +44,13 @@ def test_the_bytes_are_those_of_the_table() -> None:
     assert int.from_bytes(epochs.EPOCH_MAGIC, "little") == kernels.EPOCH_MAGIC
 
 
-def test_what_follows_from_the_fields() -> None:
+def test_derived_properties_follow_from_the_fields() -> None:
     assert (HEADER.size, HEADER.next_position, HEADER.is_clean) == (364, 53, False)
     assert (CLEAN.size, CLEAN.next_position, CLEAN.is_clean) == (64, 50, True)
     assert replace(HEADER, unpositioned_count=3).next_position == 50
 
 
-def test_asides_are_counted_in_the_header() -> None:
+def test_unpositioned_batches_are_counted_in_the_header() -> None:
     header = replace(HEADER, unpositioned_count=2)
     assert parse(header.encode()) == header
     assert parse(replace(HEADER, unpositioned_count=4).encode()) is None
@@ -65,7 +65,7 @@ def test_asides_are_counted_in_the_header() -> None:
     st.integers(0, 2**62),
     st.integers(0, 2**64 - 1),
 )
-def test_every_header_is_read_back(salt: int, epoch: int, spare: int, at: int, position: int, time: int) -> None:
+def test_every_header_round_trips(salt: int, epoch: int, spare: int, at: int, position: int, time: int) -> None:
     count = 1 + spare % 1000
     header = EpochHeader(salt, epoch, 96 * count + spare, at, position, count, 0, time)
     assert parse(header.encode(), salt, at) == header
@@ -73,7 +73,7 @@ def test_every_header_is_read_back(salt: int, epoch: int, spare: int, at: int, p
     assert parse(memoryview(clean.encode() + b"more"), salt, at) == clean
 
 
-def test_every_flipped_bit_is_found() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     for bit in range(EPOCH_HEADER_SIZE * 8):
         data = bytearray(HEADER.encode())
         data[bit >> 3] ^= 1 << (bit & 7)
@@ -101,12 +101,12 @@ def test_every_flipped_bit_is_found() -> None:
         {"first_position": 2**64 - 1},
     ],
 )
-def test_what_no_writer_writes_is_no_header(fields: dict[str, Any]) -> None:
+def test_fields_that_no_writer_produces_are_no_header(fields: dict[str, Any]) -> None:
     assert parse(HEADER.encode()) == HEADER
     assert parse(replace(HEADER, **fields).encode()) is None
 
 
-def test_what_is_too_short_or_something_else_is_no_header() -> None:
+def test_short_or_foreign_bytes_are_no_header() -> None:
     assert parse(b"") is None
     assert parse(HEADER.encode()[:63]) is None
     assert parse(bytes(64)) is None

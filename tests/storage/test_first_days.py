@@ -1,4 +1,4 @@
-"""What the first logs do not say yet is taken as unknown, not as damage."""
+"""Fields that the first logs did not write are read as unknown, not as damage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from seawall.core.types import TopicEpoch, TopicId
 from seawall.storage.control.documents import TopicCreate
 
 
-def test_a_topic_without_the_time_of_its_creation() -> None:
+def test_a_topic_without_creation_time_is_read() -> None:
     created = TopicCreate(TopicId(3), "events", TopicEpoch(1), {}, 1_700_000_000_000)
     assert TopicCreate.from_document(created.document()) == created
     before = {key: value for key, value in created.document().items() if key != "created_ms"}

@@ -1,4 +1,4 @@
-"""The cache of indexes: bounded in bytes, the least recently used one goes, and what goes is read again."""
+"""The cache of indexes: bounded in bytes, evicts the least recently used, and an evicted index is read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seawall.storage.segments.topic_directory import TopicDirectory
 
 
 class Owner:
-    """Whoever has an index."""
+    """An owner of an index."""
 
 
 A, B, C, D = (Owner() for _ in range(4))
@@ -28,7 +28,7 @@ def index_of(entries: int) -> BatchIndex:
     return BatchIndex.over(np.ones(entries, INDEX_ENTRY))
 
 
-def test_the_one_used_least_recently_goes_first() -> None:
+def test_the_least_recently_used_index_is_dropped_first() -> None:
     cache = IndexCache(30 * 48)
     for owner in (A, B, C):
         cache.put(owner, index_of(10))
@@ -40,7 +40,7 @@ def test_the_one_used_least_recently_goes_first() -> None:
     assert cache.size == 25 * 48
 
 
-def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
+def test_an_index_larger_than_the_bound_is_held_alone() -> None:
     cache = IndexCache(30 * 48)
     cache.put(A, index_of(10))
     large = index_of(100)
@@ -51,7 +51,7 @@ def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
     assert (cache.get(B), cache.size) == (None, 48)
 
 
-def test_an_owner_has_one_index_or_none() -> None:
+def test_an_owner_has_at_most_one_index() -> None:
     cache = IndexCache(30 * 48)
     cache.put(A, index_of(10))
     cache.put(A, index_of(20))
@@ -64,7 +64,7 @@ def test_an_owner_has_one_index_or_none() -> None:
     assert (len(cache), cache.size, cache.get(A)) == (0, 0, None)
 
 
-def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_index_is_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = IndexCache(1)
     monkeypatch.setattr(segments, "INDEXES", cache)
     home = TopicDirectory(OsFiles(), str(tmp_path), bytes(16), TopicId(1))
@@ -88,13 +88,13 @@ def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.M
     assert len(cache) == 0
 
 
-def test_an_owner_that_is_gone_is_forgotten() -> None:
+def test_a_garbage_collected_owner_is_removed() -> None:
     cache = IndexCache(1 << 20)
     owner, other = Owner(), Owner()
     cache.put(owner, BatchIndex())
     seen = ref(owner)
     del owner
-    assert seen() is None, "the cache keeps nobody alive"
+    assert seen() is None, "the cache keeps no owner alive"
     cache.put(other, BatchIndex())
     assert len(cache) == 1
     assert cache.size == BatchIndex().memory_size

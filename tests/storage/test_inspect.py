@@ -1,5 +1,6 @@
-"""Files shown to people: every kind of file, every kind of item, and damage where it is."""
+"""Inspection of files: every kind of file, every kind of item, and damage at its position."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,7 +108,7 @@ def log_file(path: Path, *batches: bytes) -> Path:
 # --- every kind of file --------------------------------------------------------------------------------------------
 
 
-def test_a_directory_file_has_a_preface_alone(data: Path) -> None:
+def test_a_directory_file_has_only_a_preface(data: Path) -> None:
     [preface] = items(data / "FORMAT")
     assert preface["kind"] == "directory"
     assert preface["size"] == DATA_START
@@ -120,7 +121,7 @@ def test_the_log_is_shown_by_epochs_with_their_batches(data: Path) -> None:
     assert commands == ["term", "topic_create", "ceiling", "segment_roll", "segment_roll", "cursor"]
     batches = [(item["first_seq"], item["last_seq"]) for item in shown if item["item"] == "batch"]
     assert batches == [(1, 2), (3, 4), (5, 5)]
-    # Everything stands where the one before ends, and all of the file is shown.
+    # Items are adjacent, and together they cover the file.
     ends = [DATA_START] + [item["to"] for item in shown if item["item"] in ("epoch", "empty")]
     assert ends[:-1] == [item["at"] for item in shown if item["item"] in ("epoch", "empty")]
     assert ends[-1] == shown[0]["size"]
@@ -136,7 +137,7 @@ def test_a_sealed_segment_is_shown_by_batches_and_records(data: Path) -> None:
     assert [(each["seq"], each["type"], each["value"]) for each in records] == [(1, "raw", "one"), (2, "raw", "zwölf")]
 
 
-def test_values_that_are_no_text_are_shown_in_hex(data: Path) -> None:
+def test_binary_values_are_shown_in_hex(data: Path) -> None:
     records = [item for item in items(only(data, "*3.active"), records=True) if item["item"] == "record"]
     assert (records[0]["hex"], records[0]["size"]) == ("ff00", 2)
     assert (records[1]["type"], "hex" in records[1]) == ("envelope", True)
@@ -251,7 +252,7 @@ def test_types_have_names(number: int, name: str) -> None:
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_epoch_header_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_epoch_header_is_skipped(tmp_path: Path) -> None:
     first, second = batch([Record(1, b"first")]), batch([Record(1, b"second")], position=2, seq=6)
     path = log_file(tmp_path / "wal", first, second)
     flip(path, DATA_START + 20)
@@ -275,9 +276,12 @@ def test_a_header_that_promises_more_than_the_file_has_is_damage(tmp_path: Path)
     assert kinds(path) == ["preface", "damage"]
 
 
-def test_headers_are_found_beyond_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WAL_READ_SIZE", 100)
-    first, second = batch([Record(1, b"first" * 100)]), batch([Record(1, b"second")], position=2, seq=6)
+@pytest.mark.parametrize("header_at", [-64, -63, -1, 0, 1_000])
+def test_headers_are_found_across_read_boundaries(tmp_path: Path, header_at: int) -> None:
+    """The search starts one byte after the damaged header; the next header is so many bytes after its first read."""
+    small = len(batch(opaque=b"x")) - 1
+    size = limits.WAL_READ_SIZE + 1 + header_at - EPOCH_HEADER_SIZE - small
+    first, second = batch(opaque=bytes(size)), batch([Record(1, b"second")], position=2, seq=6)
     path = log_file(tmp_path / "wal", first, second)
     flip(path, DATA_START + 20)
     assert kinds(path) == ["preface", "damage", "epoch", "batch", "empty"]
@@ -290,7 +294,7 @@ def test_a_file_that_ends_in_a_header_is_shown_to_its_end(tmp_path: Path) -> Non
     assert damage == {"item": "damage", "at": DATA_START, "to": DATA_START + 4}
 
 
-def test_damage_and_empty_places_of_a_segment_are_told_apart(tmp_path: Path) -> None:
+def test_damage_and_empty_space_of_a_segment_are_distinguished(tmp_path: Path) -> None:
     pieces = [batch([Record(1, b"record")], position=seq, seq=seq) for seq in range(1, 6)]
     pieces[1] = bytes(len(pieces[1]))
     pieces[3] = b"\xff" * len(pieces[3])
@@ -320,18 +324,19 @@ def test_a_damaged_preface_is_refused(data: Path) -> None:
         items(data / "text")
 
 
-def test_a_snapshot_beyond_all_bounds_is_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SNAPSHOT_SIZE_MAX", 10)
-    with pytest.raises(CorruptionError, match="at most 10"):
-        items(only(data, "*.meta"))
+def test_a_snapshot_beyond_its_size_limit_is_refused(data: Path) -> None:
+    path = only(data, "*.meta")
+    os.truncate(path, limits.SNAPSHOT_SIZE_MAX + 1)
+    with pytest.raises(CorruptionError, match=f"at most {limits.SNAPSHOT_SIZE_MAX}"):
+        items(path)
 
 
-def test_zeros_are_looked_for_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COPY_BUFFER_SIZE", 7)
-    (tmp_path / "file").write_bytes(bytes(20) + b"x" + bytes(20))
+def test_zeros_are_checked_across_read_boundaries(tmp_path: Path) -> None:
+    middle = 2 * limits.COPY_BUFFER_SIZE + 20
+    (tmp_path / "file").write_bytes(bytes(middle) + b"x" + bytes(middle))
     file = OsFiles().open(str(tmp_path / "file"), read_only=True)
-    assert is_zero(file, 0, 20)
-    assert is_zero(file, 21, 41)
-    assert not is_zero(file, 0, 21)
-    assert not is_zero(file, 20, 41)
+    assert is_zero(file, 0, middle)
+    assert is_zero(file, middle + 1, 2 * middle + 1)
+    assert not is_zero(file, 0, middle + 1)
+    assert not is_zero(file, middle, 2 * middle + 1)
     file.close()

@@ -44,7 +44,7 @@ def owned(lane_settings: LaneSettings = SMALL, observer: Callable[[LaneEvent], N
 
 
 class Owned:
-    """A lane with its owner, and tickets that count by themselves."""
+    """A lane with its owner and a ticket counter."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -81,10 +81,10 @@ def situation(lane: Lane) -> tuple[object, ...]:
     return (lane.active_state, lane.flush_state, lane.must_drain, lane.overflow_bytes, lane.has_unsealed, pending)
 
 
-# --- the way of a batch --------------------------------------------------------------------------------------------
+# --- the path of a batch --------------------------------------------------------------------------------------------
 
 
-def test_a_lane_goes_round() -> None:
+def test_a_lane_passes_through_all_its_states() -> None:
     made = owned()
     lane = made.lane
     assert (str(lane.active_state), str(lane.flush_state), lane.flush) == ("writable", "writable", None)
@@ -111,7 +111,7 @@ def test_an_empty_flush_has_no_tickets() -> None:
     assert (flush.first_ticket, flush.last_ticket) == (None, None)
 
 
-def test_a_run_of_batches_takes_as_many_tickets() -> None:
+def test_a_run_of_batches_takes_one_ticket_each() -> None:
     made = owned()
     assert made.append(b"abc", 3) is ACCEPTED
     assert made.append(b"d") is ACCEPTED
@@ -120,7 +120,7 @@ def test_a_run_of_batches_takes_as_many_tickets() -> None:
     assert (flush.batch_count, flush.first_ticket, flush.last_ticket, len(flush.runs)) == (4, 0, 3, 1)
 
 
-def test_a_lane_is_one_piece_even_where_its_tickets_have_holes() -> None:
+def test_a_flush_is_one_buffer_even_if_its_tickets_have_holes() -> None:
     lane = Lane(0, settings=SMALL)
     owner = lane.claim("worker")
     for ticket in (1, 2, 7, 9):
@@ -201,7 +201,7 @@ def test_overflow_queued_after_the_seal_is_of_the_next_epoch() -> None:
     assert (flush.epoch, written(flush), flush.first_ticket) == (2, b"secondthird", 1)
 
 
-def test_a_long_run_of_overflow_is_taken_as_it_lies() -> None:
+def test_a_long_run_of_overflow_is_referenced_not_copied() -> None:
     made = owned(LaneSettings(buffer_size=SIZE, overflow_size=8 * SIZE))
     made.append(b"first")
     made.lane.seal_active(epoch(1))
@@ -266,7 +266,7 @@ def test_overflow_beyond_its_bound_forces_a_drain_in_order() -> None:
     assert made.flush_all(5) == b"again"
 
 
-def test_a_drain_takes_the_unfinished_flush_first() -> None:
+def test_a_drain_begins_with_the_unfinished_flush() -> None:
     made = owned(LaneSettings(buffer_size=SIZE, overflow_size=0))
     made.append(b"flush-")
     made.lane.seal_active(epoch(1))
@@ -368,7 +368,7 @@ def test_an_invalid_transition_raises_and_changes_nothing(state: str, action: st
     drained = b"" if made.lane.flush is None else written(made.lane.flush)
     if made.lane.active_state.phase is not LanePhase.FLUSHING and action != "complete":
         drained = written(made.lane.begin_drain(epoch(11), 0))
-        assert drained.startswith(b"old"), "nothing is lost on the way"
+        assert drained.startswith(b"old"), "a drain loses nothing"
 
 
 def test_epochs_of_a_lane_rise() -> None:
@@ -409,19 +409,19 @@ def test_tickets_of_a_lane_rise() -> None:
 
 
 @pytest.mark.parametrize(("data", "count"), [(b"", 1), (b"x", 0), (b"x", -1)])
-def test_an_append_of_nothing_is_a_mistake(data: bytes, count: int) -> None:
+def test_an_empty_append_is_refused(data: bytes, count: int) -> None:
     made = owned()
     with pytest.raises(InvalidInputError, match="neither may be 0"):
         made.lane.append(made.owner, data, 0, count)
 
 
 @pytest.mark.parametrize(("buffer_size", "overflow_size"), [(LARGE - 1, 0), (LARGE, -1)])
-def test_a_lane_too_small_for_a_copied_batch_cannot_be_made(buffer_size: int, overflow_size: int) -> None:
+def test_a_lane_too_small_for_a_copied_batch_is_refused(buffer_size: int, overflow_size: int) -> None:
     with pytest.raises(InvalidInputError, match="at least"):
         LaneSettings(buffer_size=buffer_size, overflow_size=overflow_size)
 
 
-def test_workers_on_their_own_lanes_never_meet() -> None:
+def test_workers_on_their_own_lanes_run_concurrently() -> None:
     """Four workers at once, each on its lane."""
     group = LaneGroup(4, settings=LaneSettings())
     barrier = threading.Barrier(4)
@@ -447,7 +447,7 @@ def test_workers_on_their_own_lanes_never_meet() -> None:
 # --- events --------------------------------------------------------------------------------------------------------
 
 
-def test_every_flush_ends_in_an_event() -> None:
+def test_every_flush_ends_with_an_event() -> None:
     events: list[LaneEvent] = []
     trace = LaneTrace(trace_id="t", run_id="r", scenario_id="s", work_id="w")
     lane = Lane(5, settings=SMALL, trace=trace, observer=events.append)
@@ -529,7 +529,7 @@ def test_the_next_epoch_is_sealed_while_one_is_written() -> None:
     group.mark_durable(epoch(2), 0)
 
 
-def test_a_group_refuses_what_is_out_of_turn() -> None:
+def test_a_group_refuses_calls_out_of_order() -> None:
     group, _ = group_of(1)
     for action in (group.gather, group.mark_durable):
         with pytest.raises(WrongStateError, match="sealed is none, being written is none, durable is 0"):
@@ -548,7 +548,7 @@ def test_a_group_refuses_what_is_out_of_turn() -> None:
 
 
 @pytest.mark.parametrize("core_id", [-1, 2, 99])
-def test_a_core_without_a_lane_gets_no_other(core_id: int) -> None:
+def test_a_core_without_a_lane_is_refused(core_id: int) -> None:
     group, _ = group_of(2)
     with pytest.raises(NotFoundError, match=f"core {core_id} has no lane"):
         group.lane(core_id)
@@ -590,7 +590,7 @@ def test_a_group_drains_all_lanes_together() -> None:
     assert group.lane(1).append(owners[1], b"5", 5) is ACCEPTED
 
 
-def test_a_ticket_given_twice_is_noticed() -> None:
+def test_a_duplicate_ticket_is_detected() -> None:
     group, owners = group_of(2)
     group.lane(0).append(owners[0], b"x", 4)
     group.lane(1).append(owners[1], b"y", 4)
@@ -599,7 +599,7 @@ def test_a_ticket_given_twice_is_noticed() -> None:
         group.gather(epoch(1), 0)
 
 
-def test_a_ticket_that_comes_after_its_epoch_is_noticed() -> None:
+def test_a_ticket_after_its_epoch_is_detected() -> None:
     group, owners = group_of(2)
     group.lane(0).append(owners[0], b"x", 4)
     group.seal(epoch(1))
@@ -612,7 +612,7 @@ def test_a_ticket_that_comes_after_its_epoch_is_noticed() -> None:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Any steps of workers and committer; what comes out is what was taken, in ticket order, each batch once."""
+    """Any steps of workers and committer: every accepted batch is written once, in ticket order."""
 
     @initialize(
         lanes=st.integers(1, 3),
@@ -710,7 +710,7 @@ TestGroup = GroupMachine.TestCase
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 5)), max_size=80))
-def test_what_goes_in_comes_out(sizes: list[tuple[int, int]]) -> None:
+def test_a_lane_returns_every_appended_batch_in_order(sizes: list[tuple[int, int]]) -> None:
     made = owned()
     taken = []
     for index, (size, count) in enumerate(sizes):

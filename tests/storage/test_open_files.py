@@ -1,4 +1,4 @@
-"""A bounded cache of open files: what is not pinned may be closed, synced, and is opened again when it is needed."""
+"""A bounded cache of open files: unpinned files may be synced and closed, and are opened again on demand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_least_recently_used_file_is_closed() -> None:
         assert file.read(5, 0) == b"again"
 
 
-def test_pinned_files_stay_open_and_are_closed_behind_the_bound_when_unpinned() -> None:
+def test_pinned_files_stay_open_and_excess_ones_close_when_unpinned() -> None:
     disk = SimDisk(seed=1)
     cache = OpenFiles(disk, 2)
     files = shared_files(disk, cache, 5)
@@ -60,18 +60,18 @@ def test_unsynced_changes_are_synced_before_a_file_is_closed() -> None:
     assert disk.open("/d/0").read(4, 0) == b"kept"
 
 
-def test_a_failed_sync_is_told_and_refuses_every_later_change() -> None:
+def test_a_failed_sync_is_reported_and_refuses_every_later_change() -> None:
     disk = SimDisk(seed=1)
     cache = OpenFiles(disk, 1)
-    told: list[SyncError] = []
-    cache.on_sync_failed = told.append
+    reported: list[SyncError] = []
+    cache.on_sync_failed = reported.append
     (dirty,) = shared_files(disk, cache, 1)
     with dirty.writing() as file:
         file.write([b"lost"], 0)
     disk.fail("sync", path="/d/0")
     SharedFile(cache.open("/d/other", exclusive=True), cache)
-    assert len(told) == 1
-    # The system would call a sync of a file that was opened again a success.
+    assert len(reported) == 1
+    # A sync through a new descriptor would succeed and hide the failure.
     with pytest.raises(SyncError):
         dirty.sync()
     with pytest.raises(SyncError):
@@ -82,17 +82,19 @@ def test_a_failed_sync_is_told_and_refuses_every_later_change() -> None:
 
 @pytest.fixture
 def free_descriptors() -> Iterator[int]:
-    """A limit of descriptors that only a few more than those in use fit; how many."""
+    """Lower the descriptor limit to a few more than those in use; returns how many are free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = os.listdir("/proc/self/fd")
     limit = max(map(int, used)) + 12
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    # The one that they were listed through is free again.
+    # The descriptor used for the listing is free again.
     yield limit - len(used) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_without_a_descriptor_others_are_closed_and_then_it_is_refused(tmp_path: Path, free_descriptors: int) -> None:
+def test_without_descriptors_unpinned_files_are_closed_before_an_open_fails(
+    tmp_path: Path, free_descriptors: int
+) -> None:
     files, cache = OsFiles(), OpenFiles(OsFiles(), 100_000)
     files.sync_directory(str(tmp_path))
     count = free_descriptors + 20
@@ -101,7 +103,7 @@ def test_without_a_descriptor_others_are_closed_and_then_it_is_refused(tmp_path:
     pins: list[SharedFile] = []
     with pytest.raises(DescriptorsError, match="no file descriptor is left"):
         pins.extend(each.pin() for each in kept)
-    # A change under way can be completed all the same.
+    # A change in progress can still be completed.
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
         os.open(os.devnull, os.O_RDONLY)
     files.sync_directory(str(tmp_path))

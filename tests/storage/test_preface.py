@@ -1,4 +1,4 @@
-"""The first page of every file: what it says is read back, and nothing else passes for it."""
+"""The preface of every file: it round-trips, and nothing else is accepted as one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse(data: bytes, **given_arguments: Any) -> Preface:
     return Preface.parse(data, kind=FileKind.WAL, directory_id=OWNER, **given_arguments)
 
 
-def test_the_bytes_are_those_of_the_table() -> None:
+def test_a_preface_has_the_documented_bytes() -> None:
     preface = Preface(
         FileKind.WAL,
         OWNER,
@@ -55,13 +55,13 @@ def test_the_bytes_are_those_of_the_table() -> None:
     assert parse(preface.encode() + b"content") == preface
 
 
-def test_the_kinds_are_for_ever() -> None:
+def test_the_numbers_of_the_kinds_are_stable() -> None:
     names = ["DIRECTORY", "WAL", "SEGMENT", "INDEX", "DELETES", "SNAPSHOT", "ADOPTING"]
     assert {kind.name: kind.value for kind in FileKind} == dict(zip(names, range(1, 8), strict=True))
 
 
 @given(st.sampled_from(FileKind), st.binary(min_size=16, max_size=16), U64, U64, U64, U64, st.integers(0, 2**32 - 1))
-def test_every_preface_is_read_back(
+def test_every_preface_round_trips(
     kind: FileKind, owner: bytes, first: int, salt: int, created_ns: int, size: int, topic_id: int
 ) -> None:
     preface = Preface(kind, owner, first=first, salt=salt, created_ns=created_ns, size=size, topic_id=topic_id)
@@ -69,7 +69,7 @@ def test_every_preface_is_read_back(
     assert Preface.parse(preface.encode(), kind=kind) == preface
 
 
-def test_every_flipped_bit_of_the_page_is_found() -> None:
+def test_every_flipped_bit_of_the_page_is_detected() -> None:
     good = with_checksum(STORED)
     parse(good)
     bits = [*range(PREFACE_SIZE * 8), *range(PREFACE_SIZE * 8, DATA_START * 8, 37), DATA_START * 8 - 1]
@@ -101,12 +101,12 @@ def test_every_flipped_bit_of_the_page_is_found() -> None:
         (changed(31, b"\0"), CorruptionError, "belongs to directory 000102030405060708090a0b0c0d0e00, not to 0001"),
     ],
 )
-def test_what_is_wrong_is_named(data: bytes, error: type[Exception], message: str) -> None:
+def test_the_error_names_the_wrong_field(data: bytes, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parse(data, path="wal-1")
 
 
-def test_a_newer_format_is_named_before_anything_else_is_judged() -> None:
+def test_a_newer_format_is_reported_before_any_other_fault() -> None:
     newer = Preface(FileKind.SEGMENT, bytes(16), format=FORMAT + 1).encode()
     with pytest.raises(UnsupportedError):
         parse(newer)

@@ -1,4 +1,4 @@
-"""Names of segment files: one spelling each, and nothing else is understood."""
+"""Names of segment files: one spelling each, and every other name is unknown."""
 
 from __future__ import annotations
 
@@ -74,25 +74,25 @@ def test_the_spelling_is_the_documented_one() -> None:
         "00000000000000000001-00000000000000000002-0000000000001-0000000000001.active",
     ],
 )
-def test_everything_else_is_unknown(name: str) -> None:
+def test_other_names_are_unknown(name: str) -> None:
     assert parse_name(name) is None
     assert sort_names([name]).unknown == (name,)
 
 
 @pytest.mark.parametrize("seq", [-1, 2**64])
-def test_what_is_no_seq_has_no_name(seq: int) -> None:
+def test_an_invalid_seq_is_refused(seq: int) -> None:
     for name in (active_name, index_name, deletes_name):
         with pytest.raises(InvalidInputError, match="no seq"):
             name(seq)
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0, 0, 0), (2, 1, 0, 0), (0, 2**64, 0, 0), (1, 1, 2, 1), (1, 1, 1, 10**14)])
-def test_a_segment_that_cannot_be_has_no_name(numbers: tuple[int, int, int, int]) -> None:
+def test_an_invalid_sealed_name_is_refused(numbers: tuple[int, int, int, int]) -> None:
     with pytest.raises(InvalidInputError, match="no segment covers"):
         SealedName(*numbers)
 
 
-def test_a_listing_is_sorted_out() -> None:
+def test_a_listing_is_classified_and_sorted() -> None:
     sealed = [SealedName.covering(seq, seq + 9, 0, 0) for seq in (1, 11)]
     names = [
         *(str(each) for each in reversed(sealed)),

@@ -32,7 +32,7 @@ START_NS = 1_700_000_000_000 * MS
 
 
 def make_batch(seq: int, count: int = 2, value: bytes = b"value") -> bytes:
-    """A stored batch of `count` records; time, offset and position go with its seq."""
+    """A stored batch of `count` records; time, offset and position follow from its seq."""
     block = (b"\1" + len(value).to_bytes(4, "little") + value) * count
     header = batch_header(
         block,
@@ -59,8 +59,8 @@ def entries_of(batches: list[bytes]) -> Any:
     return np.array(rows, INDEX_ENTRY)
 
 
-def new_home(seed: int = 0, **options: Any) -> tuple[SimDisk, TopicDirectory]:
-    disk = SimDisk(seed, **options)
+def new_home(seed: int = 0, disk_class: type[SimDisk] = SimDisk, **options: Any) -> tuple[SimDisk, TopicDirectory]:
+    disk = disk_class(seed, **options)
     disk.make_directory("/t")
     disk.sync_directory("/")
     return disk, TopicDirectory(disk, "/t", DIRECTORY_ID, TOPIC)
@@ -96,7 +96,7 @@ def everything(disk: SimDisk) -> dict[str, bytes]:
 
 
 def report(recovery: TopicRecovery) -> Any:
-    """All that a recovery says, in a form that can be compared."""
+    """The result of a recovery in a comparable form."""
     return (
         [(str(segment.name), segment.index.entries.tolist()) for segment in recovery.sealed],
         recovery.active and (recovery.active.path, recovery.active.index.entries.tolist()),
@@ -109,7 +109,7 @@ def report(recovery: TopicRecovery) -> Any:
 
 
 def recover(home: TopicDirectory, expected: Any = None, **options: Any) -> TopicRecovery:
-    """Recover twice: the second run changes nothing and says the same."""
+    """Recover twice: the second run changes nothing and reports the same."""
     first = report(recover_topic(home, expected, **options))
     files = everything(home.files)
     again = recover_topic(home, expected, **options)
@@ -129,14 +129,14 @@ def read_all(recovery: TopicRecovery) -> list[bytes]:
 # --- sound directories -----------------------------------------------------------------------------------------
 
 
-def test_an_empty_directory() -> None:
+def test_an_empty_directory_recovers_to_no_segments() -> None:
     _, home = new_home()
     assert report(recover(home)) == ([], None, [], {}, (), (), ())
     assert report(recover(home, {})) == ([], None, [], {}, (), (), ())
 
 
 @pytest.mark.parametrize("authority", [True, False])
-def test_a_sound_topic_goes_on_where_it_was(authority: bool) -> None:
+def test_an_undamaged_topic_continues_at_its_end(authority: bool) -> None:
     _, home = new_home()
     first, second = chain(1), chain(7)
     sealed = new_active(home, first, 1).seal()
@@ -156,7 +156,7 @@ def test_a_sound_topic_goes_on_where_it_was(authority: bool) -> None:
     assert read_all(recover(home)) == [*first, *second, batch]
 
 
-def test_an_active_segment_without_batches_is_kept_for_them() -> None:
+def test_an_empty_active_segment_is_kept() -> None:
     disk, home = new_home()
     SegmentWriter.create(home, 1, START_NS)
     for expected in (None, {1: entries_of([])}):
@@ -171,7 +171,7 @@ def test_an_active_segment_without_batches_is_kept_for_them() -> None:
 
 @pytest.mark.parametrize("authority", [True, False])
 @pytest.mark.parametrize("tail", [b"", b"x" * 50, make_batch(7)[:-1], bytes(10_000)])
-def test_what_follows_the_last_batch_is_cut_off(tail: bytes, authority: bool) -> None:
+def test_bytes_after_the_last_batch_are_truncated(tail: bytes, authority: bool) -> None:
     disk, home = new_home()
     batches = chain(1)
     end = new_active(home, batches, 1).end
@@ -182,7 +182,7 @@ def test_what_follows_the_last_batch_is_cut_off(tail: bytes, authority: bool) ->
     assert found.damages == ()
 
 
-def test_batches_nobody_was_promised_are_cut_off() -> None:
+def test_unacknowledged_batches_are_truncated() -> None:
     disk, home = new_home()
     batches = chain(1, 4)
     new_active(home, batches, 1)
@@ -191,7 +191,7 @@ def test_batches_nobody_was_promised_are_cut_off() -> None:
     assert content(disk, f"/t/{active_name(1)}")[DATA_START:] == b"".join(batches[:2])
 
 
-def test_missing_batches_are_reported_until_the_caller_fills_their_places() -> None:
+def test_missing_batches_are_reported_until_the_caller_writes_them() -> None:
     disk, home = new_home()
     batches = chain(1, 4)
     expected = {1: entries_of(batches)}
@@ -242,7 +242,7 @@ def test_a_damaged_preface_costs_no_record(authority: bool) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, limits.SEGMENT_RESERVE_SIZE_MIN])
-def test_a_segment_that_was_never_finished_is_removed_or_made_anew(size: int) -> None:
+def test_an_incomplete_segment_is_removed_or_recreated(size: int) -> None:
     disk, home = new_home()
     path = f"/t/{active_name(1)}"
     overwrite(disk, path, bytes(size))
@@ -253,7 +253,7 @@ def test_a_segment_that_was_never_finished_is_removed_or_made_anew(size: int) ->
     assert content(disk, path) == home.preface(1).encode()
 
 
-def test_what_nobody_can_read_stays_where_nobody_says_it_may_go() -> None:
+def test_an_unreadable_segment_stays_without_authority_of_the_log() -> None:
     disk, home = new_home()
     path = f"/t/{active_name(1)}"
     overwrite(disk, path, b"x" * 5000)
@@ -264,16 +264,16 @@ def test_what_nobody_can_read_stays_where_nobody_says_it_may_go() -> None:
     assert disk.list("/t") == [active_name(7)]
 
 
-def test_where_the_log_knows_no_segment_there_is_none_to_write_on() -> None:
-    """Were it kept, later batches would get places in it that replaying the log does not give them."""
+def test_an_active_segment_unknown_to_the_log_is_removed() -> None:
+    """If it were kept, later batches would get other segment positions than a replay of the log gives them."""
     disk, home = new_home()
     new_active(home, chain(1), 1)
     assert report(recover(home, {})) == ([], None, [], {}, (), (), ())
     assert disk.list("/t") == []
 
 
-def test_a_segment_nobody_knows_is_removed_with_its_deletes() -> None:
-    """Its roll never became durable: a process made it, and maybe filled it, and died before the log was synced."""
+def test_a_segment_unknown_to_the_log_is_removed_with_its_deletes() -> None:
+    """Its roll never became durable: a process created it and died before the log was synced."""
     disk, home = new_home()
     batches = chain(1)
     new_active(home, batches, 1)
@@ -285,7 +285,7 @@ def test_a_segment_nobody_knows_is_removed_with_its_deletes() -> None:
     assert found.deletes == {}
 
 
-def test_segments_that_are_gone_are_made_anew_to_be_filled() -> None:
+def test_missing_segments_are_recreated_to_be_written_again() -> None:
     disk, home = new_home()
     batches, later = chain(1), chain(7)
     path = f"/t/{active_name(1)}"
@@ -306,7 +306,7 @@ def test_segments_that_are_gone_are_made_anew_to_be_filled() -> None:
     assert len(found.sealed) == 1
 
 
-def test_a_file_that_says_it_is_another_segment_is_left_alone() -> None:
+def test_a_file_with_the_preface_of_another_segment_is_kept() -> None:
     disk, home = new_home()
     batches = chain(1)
     sealed = new_active(home, batches, 1).seal()
@@ -331,23 +331,40 @@ def test_a_newer_format_is_refused() -> None:
         recover_topic(home)
 
 
-# --- sealing on the way ----------------------------------------------------------------------------------------
+# --- sealing during recovery ----------------------------------------------------------------------------------------
+
+
+class CountingDisk(SimDisk):
+    """A disk that knows the numbers of its open files."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.open_numbers: set[int] = set()
+
+    def open(self, path: str, **options: bool) -> SimFile:
+        file = super().open(path, **options)
+        self.open_numbers.add(file.fileno())
+        return file
+
+    def release(self, number: int) -> None:
+        super().release(number)
+        self.open_numbers.discard(number)
 
 
 @pytest.mark.parametrize("call", ["truncate", "sync", "rename", "sync_directory"])
-def test_a_recovery_that_fails_leaves_no_file_open_and_may_be_tried_again(call: str) -> None:
-    disk, home = new_home()
+def test_a_failed_recovery_leaves_no_file_open_and_can_be_retried(call: str) -> None:
+    disk, home = new_home(disk_class=CountingDisk)
     first, second = chain(1), chain(7)
     new_active(home, first, 1).close()
     new_active(home, second, 7).close()
     overwrite(disk, f"/t/{active_name(7)}", b"tail", 100_000)
-    held = len(disk._handles)
+    before = set(disk.open_numbers)
     for _ in range(3):
         disk.fail(call, error=errno.ENOSPC)
         with pytest.raises((OSError, SeawallError)):
             recover(home, None)
         disk.clear_faults()
-        assert len(disk._handles) == held
+        assert disk.open_numbers == before
     assert read_all(recover(home, None)) == first + second
 
 
@@ -396,8 +413,8 @@ def test_an_older_segment_waits_for_its_missing_batches() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-def test_a_damaged_segment_is_sealed_when_asked_for(lost: int) -> None:
-    """Nothing can fill the place any more: the segment is sealed with the damage in it, and says so ever after."""
+def test_a_damaged_segment_is_sealed_on_request(lost: int) -> None:
+    """Nothing can replace the lost batches: the segment is sealed with its damage and keeps reporting it."""
     _, home = new_home()
     batches, later = chain(1, 4), chain(9)
     new_active(home, batches, 1)
@@ -438,7 +455,7 @@ def test_without_a_log_a_damaged_older_segment_is_sealed_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("state", ["missing", "damaged", "empty"])
-def test_an_index_is_made_again(state: str) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(state: str) -> None:
     disk, home = new_home()
     batches = chain(1)
     new_active(home, batches, 1).seal()
@@ -470,7 +487,7 @@ def test_damage_of_sealed_data_is_found_when_it_is_read() -> None:
     assert content(disk, sealed.path) == before
 
 
-def test_a_sealed_segment_in_which_nothing_is_left() -> None:
+def test_a_sealed_segment_without_readable_batches_is_reported() -> None:
     disk, home = new_home()
     sealed = new_active(home, chain(1), 1).seal()
     size = len(content(disk, sealed.path))
@@ -484,7 +501,7 @@ def test_a_sealed_segment_in_which_nothing_is_left() -> None:
     assert len(found.sealed[0].index) == 0
 
 
-def test_debris_goes_and_strangers_stay() -> None:
+def test_temporary_files_are_removed_and_unknown_files_stay() -> None:
     disk, home = new_home()
     new_active(home, chain(1), 1)
     debris = [f"{index_name(1)}.replacing", f"{deletes_name(1)}.replacing", index_name(1), index_name(50)]
@@ -547,7 +564,7 @@ def test_two_sealed_segments_of_one_seq_are_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 2, 3])
-def test_an_active_segment_that_is_sealed_already_is_removed(kept: int) -> None:
+def test_an_active_segment_with_a_sealed_twin_is_removed(kept: int) -> None:
     disk, home = new_home()
     batches = chain(1)
     sealed = new_active(home, batches, 1).seal()
@@ -559,7 +576,7 @@ def test_an_active_segment_that_is_sealed_already_is_removed(kept: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["more", "other", "damaged"])
-def test_a_pair_that_contradicts_itself_stays(case: str) -> None:
+def test_a_contradicting_active_and_sealed_pair_is_kept(case: str) -> None:
     disk, home = new_home()
     batches = chain(1)
     sealed = new_active(home, batches, 1).seal()
@@ -578,7 +595,7 @@ def test_a_pair_that_contradicts_itself_stays(case: str) -> None:
 
 
 def write_topic(home: TopicDirectory) -> None:
-    """A life of a topic: two segments filled and sealed, deletes replaced, a third begun; all synced on the way."""
+    """A history of a topic: two segments written and sealed, deletes replaced, a third begun; all synced."""
     for first_seq in (1, 7):
         segment = new_active(home, chain(first_seq), first_seq)
         path = home.path(deletes_name(first_seq))
@@ -590,7 +607,7 @@ def write_topic(home: TopicDirectory) -> None:
 
 
 def check_prefix(home: TopicDirectory, recovery: TopicRecovery) -> None:
-    """What is readable is a beginning of what was written, each segment whole up to where it ends."""
+    """The readable batches are a prefix of the written ones, and each segment is intact up to its end."""
     written = chain(1) + chain(7) + chain(13)
     found = read_all(recovery)
     assert found == written[: len(found)]
@@ -635,9 +652,9 @@ def broken_topic(home: TopicDirectory) -> dict[int, Any]:
 
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
 def test_a_crash_anywhere_inside_recovery(keep: Any) -> None:
-    _, whole = new_home()
-    wanted = report(recover(whole, broken_topic(whole)))
-    files = everything(whole.files)
+    _, intact = new_home()
+    wanted = report(recover(intact, broken_topic(intact)))
+    files = everything(intact.files)
     assert [seq for seq, _ in itertools.groupby(entry[0] for _, rows in wanted[0] for entry in rows)] == [
         *range(1, 19, 2)
     ]
@@ -655,9 +672,38 @@ def test_a_crash_anywhere_inside_recovery(keep: Any) -> None:
     assert calls > 30
 
 
-def is_sealed_for_good(home: TopicDirectory, batches: list[bytes]) -> bool:
-    """Whether a segment that was filled, never synced and then sealed is there after the power failed."""
+class ForgetfulFile:
+    """A file of a `ForgetfulDisk`."""
+
+    def __init__(self, disk: ForgetfulDisk, file: SimFile) -> None:
+        self._disk = disk
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        if self._disk.forgets != "data" or not self._file.path.endswith(".active"):
+            self._file.sync()
+
+
+class ForgetfulDisk(SimDisk):
+    """A disk that skips one kind of sync once `forgets` says which."""
+
+    forgets: str | None = None
+
+    def open(self, path: str, **options: bool) -> ForgetfulFile:
+        return ForgetfulFile(self, super().open(path, **options))
+
+    def sync_directory(self, directory: str) -> None:
+        if self.forgets != "directory":
+            super().sync_directory(directory)
+
+
+def is_sealed_for_good(home: TopicDirectory, batches: list[bytes], forgets: str | None) -> bool:
+    """Whether a segment that was written, never synced and then sealed survives a power failure."""
     segment = SegmentWriter.create(home, 1, START_NS)
+    home.files.forgets = forgets
     segment.index.extend(entries_of(batches))
     segment.write_at(segment.allocate(len(b"".join(batches))), [b"".join(batches)])
     segment.seal()
@@ -666,26 +712,14 @@ def is_sealed_for_good(home: TopicDirectory, batches: list[bytes]) -> bool:
     return bool(found.sealed) and not found.damages and read_all(found) == batches
 
 
-@pytest.mark.parametrize("planted", [None, "no sync of the data", "no sync of the directory"])
-def test_sealing_syncs_data_and_directory(planted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sync of the sealing is needed: without it the segment is not there after a crash, and this test sees it."""
-    _, home = new_home()
-    create = SegmentWriter.create.__func__
-    real_sync = SimFile.sync
-
-    def create_then_plant(*arguments: Any) -> SegmentWriter:
-        segment = create(SegmentWriter, *arguments)
-        if planted == "no sync of the data":
-            monkeypatch.setattr(SimFile, "sync", lambda file: file.path.endswith(".active") or real_sync(file))
-        elif planted == "no sync of the directory":
-            monkeypatch.setattr(SimDisk, "sync_directory", lambda *_: None)
-        return segment
-
-    monkeypatch.setattr(SegmentWriter, "create", create_then_plant)
-    assert is_sealed_for_good(home, chain(1)) is (planted is None)
+@pytest.mark.parametrize("forgets", [None, "data", "directory"])
+def test_sealing_syncs_data_and_directory(forgets: str | None) -> None:
+    """Each sync of the sealing is needed: without it the segment is lost in a crash, and this test detects it."""
+    _, home = new_home(disk_class=ForgetfulDisk)
+    assert is_sealed_for_good(home, chain(1), forgets) is (forgets is None)
 
 
-def test_reading_goes_on_while_an_index_is_gone() -> None:
+def test_reading_continues_while_an_index_is_missing() -> None:
     disk, home = new_home()
     batches = chain(1)
     sealed = new_active(home, batches, 1).seal()

@@ -1,4 +1,4 @@
-"""Segments: places, sealing, verified reads, damage that is named and stepped over, crashes at every call."""
+"""Segments: positions, sealing, verified reads, damage that is reported and skipped, crashes at every call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATH = f"/t/{active_name(10)}"
 
 
 def make_batch(seq: int, count: int = 1, value: bytes = b"value", *, position: int | None = None) -> bytes:
-    """A stored batch of `count` records with one value; time, offset and position go with its seq."""
+    """A stored batch of `count` records with one value; time, offset and position follow from its seq."""
     block = (b"\1" + len(value).to_bytes(4, "little") + value) * count
     header = batch_header(
         block,
@@ -78,7 +78,7 @@ def home_on(files: Any, directory: str = "/t") -> TopicDirectory:
 
 
 def add(segment: SegmentWriter, batch: bytes) -> int:
-    """Place, index and write one batch."""
+    """Assign a position to one batch, index it and write it."""
     at = segment.allocate(len(batch))
     note(segment, batch, at)
     segment.write_at(at, [batch[:96], batch[96:]])
@@ -143,12 +143,12 @@ def test_a_segment_is_full_by_records_bytes_or_age(records: int, size: int, age_
     assert seal_reason(records, size, START_NS, START_NS + age_ms * MS, bounds) is reason
 
 
-def test_a_limit_of_zero_is_none() -> None:
+def test_a_limit_of_zero_means_no_limit() -> None:
     assert seal_reason(10**9, 10**12, 0, 10**18, SegmentLimits(0, 0, 0)) is None
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_reserving_is_enough_and_bounded(reserved: int, needed: int) -> None:
+def test_a_reservation_is_sufficient_and_bounded(reserved: int, needed: int) -> None:
     target = reserve_target(reserved, needed)
     assert target >= needed
     assert target >= reserved + limits.SEGMENT_RESERVE_SIZE_MIN
@@ -170,14 +170,14 @@ def test_a_new_segment_is_durable_with_its_preface() -> None:
     assert not data[DATA_START:].strip(b"\0")
 
 
-def test_a_segment_that_is_there_is_not_made_again() -> None:
+def test_an_existing_segment_is_not_created_again() -> None:
     disk = new_disk()
     SegmentWriter.create(home_on(disk), 10, START_NS)
     with pytest.raises(FileExistsError):
         SegmentWriter.create(home_on(disk), 10, START_NS)
 
 
-def test_a_full_disk_is_found_before_the_segment_exists() -> None:
+def test_a_full_disk_is_reported_before_the_segment_exists() -> None:
     disk = new_disk(capacity=limits.SEGMENT_RESERVE_SIZE_MIN - 1)
     with pytest.raises(DiskFullError, match="no space"):
         SegmentWriter.create(home_on(disk), 10, START_NS)
@@ -201,7 +201,7 @@ def test_a_failed_sync_of_a_new_segment_is_fatal() -> None:
         SegmentWriter.create(home_on(disk), 10, START_NS)
 
 
-def test_places_follow_each_other_and_are_reserved() -> None:
+def test_segment_positions_are_adjacent_and_reserved() -> None:
     disk = new_disk()
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     file = disk.open(PATH)
@@ -216,7 +216,7 @@ def test_places_follow_each_other_and_are_reserved() -> None:
     assert file.size() <= end + limits.SEGMENT_RESERVE_SIZE_MAX + limits.PAGE_SIZE
 
 
-def test_room_can_be_asked_for_before_it_is_placed() -> None:
+def test_space_can_be_reserved_ahead() -> None:
     disk = new_disk(capacity=500_000)
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     segment.reserve(1_000)
@@ -232,13 +232,13 @@ def test_room_can_be_asked_for_before_it_is_placed() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 95])
-def test_no_place_is_smaller_than_a_batch(length: int) -> None:
+def test_a_length_below_a_batch_header_is_refused(length: int) -> None:
     segment = SegmentWriter.create(home_on(new_disk()), 10, START_NS)
     with pytest.raises(InvalidInputError, match="at least 96"):
         segment.allocate(length)
 
 
-def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
+def test_a_full_disk_reserves_only_what_fits() -> None:
     disk = new_disk(capacity=100_000)
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     first = segment.allocate(90_000)
@@ -251,7 +251,7 @@ def test_a_full_disk_gives_what_fits_and_promises_no_more() -> None:
     segment.sync()
 
 
-def test_only_places_can_be_filled() -> None:
+def test_only_assigned_positions_can_be_written() -> None:
     disk = new_disk()
     segment = SegmentWriter.create(home_on(disk), 10, START_NS)
     at = segment.allocate(100)
@@ -262,7 +262,7 @@ def test_only_places_can_be_filled() -> None:
             segment.copy_from(disk.open(PATH), 0, start, length)
 
 
-def test_batches_are_copied_from_another_file_in_as_many_steps_as_it_takes() -> None:
+def test_batches_are_copied_from_another_file_in_several_steps() -> None:
     disk = new_disk()
     log = disk.open("/log", create=True)
     stored = b"".join(BATCHES)
@@ -279,7 +279,7 @@ def test_batches_are_copied_from_another_file_in_as_many_steps_as_it_takes() -> 
         segment.copy_from(log, 10, at, len(stored))
 
 
-def test_an_active_segment_reads_what_was_filled() -> None:
+def test_an_active_segment_reads_what_was_written() -> None:
     disk = new_disk()
     segment = new_active(home_on(disk), BATCHES)
     assert bytes(segment.read(0, 4)) == b"".join(BATCHES)
@@ -294,7 +294,7 @@ def test_an_active_segment_reads_what_was_filled() -> None:
     assert bytes(segment.read(3, 5)) == BATCHES[3] + late
 
 
-def test_what_was_synced_is_there_after_a_crash() -> None:
+def test_synced_batches_survive_a_crash() -> None:
     disk = new_disk()
     segment = new_active(home_on(disk), BATCHES)
     segment.sync()
@@ -305,7 +305,7 @@ def test_what_was_synced_is_there_after_a_crash() -> None:
 # --- sealing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sealed_segment_is_named_cut_indexed_and_durable() -> None:
+def test_a_sealed_segment_is_renamed_truncated_indexed_and_durable() -> None:
     disk = new_disk()
     active = new_active(home_on(disk), BATCHES)
     sealed = active.seal()
@@ -328,7 +328,7 @@ def test_batches_leave_a_segment_read_only() -> None:
         view[0] = 1
 
 
-def test_a_segment_is_sealed_only_whole() -> None:
+def test_a_segment_with_missing_batches_cannot_be_sealed() -> None:
     segment = new_active(home_on(new_disk()), BATCHES)
     segment.allocate(100)
     with pytest.raises(InvariantError, match="INV-SEALED-WHOLE"):
@@ -341,7 +341,7 @@ def test_an_empty_segment_cannot_be_sealed() -> None:
 
 
 @pytest.mark.parametrize(("call", "nth"), [("truncate", 1), ("open", 1), ("write", 1), ("rename", 1), ("rename", 2)])
-def test_sealing_can_be_tried_again(call: Any, nth: int) -> None:
+def test_sealing_can_be_retried(call: Any, nth: int) -> None:
     disk = new_disk()
     segment = new_active(home_on(disk), BATCHES)
     disk.fail(call, nth=nth, error=errno.ENOSPC)
@@ -394,7 +394,7 @@ def test_the_whole_life_on_the_real_file_system(tmp_path: Path) -> None:
 # --- reading sealed segments -----------------------------------------------------------------------------------
 
 
-def test_files_are_opened_when_needed_and_given_back() -> None:
+def test_files_are_opened_on_demand_and_closed() -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     sealed.close()
@@ -408,7 +408,7 @@ def test_files_are_opened_when_needed_and_given_back() -> None:
     assert bytes(sealed.read(0, 1)) == BATCHES[0]
 
 
-def test_an_index_is_made_again_from_the_data_byte_for_byte() -> None:
+def test_a_rebuilt_index_has_the_same_bytes() -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     path = f"/t/{index_name(10)}"
@@ -423,7 +423,7 @@ def test_an_index_is_made_again_from_the_data_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("seqs", [(8, 4), (10, 6)])
-def test_an_index_of_other_seqs_is_not_believed(seqs: tuple[int, int]) -> None:
+def test_an_index_of_other_seqs_is_refused(seqs: tuple[int, int]) -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     first_seq, batches = seqs
@@ -444,7 +444,7 @@ def test_a_stale_index_of_the_same_seqs_returns_nothing_wrong() -> None:
         sealed.read(0, 4)
 
 
-def test_damage_is_named_and_stepped_over() -> None:
+def test_damage_is_reported_and_skipped() -> None:
     """INV-DAMAGE-NAMED."""
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
@@ -457,9 +457,9 @@ def test_damage_is_named_and_stepped_over() -> None:
     assert (error.path, error.from_at, error.to_at) == (sealed.path, at, at + len(BATCHES[1]))
     assert (error.first_seq, error.last_seq) == (12, 13)
     assert f"bytes {at} to {at + len(BATCHES[1])} are damaged: seqs 12 to 13" in str(error)
-    behind = index.find_seq(error.last_seq + 1)
+    following = index.find_seq(error.last_seq + 1)
     assert bytes(sealed.read(0, index.find_seq(error.first_seq))) == BATCHES[0]
-    assert bytes(sealed.read(behind, 4)) == b"".join(BATCHES[2:])
+    assert bytes(sealed.read(following, 4)) == b"".join(BATCHES[2:])
     damage = SegmentDamage(sealed.path, at, at + len(BATCHES[1]), 12, 13)
     assert sealed.verify() == [damage]
     assert sealed.damages() == []
@@ -467,7 +467,7 @@ def test_damage_is_named_and_stepped_over() -> None:
     assert sealed.verify() == [dataclasses.replace(damage, to_at=damage.to_at + len(BATCHES[2]), last_seq=15)]
 
 
-def test_an_index_made_from_damaged_data_shows_the_damage_for_good() -> None:
+def test_an_index_rebuilt_from_damaged_data_keeps_reporting_the_damage() -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     ats = sealed.index.entries["at"].tolist()
@@ -485,7 +485,7 @@ def test_an_index_made_from_damaged_data_shows_the_damage_for_good() -> None:
 
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("lost", [1, 60, 96 + 8, 10_000])
-def test_a_lost_end_is_damage_not_the_end(lost: int, has_index: bool) -> None:
+def test_a_truncated_end_is_damage(lost: int, has_index: bool) -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     entries = sealed.index.entries
@@ -494,10 +494,10 @@ def test_a_lost_end_is_damage_not_the_end(lost: int, has_index: bool) -> None:
     if not has_index:
         disk.unlink(f"/t/{index_name(10)}")
     sealed.close()
-    whole = int((entries["at"] + entries["length"] <= size - lost).sum())
-    if whole:
-        assert bytes(sealed.read(0, whole)) == b"".join(BATCHES[:whole])
-    assert [(damage.first_seq, damage.last_seq) for damage in sealed.damages()][-1] == (10 + 2 * whole, 17)
+    intact = int((entries["at"] + entries["length"] <= size - lost).sum())
+    if intact:
+        assert bytes(sealed.read(0, intact)) == b"".join(BATCHES[:intact])
+    assert [(damage.first_seq, damage.last_seq) for damage in sealed.damages()][-1] == (10 + 2 * intact, 17)
     assert sealed.damages() == sealed.verify()
 
 
@@ -515,7 +515,7 @@ def test_a_damaged_preface_costs_no_record() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"directory_id": b"another-director"}, {"first": 11}, {"topic_id": 6}])
-def test_another_segment_is_not_taken_for_this_one(changes: dict[str, Any]) -> None:
+def test_the_file_of_another_segment_is_refused(changes: dict[str, Any]) -> None:
     disk = new_disk()
     home = home_on(disk)
     sealed = new_sealed(home)
@@ -536,7 +536,7 @@ def test_a_preface_that_ends_early_is_damaged() -> None:
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_no_flipped_byte_of_a_segment_returns_anything_wrong(has_index: bool) -> None:
-    """INV-READ-VERIFIED, for each byte in turn: every batch comes back as written, or is named as damaged."""
+    """INV-READ-VERIFIED, for each byte: every batch is read as written, or is reported as damaged."""
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     data = content(disk, sealed.path)
@@ -544,7 +544,7 @@ def test_no_flipped_byte_of_a_segment_returns_anything_wrong(has_index: bool) ->
     if not has_index:
         disk.unlink(f"/t/{index_name(10)}")
     file = disk.open(sealed.path)
-    # Of the zeros behind the preface some will do: they are compared as one stretch.
+    # A sample of the zeros after the preface is enough: one comparison covers them all.
     for byte in itertools.chain(range(64), range(64, DATA_START, 251), range(DATA_START, len(data))):
         write_all(file, [bytes([data[byte] ^ (1 << byte % 8)])], byte)
         sealed.close()
@@ -603,8 +603,8 @@ def test_the_tail_of_a_segment_is_neither_batch_nor_damage() -> None:
     assert scanned(bytes(10_000)) == ([], [])
 
 
-def test_bytes_inside_a_record_are_not_taken_for_a_batch() -> None:
-    """The block of a damaged batch ends with a whole batch that would fit in: its length still leads past it."""
+def test_batch_bytes_inside_a_record_are_not_read_as_a_batch() -> None:
+    """The block of a damaged batch ends with an intact batch that would fit in: its length still skips it."""
     inner = make_batch(12, 1, b"inner", position=12)
     outer = make_batch(11, 2, b"outer" + inner)
     after = make_batch(13)
@@ -617,7 +617,7 @@ def test_bytes_inside_a_record_are_not_taken_for_a_batch() -> None:
         assert damages == [(len(make_batch(10)), len(data) - len(after), 11, 12)]
 
 
-def test_a_cut_header_at_the_very_end_is_no_place_to_look() -> None:
+def test_a_truncated_header_at_the_end_is_neither_batch_nor_damage() -> None:
     stored = b"".join(BATCHES)
     entries, damages = scanned(b"x" * 40)
     assert (entries, damages) == ([], [])
@@ -628,8 +628,8 @@ def test_a_cut_header_at_the_very_end_is_no_place_to_look() -> None:
     assert damages == [(0, len(BATCHES[0]), 10, 11)]
 
 
-def test_a_valid_header_over_a_bad_block_is_searched_behind() -> None:
-    """A copy of a header lies in the rubble; its block does not match, so the search goes on."""
+def test_the_scan_continues_after_a_valid_header_with_a_bad_block() -> None:
+    """The damaged bytes contain a copy of a header; its block does not match, so the search continues."""
     rubble = b"x" * 100 + make_batch(12)[:96] + b"y" * 30
     data = BATCHES[0] + rubble + make_batch(20)
     entries, damages = scanned(data)
@@ -651,7 +651,7 @@ def damaged_segments(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
 
 @settings(max_examples=60)
 @given(damaged_segments(), st.sampled_from([96, 100, 257, 1 << 20]), st.sampled_from([1, 2, 1_024]))
-def test_a_scan_finds_exactly_the_batches_that_are_whole(
+def test_a_scan_finds_exactly_the_intact_batches(
     given_segment: tuple[list[bytes], bytes], scan_size: int, entries_per_call: int
 ) -> None:
     batches, data = given_segment
@@ -659,14 +659,14 @@ def test_a_scan_finds_exactly_the_batches_that_are_whole(
         patch.setattr(limits, "SEGMENT_SCAN_SIZE", scan_size)
         patch.setattr(segment_scan, "_ENTRIES_PER_CALL", entries_per_call)
         entries, damages = scanned(data)
-    at, whole, lost = 0, [], []
+    at, intact, lost = 0, [], []
     for index, batch in enumerate(batches):
         if data[at : at + len(batch)] == batch:
-            whole.append((10 + 2 * index, DATA_START + at))
+            intact.append((10 + 2 * index, DATA_START + at))
         else:
             lost.append((10 + 2 * index, at, at + len(batch)))
         at += len(batch)
-    assert [entry[:2] for entry in entries] == whole
+    assert [entry[:2] for entry in entries] == intact
     last = entries[-1][0] if entries else 0
     for seq, start, end in lost:
         covered = [each for each in damages if each[0] <= start and end <= each[1]]
@@ -677,7 +677,7 @@ def test_a_scan_finds_exactly_the_batches_that_are_whole(
 
 @settings(max_examples=40)
 @given(damaged_segments(), st.sampled_from([1, 150, 1 << 20]))
-def test_damage_found_by_an_index_is_the_same_in_any_pieces(
+def test_damage_found_by_an_index_is_independent_of_the_read_size(
     given_segment: tuple[list[bytes], bytes], scan_size: int
 ) -> None:
     batches, data = given_segment
@@ -699,13 +699,13 @@ def test_damage_found_by_an_index_is_the_same_in_any_pieces(
     assert all(one.to_at < other.from_at for one, other in itertools.pairwise(damages))
 
 
-def test_a_batch_larger_than_a_scan_reads_at_once() -> None:
+def test_a_batch_may_be_larger_than_one_read_of_a_scan() -> None:
     batches = chain(b"x" * (limits.SEGMENT_SCAN_SIZE + 5), b"y", b"z" * limits.SEGMENT_SCAN_SIZE, count=1)
     entries, damages = scanned(b"".join(batches))
     assert ([entry[6] for entry in entries], damages) == ([len(batch) for batch in batches], [])
 
 
-def test_damage_without_an_end_says_so() -> None:
+def test_damage_of_unknown_extent_is_reported_as_such() -> None:
     assert str(SegmentDamage("f", 1, 2, 3, None)) == "f: bytes 1 to 2 are damaged: seqs 3 to an unknown one"
     error = SegmentDamage("f", 1, 2, 3, None).error()
     assert error.last_seq is None
@@ -766,7 +766,7 @@ def test_a_crash_while_dropping_never_brings_deleted_records_back(keep: Any) -> 
             assert str(sealed.name) not in names(disk) or deletes_name(10) in names(disk)
         else:
             disk.crash("none")
-            # What says that its records were deleted may be there, and belongs to nothing.
+            # The delete sidecar may be left; it belongs to no segment.
             assert str(sealed.name) not in names(disk)
             break
     assert calls == 5

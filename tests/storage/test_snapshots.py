@@ -1,4 +1,4 @@
-"""Metadata snapshots: whole or not there, the newest valid one, damage reported and kept."""
+"""Metadata snapshots: complete or absent, the newest valid one wins, damaged ones are reported and kept."""
 
 import errno
 import itertools
@@ -57,7 +57,7 @@ def put(disk: SimDisk, name: str, data: bytes) -> None:
 
 
 def sample() -> Snapshot:
-    """What the committed sample holds. `python tests/storage/test_snapshots.py` writes it, for a new format only."""
+    """Content of the committed sample. `python tests/storage/test_snapshots.py` writes it, for a new format only."""
     sections = {
         SectionKind.CATALOG: b'{"next_topic_id":2,"term":1}',
         SectionKind.TOPICS: b'{"topics":[]}',
@@ -70,13 +70,13 @@ def sample() -> Snapshot:
     return Snapshot(42, 8_192, 1_700_000_000_000_000_000, sections)
 
 
-def test_the_committed_sample_is_read_as_it_was_written() -> None:
+def test_the_committed_sample_file_is_readable() -> None:
     data = SAMPLE.read_bytes()
     assert Snapshot.parse(data, directory_id=DIRECTORY_ID) == sample()
     assert sample().encode(DIRECTORY_ID) == data
 
 
-def test_a_snapshot_comes_back() -> None:
+def test_a_snapshot_round_trips() -> None:
     for given in (snapshot(7), Snapshot(0, 0, 0, {}), snapshot(2**64 - 1, at=0)):
         assert Snapshot.parse(given.encode(DIRECTORY_ID), directory_id=DIRECTORY_ID) == given
 
@@ -90,7 +90,7 @@ def test_sections_are_bytes_or_documents() -> None:
         given.document(SectionKind.CLIENT_ROWS)
 
 
-def test_every_changed_byte_is_noticed() -> None:
+def test_every_changed_byte_is_detected() -> None:
     data = snapshot(7).encode(DIRECTORY_ID)
     for at in range(len(data)):
         changed = bytearray(data)
@@ -99,7 +99,7 @@ def test_every_changed_byte_is_noticed() -> None:
             Snapshot.parse(bytes(changed), directory_id=DIRECTORY_ID)
 
 
-def test_every_missing_end_is_noticed() -> None:
+def test_every_truncation_is_detected() -> None:
     data = snapshot(7).encode(DIRECTORY_ID)
     for length in (*range(0, 4096, 97), *range(4096, len(data))):
         with pytest.raises(CorruptionError):
@@ -133,13 +133,13 @@ def section(kind: int, content: bytes, *, reserved: int = 0, length: int | None 
         body(count=1, sections=section(1, b"x") + b"y"),
     ],
 )
-def test_content_that_no_writer_writes_is_damage_though_its_checksum_is_right(content: bytes) -> None:
+def test_content_that_no_writer_produces_is_corruption_despite_a_valid_checksum(content: bytes) -> None:
     data = Preface(FileKind.SNAPSHOT, DIRECTORY_ID, first=7).encode() + content
     with pytest.raises(CorruptionError):
         Snapshot.parse(data + struct.pack("<I", checksum(data)), directory_id=DIRECTORY_ID)
 
 
-def test_a_preface_that_does_not_fit_is_damage() -> None:
+def test_a_contradicting_preface_is_corruption() -> None:
     for options in ({"first": 8}, {"first": 7, "salt": 1}, {"first": 7, "topic_id": 1}):
         data = Preface(FileKind.SNAPSHOT, DIRECTORY_ID, **options).encode() + body()
         with pytest.raises(CorruptionError, match="preface"):
@@ -175,7 +175,7 @@ def test_the_two_newest_are_kept() -> None:
     assert store.wal_needed_from == 2000
 
 
-def test_the_log_is_needed_until_two_snapshots_are_known_to_be_valid() -> None:
+def test_the_log_is_kept_until_two_snapshots_are_known_valid() -> None:
     disk = new_disk()
     store = store_on(disk)
     store.write(snapshot(10))
@@ -189,7 +189,7 @@ def test_the_log_is_needed_until_two_snapshots_are_known_to_be_valid() -> None:
     assert again.wal_needed_from == 2000
 
 
-def test_a_damaged_newer_one_is_reported_kept_and_passed_over() -> None:
+def test_a_damaged_newer_snapshot_is_reported_kept_and_skipped() -> None:
     disk = new_disk()
     store = store_on(disk)
     store.write(snapshot(10))
@@ -206,7 +206,7 @@ def test_a_damaged_newer_one_is_reported_kept_and_passed_over() -> None:
     assert store.wal_needed_from == 3000
 
 
-def test_all_may_be_damaged() -> None:
+def test_all_snapshots_may_be_damaged() -> None:
     disk = new_disk()
     put(disk, snapshot_name(10), b"")
     put(disk, snapshot_name(20), b"SEAWALL?" * 600)
@@ -218,7 +218,7 @@ def test_all_may_be_damaged() -> None:
     assert "position 31" in loaded.damaged[snapshot_name(30)]
 
 
-def test_an_unreadable_sector_is_damage_and_other_failures_are_not() -> None:
+def test_an_unreadable_sector_is_damage_and_other_errors_are_raised() -> None:
     disk = new_disk()
     store = store_on(disk)
     store.write(snapshot(10))
@@ -238,7 +238,7 @@ def test_a_newer_format_is_not_damage() -> None:
         store_on(disk).load()
 
 
-def test_debris_goes_and_unknown_files_stay() -> None:
+def test_temporary_files_are_removed_and_unknown_files_stay() -> None:
     disk = new_disk()
     for name in (snapshot_name(5) + ".replacing", "notes.txt", "other.replacing", "snapshot-1.meta"):
         put(disk, name, b"x")
@@ -271,7 +271,7 @@ def scenario(disk: SimDisk, done: list[int]) -> None:
 
 @pytest.mark.parametrize("unit_size", [512, 4096])
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
-def test_after_a_crash_anywhere_the_newest_finished_snapshot_is_there(keep: str, unit_size: int) -> None:
+def test_the_newest_finished_snapshot_survives_a_crash_anywhere(keep: str, unit_size: int) -> None:
     for calls in itertools.count(1):
         disk = new_disk(calls, unit_size=unit_size)
         done: list[int] = []

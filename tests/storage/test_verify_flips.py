@@ -1,9 +1,9 @@
-"""Every byte of every kind of file, flipped: found by verification, or proven to carry nothing.
+"""Every byte of every kind of file, flipped: verification detects it, or the byte is proven irrelevant.
 
-The directory is small, and so is every file in it. Bytes of content go through a whole verification each. The zeros
-behind a preface are as many as all the rest and are all read by the same check, so the reader of each kind is asked
-about each of them, and a whole verification about some. What carries nothing is flipped all at once: verification
-finds nothing, and opening the directory gives every record.
+The directory is small, and so is every file in it. Each byte of content gets a full verification. The zeros after a
+preface are as many as all other bytes, and one check covers them. So the reader of each kind checks every one of them,
+and a full verification checks a sample. Irrelevant bytes are flipped all at once: verification has no findings, and
+opening the directory returns every record.
 """
 
 import shutil
@@ -39,12 +39,12 @@ SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=40
 FILES = OsFiles()
 TOPIC = "topics/00000001"
 
-#: Every so many zeros behind a preface are shown to a whole verification.
+#: A full verification checks every n-th zero after a preface.
 STRIDE = 503
 
 
 def fill(log: EmbeddedLog) -> None:
-    """Seqs 1–2 sealed, some of them deleted; 3 at its place in the active segment; 4 in the log alone."""
+    """Seqs 1–2 sealed, some of them deleted; 3 flushed to the active segment; 4 only in the log."""
     log.create_topic("events", segment_max_records=2)
     log.publish("events", [b"one", b"two"])
     log.publish("events", [b"three"])
@@ -56,7 +56,7 @@ def fill(log: EmbeddedLog) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that was closed in order; each test leaves it as it was."""
+    """A cleanly closed directory; each test leaves it unchanged."""
     path = tmp_path_factory.mktemp("flips") / "data"
     with open_log(path, SETTINGS) as log:
         fill(log)
@@ -68,7 +68,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as a killed process leaves it."""
+    """A directory left by a killed process."""
     path = tmp_path_factory.mktemp("killed")
     with open_log(path / "live", SETTINGS) as log:
         fill(log)
@@ -95,7 +95,7 @@ def only(path: Path, pattern: str) -> Path:
 
 
 def flipped(path: Path, places: Iterable[int], check: Callable[[int], None]) -> None:
-    """Flip one byte after another, each back before the next; which bit changes with the place."""
+    """Flip one byte after another, each back before the next; the bit depends on the position."""
     content = path.read_bytes()
     with path.open("r+b", buffering=0) as file:
         for at in places:
@@ -114,12 +114,12 @@ def flip_all(path: Path, first: int, end: int) -> None:
 
 
 def meaningful(size: int) -> list[int]:
-    """The preface, some of the zeros behind it, and the content."""
+    """The preface, a sample of the zeros after it, and the content."""
     return [*range(PREFACE_SIZE), *range(PREFACE_SIZE, DATA_START, STRIDE), *range(DATA_START, size)]
 
 
 def log_end(path: Path) -> int:
-    """Where the log of a directory that was closed in order ends, its mark included; nothing but zeros follows."""
+    """The end of a cleanly closed log, including its clean-shutdown marker; only zeros follow."""
     content = only(path, "*.wal").read_bytes()
     mark = content.rindex(b"EPOC")
     assert content[mark + EPOCH_HEADER_SIZE :].strip(b"\0") == b""
@@ -136,7 +136,7 @@ def records(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("pattern", ["*.sealed", "*.index", "*.deletes", "*.meta"])
-def test_every_byte_of_a_file_that_is_whole_or_not_is_found(data: Path, pattern: str) -> None:
+def test_every_flipped_byte_of_an_atomic_file_is_detected(data: Path, pattern: str) -> None:
     path = max(data.rglob(pattern))
 
     def check(at: int) -> None:
@@ -148,7 +148,7 @@ def test_every_byte_of_a_file_that_is_whole_or_not_is_found(data: Path, pattern:
     flipped(path, meaningful(path.stat().st_size), check)
 
 
-def test_every_byte_of_the_older_snapshot_is_found(data: Path) -> None:
+def test_every_flipped_byte_of_the_older_snapshot_is_detected(data: Path) -> None:
     path = min(data.rglob("*.meta"))
 
     def check(at: int) -> None:
@@ -158,9 +158,9 @@ def test_every_byte_of_the_older_snapshot_is_found(data: Path) -> None:
     flipped(path, range(DATA_START, path.stat().st_size, 7), check)
 
 
-def test_every_byte_of_an_active_segment_that_is_filled_is_found(data: Path) -> None:
+def test_every_flipped_byte_of_a_flushed_batch_is_detected(data: Path) -> None:
     path = only(data, "*.active")
-    # One batch with one record of five bytes is at its place.
+    # One batch with one record of five bytes is flushed.
     end = DATA_START + limits.BATCH_HEADER_SIZE + limits.RECORD_HEADER_SIZE + len(b"three")
 
     def check(at: int) -> None:
@@ -171,7 +171,7 @@ def test_every_byte_of_an_active_segment_that_is_filled_is_found(data: Path) -> 
     flipped(path, meaningful(end), check)
 
 
-def test_every_byte_of_the_log_up_to_its_mark_is_found(data: Path) -> None:
+def test_every_flipped_byte_of_the_log_up_to_its_clean_shutdown_marker_is_detected(data: Path) -> None:
     path = only(data, "*.wal")
 
     def check(at: int) -> None:
@@ -206,7 +206,7 @@ def segment_preface(data: Path, path: Path, first_seq: int) -> None:
 
 
 @pytest.mark.parametrize("pattern", READERS)
-def test_every_byte_of_a_preface_and_of_the_zeros_behind_it_is_found(data: Path, pattern: str) -> None:
+def test_every_flipped_byte_of_a_preface_page_is_detected(data: Path, pattern: str) -> None:
     path = max(data.rglob(pattern))
 
     def check(_at: int) -> None:
@@ -216,7 +216,7 @@ def test_every_byte_of_a_preface_and_of_the_zeros_behind_it_is_found(data: Path,
     flipped(path, range(DATA_START), check)
 
 
-def test_a_damaged_format_is_an_error_with_its_way_out(data: Path) -> None:
+def test_a_damaged_format_is_an_error_with_a_remedy(data: Path) -> None:
     def check(_at: int) -> None:
         with pytest.raises(CorruptionError, match=r"FORMAT: .*; restore the file from a copy"):
             verify(data)
@@ -234,8 +234,8 @@ def test_a_damaged_format_is_an_error_with_its_way_out(data: Path) -> None:
 ALL = [b"one", b"two", b"three", b"four"]
 
 
-def test_the_rest_of_an_active_segment_carries_nothing(data: Path, tmp_path: Path) -> None:
-    """Neither the places that are filled from the log, nor the space behind them."""
+def test_the_unused_rest_of_an_active_segment_is_irrelevant(data: Path, tmp_path: Path) -> None:
+    """Neither the space of unflushed batches nor the space after it matters."""
     copy = shutil.copytree(data, tmp_path / "copy")
     path = only(copy, "*.active")
     end = DATA_START + limits.BATCH_HEADER_SIZE + limits.RECORD_HEADER_SIZE + len(b"three")
@@ -251,7 +251,7 @@ def test_the_rest_of_an_active_segment_carries_nothing(data: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["LOCK", "BALLAST"])
-def test_lock_and_ballast_carry_nothing(data: Path, tmp_path: Path, name: str) -> None:
+def test_lock_and_ballast_content_is_irrelevant(data: Path, tmp_path: Path, name: str) -> None:
     copy = shutil.copytree(data, tmp_path / "copy")
     flip_all(copy / name, 0, (copy / name).stat().st_size)
     report = verify(copy)
@@ -260,7 +260,7 @@ def test_lock_and_ballast_carry_nothing(data: Path, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("size", [None, 0])
-def test_a_ballast_that_is_not_there_is_noted(data: Path, tmp_path: Path, size: int | None) -> None:
+def test_a_missing_ballast_is_noted(data: Path, tmp_path: Path, size: int | None) -> None:
     copy = shutil.copytree(data, tmp_path / "copy")
     (copy / "BALLAST").unlink()
     if size is not None:
@@ -270,7 +270,7 @@ def test_a_ballast_that_is_not_there_is_noted(data: Path, tmp_path: Path, size: 
     assert (copy / "BALLAST").stat().st_size == SETTINGS.ballast_size
 
 
-def test_a_file_that_is_prepared_for_the_log_carries_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_prepared_log_file_is_irrelevant(data: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(data, tmp_path / "copy")
     (copy / "wal" / "wal-next.preparing").write_bytes(b"!" * 9000)
     report = verify(copy)
@@ -278,8 +278,8 @@ def test_a_file_that_is_prepared_for_the_log_carries_nothing(data: Path, tmp_pat
     assert records(copy) == ALL
 
 
-def test_the_mark_of_a_clean_close_and_what_follows_it_cost_no_record(data: Path, tmp_path: Path) -> None:
-    """The log then looks as after a crash: a note says so, and the next opening costs numbers, not records."""
+def test_damage_of_the_clean_shutdown_marker_loses_no_record(data: Path, tmp_path: Path) -> None:
+    """The log then looks as after a crash: a note reports it, and the next opening skips seqs but loses no record."""
     mark = log_end(data) - EPOCH_HEADER_SIZE
     path = only(data, "*.wal")
 
@@ -296,7 +296,7 @@ def test_the_mark_of_a_clean_close_and_what_follows_it_cost_no_record(data: Path
     assert verify(copy).is_sound
 
 
-def test_the_last_write_before_a_crash_is_a_torn_tail_and_what_was_before_it_is_damage(killed: Path) -> None:
+def test_damage_of_the_last_write_is_a_torn_tail_and_of_earlier_ones_damage(killed: Path) -> None:
     path = only(killed, "*.wal")
     content = path.read_bytes()
     last = content.rindex(b"EPOC")
@@ -330,7 +330,7 @@ def test_an_open_log_can_be_verified_by_its_owner(tmp_path: Path) -> None:
         flip_all(path, DATA_START + 100, DATA_START + 101)
         [finding] = log.verify().findings
         assert (finding.path, finding.first_seq, finding.last_seq) == (str(path), 1, 2)
-        # It goes on as before.
+        # The log still works.
         log.publish("events", b"five")
         flip_all(path, DATA_START + 100, DATA_START + 101)
         assert log.verify().is_sound

@@ -59,7 +59,7 @@ def batch(position: int, size: int = 200) -> bytes:
 
 
 def salts() -> Callable[[], int]:
-    """Another salt each time, the top bit set."""
+    """A new salt for every call, with the top bit set."""
     numbers = itertools.count(2**63)
     return lambda: next(numbers)
 
@@ -104,7 +104,7 @@ def names(disk: SimDisk) -> list[str]:
 # --- addresses ---------------------------------------------------------------------------------------------------
 
 
-def test_epochs_lie_back_to_back_at_their_addresses(disk: SimDisk) -> None:
+def test_epochs_are_adjacent_at_their_addresses(disk: SimDisk) -> None:
     writer = open_writer(disk)
     assert (writer.at, writer.first_at, writer.synced_through, writer.next_position) == (0, 0, 0, 0)
     assert names(disk) == []
@@ -133,7 +133,7 @@ def test_the_file_is_preface_epochs_and_zeros(disk: SimDisk) -> None:
     assert not any(content[DATA_START + receipt.end_at :])
 
 
-def test_one_write_an_epoch_however_many_buffers(disk: SimDisk) -> None:
+def test_an_epoch_is_one_write_however_many_buffers(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     before = disk.calls
@@ -149,7 +149,7 @@ def test_wide_items_are_counted_in_bytes(disk: SimDisk) -> None:
     assert batches_of(disk) == {0: batch(0)}
 
 
-def test_short_writes_are_finished(disk: SimDisk) -> None:
+def test_short_writes_are_continued(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     for nth in (1, 2, 3):
@@ -158,13 +158,13 @@ def test_short_writes_are_finished(disk: SimDisk) -> None:
     assert len(batches_of(disk)) == 4
 
 
-def test_more_buffers_than_one_call_takes(disk: SimDisk) -> None:
+def test_an_epoch_may_have_more_buffers_than_one_system_call(disk: SimDisk) -> None:
     writer = open_writer(disk, file_size=1 << 20)
     append(writer, *([100] * 1500))
     assert len(batches_of(disk)) == 1500
 
 
-def test_synced_through_is_what_a_sync_had_reached(disk: SimDisk) -> None:
+def test_synced_through_is_what_a_finished_sync_covers(disk: SimDisk) -> None:
     """INV-WAL-SYNCED."""
     writer = open_writer(disk)
     append(writer, 200)
@@ -212,7 +212,7 @@ def test_located_bytes_are_the_appended_ones(disk: SimDisk) -> None:
         assert reader.locate(at)[0] is file
 
 
-def test_an_address_that_is_not_there_is_refused(disk: SimDisk) -> None:
+def test_an_address_outside_the_log_is_refused(disk: SimDisk) -> None:
     writer = open_writer(disk)
     with pytest.raises(InvalidInputError, match="WAL address 0 is not kept"):
         writer.locate(0)
@@ -229,14 +229,14 @@ def test_an_address_that_is_not_there_is_refused(disk: SimDisk) -> None:
     ("buffers", "first", "count"),
     [([batch(0)], 0, 0), ([], 0, 0), ([batch(0)], 0, 3), ([batch(0)[:95]], 0, 1)],
 )
-def test_an_impossible_epoch_is_a_bug(disk: SimDisk, buffers: list[bytes], first: int, count: int) -> None:
+def test_an_invalid_epoch_is_refused(disk: SimDisk, buffers: list[bytes], first: int, count: int) -> None:
     writer = open_writer(disk)
     with pytest.raises(InvariantError, match="INV-WAL-ORDER"):
         writer.append_epoch(buffers, first, count, 9)
     assert append(writer, 200).epoch == 1
 
 
-def test_positions_never_go_back_but_may_leap(disk: SimDisk) -> None:
+def test_positions_never_decrease_but_may_skip(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200, 200)
     with pytest.raises(InvariantError, match="due is 2"):
@@ -263,7 +263,7 @@ def test_file_sizes_are_bounded(disk: SimDisk, size: int) -> None:
         open_writer(disk, file_size=size)
 
 
-def test_an_end_that_was_not_repaired_is_refused(disk: SimDisk) -> None:
+def test_an_unrepaired_end_is_refused(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     with pytest.raises(InvariantError, match="INV-WAL-ZERO-TAIL"):
@@ -281,7 +281,7 @@ def test_an_end_before_the_last_file_is_refused(disk: SimDisk) -> None:
         repair_tail(disk, DIRECTORY, OWNER, early)
 
 
-def test_a_closed_writer_does_nothing_more(disk: SimDisk) -> None:
+def test_a_closed_writer_refuses_every_call(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     writer.close()
@@ -308,7 +308,7 @@ def test_a_new_file_begins_where_the_last_epoch_ended(disk: SimDisk) -> None:
     assert writer.synced_through == ends[3]
 
 
-def test_the_next_file_is_prepared_when_the_present_one_is_half_full(disk: SimDisk) -> None:
+def test_the_next_file_is_prepared_when_the_current_one_is_half_full(disk: SimDisk) -> None:
     writer = open_writer(disk)
     assert writer.prepare()
     assert not writer.prepare()
@@ -327,7 +327,7 @@ def test_the_next_file_is_prepared_when_the_present_one_is_half_full(disk: SimDi
     assert len(batches_of(disk)) == 3
 
 
-def test_what_was_prepared_and_not_used_is_removed(disk: SimDisk) -> None:
+def test_an_unused_prepared_file_is_removed(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 40_000)
     assert writer.prepare()
@@ -337,7 +337,7 @@ def test_what_was_prepared_and_not_used_is_removed(disk: SimDisk) -> None:
     assert len(batches_of(disk)) == 1
     writer = open_writer(disk)
     assert names(disk) == ["wal-00000000000000000000.wal"]
-    # Debris that appears under a running writer is no obstacle either.
+    # A leftover file that appears under a running writer does not matter either.
     disk.open(f"{DIRECTORY}/{PREALLOCATED_NAME}", create=True).write([b"debris"], 0)
     append(writer, 40_000)
     assert len(batches_of(disk)) == 2
@@ -367,7 +367,7 @@ def test_an_empty_file_too_small_for_an_epoch_is_replaced(disk: SimDisk) -> None
     assert list(batches_of(disk)) == [0, 1, 2]
 
 
-def test_foreign_names_mean_nothing(disk: SimDisk) -> None:
+def test_unknown_names_are_ignored(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     writer.close()
@@ -386,7 +386,7 @@ def test_a_file_with_the_name_of_another_is_refused(disk: SimDisk) -> None:
         end_of(disk)
 
 
-def test_room_can_be_asked_for_ahead(disk: SimDisk) -> None:
+def test_space_can_be_reserved_ahead(disk: SimDisk) -> None:
     writer = open_writer(disk)
     writer.reserve(200, 44)
     assert (writer.at, len(names(disk))) == (0, 1)
@@ -414,7 +414,7 @@ def full_disk(files: int) -> SimDisk:
     return disk
 
 
-def test_a_full_disk_is_found_before_anything_is_promised() -> None:
+def test_a_full_disk_is_reported_before_anything_is_written() -> None:
     disk = full_disk(1)
     writer = open_writer(disk)
     append(writer, 40_000)
@@ -434,7 +434,7 @@ def test_a_full_disk_is_found_before_anything_is_promised() -> None:
     assert list(batches_of(disk)) == [0, 1]
 
 
-def test_space_that_returns_is_used() -> None:
+def test_freed_space_is_used() -> None:
     disk = full_disk(2)
     other = disk.open("/other", create=True)
     other.allocate(SIZE)
@@ -448,7 +448,7 @@ def test_space_that_returns_is_used() -> None:
     assert list(batches_of(disk)) == [0, 1]
 
 
-def test_the_mark_of_a_clean_close_always_fits() -> None:
+def test_the_clean_shutdown_marker_always_fits() -> None:
     disk = full_disk(1)
     writer = open_writer(disk)
     append(writer, CAPACITY - 3 * EPOCH_HEADER_SIZE - 200)
@@ -460,7 +460,7 @@ def test_the_mark_of_a_clean_close_always_fits() -> None:
     assert end_of(disk).at == CAPACITY - EPOCH_HEADER_SIZE
 
 
-def test_a_directory_that_takes_no_names_is_full_too(disk: SimDisk) -> None:
+def test_a_directory_without_space_for_names_counts_as_full(disk: SimDisk) -> None:
     writer = open_writer(disk)
     disk.fail("open", error=errno.ENOSPC, path="*.preparing")
     with pytest.raises(DiskFullError):
@@ -471,7 +471,7 @@ def test_a_directory_that_takes_no_names_is_full_too(disk: SimDisk) -> None:
     assert append(writer, 200).epoch == 1
 
 
-def test_other_refusals_of_a_new_file_come_out_as_they_are(disk: SimDisk) -> None:
+def test_other_errors_of_a_new_file_are_raised_unchanged(disk: SimDisk) -> None:
     writer = open_writer(disk)
     disk.fail("open", error=errno.EMFILE)
     with pytest.raises(DescriptorsError, match="no file descriptor is left"):
@@ -497,7 +497,7 @@ def require_poisoned(disk: SimDisk, writer: WalWriter) -> None:
     assert disk.calls == before
 
 
-def test_a_failed_sync_is_for_ever(disk: SimDisk) -> None:
+def test_a_failed_sync_is_fatal(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     writer.sync()
@@ -513,8 +513,8 @@ def test_a_failed_sync_is_for_ever(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize(("call", "nth"), [("sync", 1), ("sync", 2), ("sync", 3), ("sync_directory", 1)])
-def test_a_failed_sync_while_a_file_is_begun_is_for_ever(disk: SimDisk, call: str, nth: int) -> None:
-    """In order: the space of the new file, what the old one holds, the preface, the name."""
+def test_a_failed_sync_while_starting_a_file_is_fatal(disk: SimDisk, call: str, nth: int) -> None:
+    """In order: the reserved space of the new file, the content of the old one, the preface, the name."""
     writer = open_writer(disk)
     append(writer, 40_000)
     disk.fail(call, nth=nth)
@@ -524,7 +524,7 @@ def test_a_failed_sync_while_a_file_is_begun_is_for_ever(disk: SimDisk, call: st
 
 
 @pytest.mark.parametrize(("call", "message"), [("write", "beginning a WAL file"), ("rename", "beginning a WAL file")])
-def test_a_file_that_cannot_be_begun_is_fatal(disk: SimDisk, call: str, message: str) -> None:
+def test_a_failure_to_start_a_file_is_fatal(disk: SimDisk, call: str, message: str) -> None:
     writer = open_writer(disk)
     append(writer, 40_000)
     disk.fail(call)
@@ -537,7 +537,7 @@ def test_a_file_that_cannot_be_begun_is_fatal(disk: SimDisk, call: str, message:
     assert list(batches_of(disk)) == [0, 1]
 
 
-def test_a_failed_write_is_for_ever(disk: SimDisk) -> None:
+def test_a_failed_write_is_fatal(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     writer.sync()
@@ -554,7 +554,7 @@ def test_a_failed_write_is_for_ever(disk: SimDisk) -> None:
     assert end_of(disk).clean
 
 
-def test_a_failed_sync_of_the_directory_after_dropping_is_for_ever(disk: SimDisk) -> None:
+def test_a_failed_sync_of_the_directory_after_dropping_is_fatal(disk: SimDisk) -> None:
     writer = open_writer(disk)
     for _ in range(3):
         append(writer, 40_000)
@@ -594,7 +594,7 @@ def open_writer_from(disk: SimDisk, from_at: int) -> WalWriter:
     return WalWriter(disk, DIRECTORY, OWNER, start=start, file_size=SIZE, salt=salts())
 
 
-def test_nothing_is_dropped_that_is_not_durable(disk: SimDisk) -> None:
+def test_unsynced_files_are_not_dropped(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 200)
     with pytest.raises(InvalidInputError, match="not durable yet; durable is up to 0"):
@@ -624,7 +624,7 @@ def test_the_file_of_the_last_epoch_is_kept(disk: SimDisk) -> None:
     assert names(disk) == [third]
 
 
-def test_a_file_that_cannot_be_removed_stays_known(disk: SimDisk) -> None:
+def test_a_file_that_cannot_be_removed_stays_part_of_the_log(disk: SimDisk) -> None:
     writer = open_writer(disk)
     for _ in range(3):
         append(writer, 40_000)
@@ -665,7 +665,7 @@ def test_a_log_without_epochs_leaves_no_file(disk: SimDisk) -> None:
     assert end_of(disk) == WalEnd(0, 0, 0, True, 0, 0)
 
 
-def test_a_recovered_log_is_marked_when_it_is_closed(disk: SimDisk) -> None:
+def test_a_recovered_log_gets_its_clean_shutdown_marker_at_close(disk: SimDisk) -> None:
     append(open_writer(disk), 200, time=12)
     disk.kill()
     assert not end_of(disk).clean
@@ -673,7 +673,7 @@ def test_a_recovered_log_is_marked_when_it_is_closed(disk: SimDisk) -> None:
     assert end_of(disk) == WalEnd(328, 2, 1, True, 264, 12)
 
 
-def test_a_close_that_fails_gives_the_files_back(disk: SimDisk) -> None:
+def test_a_failing_close_still_closes_the_files(disk: SimDisk) -> None:
     writer = open_writer(disk)
     append(writer, 40_000)
     writer.prepare()
@@ -685,7 +685,7 @@ def test_a_close_that_fails_gives_the_files_back(disk: SimDisk) -> None:
     writer.close()
 
 
-def test_real_files(tmp_path: Path) -> None:
+def test_the_log_works_on_real_files(tmp_path: Path) -> None:
     files, directory = OsFiles(), str(tmp_path)
     expected = {}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Reading the write-ahead log: torn tails end it, damage is reported and stepped over, other data never comes out."""
+"""Reading the write-ahead log: torn tails end it, damage is reported and skipped, foreign data is never returned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch(position: int, size: int = 200, block: bytes | None = None) -> bytes:
 
 
 def control(position: int) -> bytes:
-    """A control batch, which the reader does not look into."""
+    """A control batch; the reader does not parse it."""
     return control_batch(Checkpoint(0, 0, 0), position=position, timestamp_ns=5, term=1)
 
 
@@ -68,7 +68,7 @@ def salts() -> Callable[[], int]:
 
 @dataclass
 class Log:
-    """A log on a simulated disk, and what was put into it."""
+    """A log on a simulated disk, and the batches appended to it."""
 
     disk: SimDisk
     writer: WalWriter
@@ -86,13 +86,13 @@ class Log:
         return receipt
 
     def path(self, at: int) -> tuple[str, int]:
-        """The file an address lies in, and the position there."""
+        """The file that contains an address, and the offset in it."""
         _, file_at = self.writer.locate(at)
         first_at = at - (file_at - DATA_START)
         return wal_path(DIRECTORY, first_at), file_at
 
     def flip(self, at: int) -> None:
-        """Let one bit at an address rot."""
+        """Flip one bit at an address."""
         path, file_at = self.path(at)
         self.disk.flip_bit(path, file_at, at % 8)
 
@@ -165,7 +165,7 @@ def reopen(disk: SimDisk, file_size: int = SIZE) -> Log:
 # --- undamaged ---------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_back_with_its_address() -> None:
+def test_every_batch_is_read_with_its_address() -> None:
     log = new_log()
     for _ in range(9):
         log.append(200, 9_000, 96)
@@ -180,22 +180,22 @@ def test_everything_comes_back_with_its_address() -> None:
     assert items[4].header.client_id == 7
 
 
-def test_reading_starts_anywhere() -> None:
+def test_reading_starts_at_any_address() -> None:
     log = new_log()
     for _ in range(9):
         log.append(200, 9_000)
-    whole = [item for item in read_wal(log.disk, DIRECTORY, OWNER, 0) if isinstance(item, WalBatch)]
+    intact = [item for item in read_wal(log.disk, DIRECTORY, OWNER, 0) if isinstance(item, WalBatch)]
     end = read(log.disk).end
-    addresses = [item.at for item in whole] + [receipt.at for receipt in log.receipts] + [end.at]
+    addresses = [item.at for item in intact] + [receipt.at for receipt in log.receipts] + [end.at]
     for from_at in addresses + [at + 1 for at in addresses[:-1]]:
         reading = read(log.disk, from_at)
-        assert list(reading.batches) == [item.position for item in whole if item.at >= from_at]
+        assert list(reading.batches) == [item.position for item in intact if item.at >= from_at]
         assert reading.damages == []
         assert replace(reading.end, synced_through=0) == replace(end, synced_through=0)
         assert reading.end.synced_through >= from_at or reading.end.synced_through == end.synced_through
 
 
-def test_an_epoch_larger_than_the_window() -> None:
+def test_an_epoch_may_be_larger_than_the_window() -> None:
     log = new_log(file_size=8 * WAL_READ_SIZE)
     log.append(300)
     log.append(WAL_READ_SIZE + 5)
@@ -217,14 +217,14 @@ def test_an_epoch_larger_than_the_window() -> None:
     ]
 
 
-def test_many_batches_in_an_epoch() -> None:
+def test_an_epoch_may_have_many_batches() -> None:
     log = new_log(file_size=1 << 20)
     log.append(*([100] * 3_000))
     log.append(100)
     assert read(log.disk).batches == log.expected
 
 
-def test_appends_come_in_runs_and_controls_by_themselves() -> None:
+def test_appends_are_delivered_in_runs_and_controls_alone() -> None:
     log = new_log()
     for kinds in ("aa", "aca", "c", "cc", "a", "aaa"):
         first = log.writer.next_position
@@ -241,7 +241,7 @@ def test_appends_come_in_runs_and_controls_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_runs_end_where_rows_do(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_runs_are_bounded_by_the_row_limit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(wal_reader, "_ROWS", rows)
     log = new_log()
     for _ in range(20):
@@ -252,8 +252,8 @@ def test_runs_end_where_rows_do(monkeypatch: pytest.MonkeyPatch, rows: int) -> N
     assert read(log.disk).batches.keys() == log.expected.keys() - lost
 
 
-def test_a_batch_that_reads_differently_a_second_time() -> None:
-    """A disk that gives other bytes to the second read of a batch does not get them past the first."""
+def test_a_batch_is_verified_and_delivered_from_the_same_read() -> None:
+    """A disk that returns other bytes for the second read of a batch cannot get them past the checksum."""
     log = new_log()
     receipt = log.append(200)
     [run, _] = read_runs(log.disk, DIRECTORY, OWNER, 0)
@@ -273,7 +273,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_damage() -> None:
         wal_window.WalWindow(file).read(0, 200)
 
 
-def test_pages_that_cannot_be_had_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_cannot_be_mapped_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log = new_log()
     for _ in range(40):
         log.append(200, 3_000)
@@ -302,7 +302,7 @@ def test_a_mapped_file_that_shrinks_while_it_is_read_is_damage(tmp_path: Path) -
     assert mapped is not None
     window = wal_window.WalWindow(file, mapped=mapped)
     assert bytes(window.read(50, 100)) == content[DATA_START + 50 : DATA_START + 150]
-    # Backwards too: the window shows nothing that was not fetched.
+    # Backwards too: the window contains only fetched bytes.
     assert bytes(window.read(0, 100)) == content[DATA_START : DATA_START + 100]
     file.file.truncate(DATA_START + 100)
     with pytest.raises(CorruptionError, match="the file ends after 90 of them"):
@@ -328,7 +328,7 @@ def test_one_read_serves_many_epochs() -> None:
     assert (parts, reads) == ([100], 2)
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_log_has_no_batches() -> None:
     log = new_log()
     assert read(log.disk) == Reading({}, [], WalEnd(0, 0, 0, True, 0, 0))
     with pytest.raises(CorruptionError, match="no WAL file is left, though the log continues at address 5; restore"):
@@ -358,7 +358,7 @@ def test_an_unsynced_hole_ends_the_log() -> None:
 
 
 def check_old_tail_never_returns() -> None:
-    """The hole is filled by an epoch of the same size: what stood behind it must not follow it."""
+    """The hole is filled by an epoch of the same size: the old epochs after it must not reappear."""
     log = new_log()
     log.append(200)
     second = log.append(200, sync=False)
@@ -391,7 +391,7 @@ def test_a_tail_is_discarded_to_the_end_of_the_file() -> None:
     assert not [line for line in log.disk.history()[len(before) :] if line.startswith("write")]
 
 
-def test_a_repair_makes_durable_what_only_the_cache_held() -> None:
+def test_a_repair_syncs_what_was_only_in_the_cache() -> None:
     log = new_log()
     log.append(200, sync=False)
     log.disk.kill()
@@ -402,7 +402,7 @@ def test_a_repair_makes_durable_what_only_the_cache_held() -> None:
 
 
 def check_foreign_salt() -> None:
-    """Bytes of another file of the log, as a disk that hands out old blocks might show them."""
+    """Bytes of another file of the log, as a disk with stale blocks might return them."""
     log = new_log()
     log.append(40_000)
     log.append(40_000)
@@ -412,7 +412,7 @@ def check_foreign_salt() -> None:
 
 
 def check_epoch_number() -> None:
-    """The last epoch stands there once more, and once with a number that skips one."""
+    """The last epoch is repeated, once unchanged and once with a number that skips one."""
     for number in (1, 3):
         log = new_log()
         log.append(200)
@@ -422,7 +422,7 @@ def check_epoch_number() -> None:
 
 
 def check_position() -> None:
-    """An epoch whose number is due and whose positions were given before."""
+    """An epoch with the right number and with positions that were used before."""
     log = new_log()
     log.append(200, 200)
     stale = EpochHeader(2**63 + 5, 2, 200, 0, 1, 1, 0, 9).encode() + batch(1)
@@ -431,11 +431,11 @@ def check_position() -> None:
 
 
 @pytest.mark.parametrize("check", [check_foreign_salt, check_epoch_number, check_position])
-def test_what_is_no_continuation_is_not_read(check: Callable[[], None]) -> None:
+def test_an_epoch_that_does_not_continue_the_log_is_not_read(check: Callable[[], None]) -> None:
     check()
 
 
-def test_a_reader_that_checks_no_salt_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_without_salt_check_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(data: memoryview, *, salt: int, at: int) -> EpochHeader | None:
         found = int.from_bytes(data[8:16], "little")
         header = parse_epoch_header(data, salt=found, at=at)
@@ -447,14 +447,14 @@ def test_a_reader_that_checks_no_salt_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("check", [check_epoch_number, check_position])
-def test_a_reader_that_checks_no_order_is_caught(monkeypatch: pytest.MonkeyPatch, check: Callable[[], None]) -> None:
+def test_a_reader_without_order_check_is_caught(monkeypatch: pytest.MonkeyPatch, check: Callable[[], None]) -> None:
     monkeypatch.setattr(wal_reader._Walk, "_follows", lambda *_: True)
     with pytest.raises(AssertionError):
         check()
 
 
-def test_a_header_that_cannot_be_true_proves_nothing() -> None:
-    """Right salt, right checksum, and it knows more than there was when it was written, or does not fit the file."""
+def test_an_implausible_header_is_not_trusted() -> None:
+    """Salt and checksum are valid, but it claims more than was durable when it was written, or exceeds the file."""
     log = new_log()
     log.append(200)
     true = EpochHeader(2**63 + 5, 7, 200, 1_000, 9, 1, 0, 9)
@@ -504,7 +504,7 @@ def test_damage_in_the_first_epoch_and_in_several() -> None:
     assert reading.damages == lost
 
 
-def test_a_lost_epoch_followed_by_a_bad_one() -> None:
+def test_a_lost_epoch_followed_by_a_damaged_one() -> None:
     log = new_log()
     receipts = [log.append(200, 300) for _ in range(4)]
     log.flip(receipts[1].at)
@@ -514,7 +514,7 @@ def test_a_lost_epoch_followed_by_a_bad_one() -> None:
     assert reading.damages == [(564, receipts[2].at), (receipts[2].batches_at + 200, receipts[3].at)]
 
 
-def test_damage_of_unsynced_epochs_behind_damage_is_a_torn_tail() -> None:
+def test_unsynced_epochs_after_damage_are_a_torn_tail() -> None:
     log = new_log()
     first = log.append(200)
     log.append(200)
@@ -528,8 +528,8 @@ def test_damage_of_unsynced_epochs_behind_damage_is_a_torn_tail() -> None:
     assert reading.end.at == third.at
 
 
-def test_the_last_epoch_may_be_nothing_but_its_knowledge() -> None:
-    """A header that says what was durable, its own batches torn: the damage before it is damage all the same."""
+def test_a_torn_last_epoch_still_proves_earlier_damage() -> None:
+    """Its header states what was durable, so an earlier loss is damage although its own batches are torn."""
     log = new_log()
     first = log.append(200)
     second = log.append(200, sync=False)
@@ -541,7 +541,7 @@ def test_the_last_epoch_may_be_nothing_but_its_knowledge() -> None:
     assert (reading.end.at, reading.end.epoch, reading.end.synced_through) == (second.at, 0, second.at)
 
 
-def test_appending_goes_on_behind_damage() -> None:
+def test_appending_continues_after_damage() -> None:
     log = new_log()
     receipts = [log.append(200) for _ in range(3)]
     log.flip(receipts[1].at)
@@ -556,8 +556,8 @@ def test_appending_goes_on_behind_damage() -> None:
     assert reading.end.clean
 
 
-def test_epochs_inside_a_batch_are_not_taken_for_epochs() -> None:
-    """A batch that holds a copy of the log itself."""
+def test_epoch_bytes_inside_a_batch_are_not_read_as_epochs() -> None:
+    """A batch contains a copy of the log itself."""
     log = new_log()
     log.append(200)
     log.append(300)
@@ -593,7 +593,7 @@ def test_a_missing_file_is_damage() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 63, 64, 100, 20_063])
-def test_a_file_cut_short_is_damage(kept: int) -> None:
+def test_a_truncated_file_is_damage(kept: int) -> None:
     log = new_log()
     receipts = [log.append(20_000) for _ in range(4)]
     path, file_at = log.path(receipts[1].at)
@@ -605,7 +605,7 @@ def test_a_file_cut_short_is_damage(kept: int) -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 40, 60, 4_000])
-def test_a_damaged_preface(byte: int) -> None:
+def test_a_damaged_preface_is_reported(byte: int) -> None:
     log = new_log()
     for _ in range(3):
         log.append(40_000)
@@ -619,7 +619,7 @@ def test_a_damaged_preface(byte: int) -> None:
         read(log.disk)
 
 
-def test_files_of_another_directory_or_format() -> None:
+def test_files_of_another_directory_or_format_are_refused() -> None:
     log = new_log()
     for _ in range(2):
         log.append(40_000)
@@ -631,7 +631,7 @@ def test_files_of_another_directory_or_format() -> None:
         read(log.disk)
 
 
-def test_damage_below_the_start_is_nobodys_business() -> None:
+def test_damage_below_the_start_is_not_reported() -> None:
     log = new_log()
     receipts = [log.append(200, 300) for _ in range(4)]
     log.flip(receipts[1].at)
@@ -644,7 +644,7 @@ def test_damage_below_the_start_is_nobodys_business() -> None:
 
 
 def test_a_log_that_ends_before_its_reader_starts_was_damaged() -> None:
-    """The caller knows of bytes behind the tail: the log goes on where its knowledge ends, not before."""
+    """The caller knows of bytes after the tail: the log continues at the address that the caller knows, not before."""
     log = new_log()
     log.append(200)
     second = log.append(200)
@@ -680,22 +680,22 @@ def test_a_last_file_that_ends_before_its_reader_starts_is_not_the_last() -> Non
         read(log.disk, CAPACITY + 1)
 
 
-def test_the_newest_file_is_missed_by_the_one_before_it() -> None:
+def test_a_missing_newest_file_is_detected_from_the_one_before_it() -> None:
     """INV-WAL-CONTINUED."""
     log = new_log()
     for _ in range(4):
         log.append(40_000)
     starts = [receipt.at for receipt in log.receipts]
-    whole = read(log.disk)
-    assert (whole.batches, whole.damages) == (log.expected, [])
+    intact = read(log.disk)
+    assert (intact.batches, intact.damages) == (log.expected, [])
     for newest in reversed(starts[1:]):
         log.disk.unlink(wal_path(DIRECTORY, newest))
         with pytest.raises(CorruptionError, match=rf"wal-{newest:020d}\.wal is missing.*continues in it; restore it"):
             read(log.disk)
 
 
-def test_the_newest_file_is_missed_behind_a_clean_close_too() -> None:
-    """The mark of a clean close and that of the continuation both fit."""
+def test_a_missing_newest_file_is_detected_after_a_clean_close() -> None:
+    """The clean-shutdown marker and the continuation marker both fit."""
     log = new_log()
     log.append(CAPACITY - 3 * EPOCH_HEADER_SIZE)
     log.writer.close()
@@ -711,7 +711,7 @@ def test_the_newest_file_is_missed_behind_a_clean_close_too() -> None:
 
 
 @pytest.mark.parametrize("kept", [DATA_START, DATA_START + 300, SIZE // 2, SIZE - 1])
-def test_a_newest_file_that_was_cut_is_refused(kept: int) -> None:
+def test_a_truncated_newest_file_is_refused(kept: int) -> None:
     log = new_log()
     log.append(200)
     log.append(200)
@@ -720,7 +720,7 @@ def test_a_newest_file_that_was_cut_is_refused(kept: int) -> None:
         read(log.disk)
 
 
-def test_what_a_lost_file_is_and_what_not() -> None:
+def test_lost_files_are_distinguished_from_dropped_ones() -> None:
     log = new_log()
     for _ in range(5):
         log.append(40_000)
@@ -740,8 +740,8 @@ def test_what_a_lost_file_is_and_what_not() -> None:
     assert all(lost_files()[1:])
 
 
-def test_the_file_with_the_last_commit_is_missed() -> None:
-    """The newest file holds no commit yet, and the snapshot was made where it begins."""
+def test_a_missing_file_with_the_last_commit_is_detected() -> None:
+    """The newest file contains no commit yet, and the snapshot was made at its start."""
     log = new_log()
     first = log.append(40_000)
     log.writer.reserve(40_000, 9)
@@ -754,16 +754,16 @@ def test_the_file_with_the_last_commit_is_missed() -> None:
 # --- every byte --------------------------------------------------------------------------------------------------
 
 
-def test_every_byte_of_a_closed_log_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any flipped bit is reported, refused, or in nothing that was ever written; no reading gives other data."""
+def test_every_flipped_byte_of_a_closed_log_is_detected_or_irrelevant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any flipped bit is reported, refused, or in unused space; no reading returns other data."""
     monkeypatch.setattr(wal, "WAL_FILE_SIZE_MIN", 0)
     log = new_log(file_size=DATA_START + 1_000)
     for sizes in ((96, 120), (300,), (200, 100), (96,), (250, 130), (96,), (150,)):
         log.append(*sizes)
     log.writer.close()
     disk = log.disk
-    whole = read(disk)
-    assert (whole.batches, whole.damages, whole.end.clean) == (log.expected, [], True)
+    intact = read(disk)
+    assert (intact.batches, intact.damages, intact.end.clean) == (log.expected, [], True)
     starts = [int(name[4:24]) for name in disk.list(DIRECTORY)]
     assert len(starts) == 3
     chance = random.Random(4)
@@ -776,21 +776,21 @@ def test_every_byte_of_a_closed_log_is_guarded(monkeypatch: pytest.MonkeyPatch) 
             bit = chance.randrange(8)
             disk.flip_bit(path, byte, bit)
             at = first_at + byte - DATA_START
-            outcomes.add(judge(log, whole, byte, at, following))
+            outcomes.add(check_flip(log, intact, byte, at, following))
             disk.flip_bit(path, byte, bit)
     assert outcomes == {"refused", "file lost", "range lost", "not clean", "never written"}
-    assert read(disk) == whole
+    assert read(disk) == intact
 
 
-def judge(log: Log, whole: Reading, byte: int, at: int, following: int | None) -> str:
-    """What the flip of one byte came to, after checking that it is what must come of it."""
+def check_flip(log: Log, intact: Reading, byte: int, at: int, following: int | None) -> str:
+    """Classify the outcome of one flip, after checking that it is allowed."""
     if byte < DATA_START and following is None:
         with pytest.raises(CorruptionError):
             read(log.disk)
         return "refused"
     reading = read(log.disk, twice=False)
     assert reading.batches.items() <= log.expected.items()
-    clean_at = whole.end.at - EPOCH_HEADER_SIZE
+    clean_at = intact.end.at - EPOCH_HEADER_SIZE
     if byte < DATA_START:
         assert len(reading.damages) == 1
         assert reading.damages[0][1] == following
@@ -804,12 +804,12 @@ def judge(log: Log, whole: Reading, byte: int, at: int, following: int | None) -
         assert lost <= positions_of(log, epoch)
         assert reading.end.clean
         return "range lost"
-    assert (reading.batches, reading.damages) == (whole.batches, [])
+    assert (reading.batches, reading.damages) == (intact.batches, [])
     if following is None:
         assert not reading.end.clean
-        assert reading.end.at in (clean_at, whole.end.at)
+        assert reading.end.at in (clean_at, intact.end.at)
         return "not clean"
-    assert reading.end == whole.end
+    assert reading.end == intact.end
     return "never written"
 
 

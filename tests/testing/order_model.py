@@ -1,6 +1,6 @@
-"""A pod in one thread that does everything right, in an order that a seed chooses, and records what it does.
+"""A correct model of a pod in one thread: a seed chooses the order of its steps, and it records a history.
 
-It is as small as the promises allow, and shares no code with the checkers: what both believe is believed twice.
+It is as small as the guarantees allow, and shares no code with the checkers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Publisher:
     epoch: int = 0
     next_seq: int = 1
     outbox: dict[int, e.Sent] = field(default_factory=dict)
-    known_to_end: set[int] = field(default_factory=set)  #: epochs it was told are over
+    known_to_end: set[int] = field(default_factory=set)  #: epochs that it knows have ended
     decided: dict[int, int] = field(default_factory=dict)  #: position by client seq, as the sequencer has it
 
     @property
@@ -51,7 +51,7 @@ class PodModel:
         self.publishers = {client: Publisher() for client in CLIENTS}
         self.readers: dict[int, Reader] = {}
         self.term = 0
-        self.written: list[tuple[e.Ordered, e.Committed]] = []  #: ordered, not committed, with what will become of it
+        self.written: list[tuple[e.Ordered, e.Committed]] = []  #: ordered and not committed, with the outcome
         self.log: dict[int, tuple[e.Ordered, e.Committed]] = {}
         self.next_position = 0
         self.durable = 0
@@ -161,7 +161,7 @@ class PodModel:
         self.say(sent)
         index = self.claimed[broker]
         if index - self.completed[broker] >= SHAPE.pbr_entries or self.random.random() < 0.1:
-            return  # no room, or lost on the way
+            return  # no space, or lost in the network
         self.claimed[broker] += 1
         self.say(e.Claimed(broker, broker, index))
         self.say(e.PayloadWritten(broker, broker, index, sent.block))

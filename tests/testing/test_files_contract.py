@@ -1,4 +1,4 @@
-"""The same promises, asked of the real file system and of the simulated one: why the simulator can be believed."""
+"""Contract of `io` files, tested on the real file system and on the simulated one."""
 
 import errno
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def refused(code: int):
     return pytest.raises(OSError, match=rf"\[Errno {code}\]")
 
 
-def test_a_file_is_made_only_when_asked_for(place):
+def test_a_file_is_created_only_on_request(place):
     with refused(errno.ENOENT):
         place.files.open(place.path("a"))
     assert not place.files.exists(place.path("a"))
@@ -55,7 +55,7 @@ def test_a_file_is_made_only_when_asked_for(place):
         place.files.open(place.path("c"), create=True, read_only=True)
 
 
-def test_names_lead_only_where_they_can(place):
+def test_operations_on_wrong_names_fail(place):
     with refused(errno.ENOENT):
         place.files.open(place.path("missing/a"), create=True)
     place.files.open(place.path("file"), create=True).close()
@@ -101,7 +101,7 @@ def test_positions_are_explicit_and_gaps_read_as_zeros(place):
     file.close()
 
 
-def test_read_into_fills_buffers_in_turn_until_the_end(place):
+def test_read_into_fills_buffers_in_order_until_the_end(place):
     file = place.files.open(place.path("a"), create=True)
     write_all(file, [bytes(range(10))], 0)
     first, empty, second = bytearray(4), bytearray(0), bytearray(8)
@@ -113,7 +113,7 @@ def test_read_into_fills_buffers_in_turn_until_the_end(place):
     file.close()
 
 
-def test_more_buffers_than_one_call_takes(place):
+def test_more_buffers_than_one_system_call_accepts(place):
     file = place.files.open(place.path("a"), create=True)
     pieces = [bytes([index % 251]) for index in range(3_000)]
     assert write_all(file, pieces, 5) == 3_000
@@ -123,7 +123,7 @@ def test_more_buffers_than_one_call_takes(place):
     file.close()
 
 
-def test_buffers_of_other_items_than_bytes_are_taken_as_their_bytes(place):
+def test_buffers_of_other_items_are_written_as_bytes(place):
     file = place.files.open(place.path("a"), create=True)
     words = memoryview(bytearray(16)).cast("Q")
     words[0], words[1] = 1, 2
@@ -263,7 +263,7 @@ def test_copy_range_copies_up_to_the_end(place):
     target.close()
 
 
-def test_replace_file_leaves_the_new_bytes_and_no_debris(place):
+def test_replace_file_leaves_the_new_bytes_and_no_temporary_file(place):
     path = place.path("manifest")
     replace_file(place.files, path, b"one, and long")
     replace_file(place.files, path, bytearray(b"two"))
@@ -275,7 +275,7 @@ def test_replace_file_leaves_the_new_bytes_and_no_debris(place):
     assert place.files.list(place.root) == ["manifest"]
 
 
-def test_a_replacement_that_fails_leaves_the_old_bytes_and_no_debris(place):
+def test_a_failed_replacement_leaves_the_old_bytes_and_no_temporary_file(place):
     place.files.make_directory(place.path("taken"))
     with refused(errno.EISDIR):
         replace_file(place.files, place.path("taken"), b"data")

@@ -1,4 +1,4 @@
-"""The same promises, asked of real shared memory and of the simulated one."""
+"""Contract of shared memory, tested on the real one and on the simulated one."""
 
 import ctypes
 import errno
@@ -17,7 +17,7 @@ def memory(request) -> SharedMemory:
     return request.param()
 
 
-def test_what_one_mapping_writes_the_other_reads(memory, tmp_path):
+def test_bytes_written_to_one_mapping_are_read_from_another(memory, tmp_path):
     path = str(tmp_path / "fabric")
     first = memory.create(path, 10_000)
     second = memory.attach(path, 10_000)
@@ -46,7 +46,7 @@ def test_mappings_start_on_a_page(memory, tmp_path):
         mapping.view[0]
 
 
-def test_a_name_is_made_once_and_may_be_removed(memory, tmp_path):
+def test_a_name_is_created_once_and_may_be_removed(memory, tmp_path):
     path = str(tmp_path / "fabric")
     with pytest.raises(FileNotFoundError):
         memory.attach(path, 1)
@@ -90,7 +90,7 @@ def test_a_lock_is_shared_by_many_or_held_by_one(memory, tmp_path):
     first.close()
 
 
-def test_a_lock_on_what_has_no_name_is_worth_nothing(memory, tmp_path):
+def test_a_lock_on_a_removed_name_excludes_no_one(memory, tmp_path):
     """INV-LOCK-NAMED."""
     path = str(tmp_path / "fabric")
     old = memory.create(path, 100)
@@ -103,7 +103,7 @@ def test_a_lock_on_what_has_no_name_is_worth_nothing(memory, tmp_path):
     new.close()
 
 
-def test_who_only_looks_cannot_write(memory, tmp_path):
+def test_a_read_only_mapping_cannot_be_written(memory, tmp_path):
     path = str(tmp_path / "fabric")
     owner = memory.create(path, 100)
     looking = memory.attach(path, 100, read_only=True)
@@ -115,7 +115,7 @@ def test_who_only_looks_cannot_write(memory, tmp_path):
     owner.close()
 
 
-def test_the_size_of_the_file_and_the_room_beside_it_are_known(memory, tmp_path):
+def test_file_size_and_free_space_are_reported(memory, tmp_path):
     path = str(tmp_path / "fabric")
     before = memory.free_bytes(path)
     mapping = memory.create(path, 5 * mmap.PAGESIZE - 1)

@@ -1,4 +1,4 @@
-"""The same promises, asked of real sockets and of simulated streams."""
+"""Contract of streams, tested on real sockets and on simulated ones."""
 
 import errno
 import time
@@ -17,7 +17,7 @@ PATIENCE_NS = 20_000_000_000
 
 @dataclass
 class World:
-    """Two hosts and a way to let a little time pass."""
+    """Two hosts, and a function that lets a little time pass."""
 
     client: Network
     server: Network
@@ -99,7 +99,7 @@ def test_bytes_arrive_in_order_in_both_directions(world):
         end.close()
 
 
-def test_a_client_that_speaks_before_it_is_accepted_is_heard(world):
+def test_bytes_sent_before_the_accept_are_received(world):
     listener = world.server.listen(f"{world.server_host}:0")
     assert listener.accept() is None
     client = world.client.connect(listener.address)
@@ -111,7 +111,7 @@ def test_a_client_that_speaks_before_it_is_accepted_is_heard(world):
         end.close()
 
 
-def test_the_end_comes_after_the_last_byte_and_stays(world):
+def test_the_end_follows_the_last_byte_and_stays(world):
     client, server, listener = world.pair()
     world.send_all(client, b"last words")
     client.close()
@@ -148,7 +148,7 @@ def test_empty_buffers_move_nothing_and_end_nothing(world):
         end.close()
 
 
-def test_nobody_listening_is_a_refusal_that_stays(world):
+def test_connecting_without_a_listener_is_refused(world):
     listener = world.server.listen(f"{world.server_host}:0")
     address = listener.address
     listener.close()
@@ -192,7 +192,7 @@ def test_closing_with_unread_bytes_resets_the_peer(world):
     listener.close()
 
 
-def test_a_closed_end_is_refused(world):
+def test_a_closed_stream_refuses_calls(world):
     client, server, listener = world.pair()
     client.close()
     client.close()

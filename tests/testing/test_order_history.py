@@ -27,7 +27,7 @@ def test_steps_are_numbered_from_zero() -> None:
     assert (len(history), history.events()) == (2, (ACK, e.Settled()))
 
 
-def test_a_history_reads_as_one_line_per_event() -> None:
+def test_a_history_renders_as_one_line_per_event() -> None:
     assert History(SHAPE, [ACK, e.ViewChanged(1, (0, 2)), e.Settled()]).render().splitlines() == [
         "PodShape(goi_entries=4, pbr_entries=2, copies_needed=1)",
         "0 Answered client=7 client_seq=1 level=1 status=DUPLICATE position=None base_seq=0",
@@ -36,7 +36,7 @@ def test_a_history_reads_as_one_line_per_event() -> None:
     ]
 
 
-def test_a_full_history_refuses_more_and_forgets_nothing() -> None:
+def test_a_full_history_refuses_more_and_keeps_everything() -> None:
     history = History(SHAPE, [ACK], events_max=1)
     with pytest.raises(FullError, match="start another"):
         history.record(ACK)
@@ -57,7 +57,7 @@ def test_json_lines_are_plain() -> None:
 
 
 @given(st.integers(0, 1 << 32))
-def test_any_history_comes_back_unchanged(seed: int) -> None:
+def test_any_history_survives_a_round_trip_through_json(seed: int) -> None:
     history = good_history(seed, 60)
     text = history.to_json_lines()
     back = History.from_json_lines(text)
@@ -83,7 +83,7 @@ def test_any_history_comes_back_unchanged(seed: int) -> None:
         '{"event":"Recovered","warm":1,"kept":0,"next_position":0}',
     ],
 )
-def test_a_line_that_is_none_is_refused_with_its_number(line: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(line: str) -> None:
     text = History(SHAPE, [ACK]).to_json_lines() + line + "\n"
     with pytest.raises(InvalidInputError, match="line 3 "):
         History.from_json_lines(text)

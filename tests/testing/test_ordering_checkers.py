@@ -1,4 +1,4 @@
-"""Each promise of the order: a history that keeps it, and small ones that break it."""
+"""Checkers of the ordering guarantees: a history that keeps them all, and small ones that break them."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ GOOD: dict[str, Events] = {
 }
 
 P1, P2, P2B, P3, P4, P5 = NAMES[:6]
-#: What is wrong, the history, and exactly the promises that it breaks.
+#: The fault, the history, and exactly the guarantees that it breaks.
 BAD: list[tuple[str, Events, set[str]]] = [
     ("a seq is given twice", edited(LAPPED, e.Committed, 2, base_seq=1), {P1}),
     ("a seq is never given", edited(LAPPED, e.Committed, -1, base_seq=9), {P1}),
@@ -322,22 +322,24 @@ def found(events: Events) -> set[str]:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_history_that_keeps_every_promise_passes(name: str) -> None:
+def test_a_history_that_keeps_every_guarantee_passes(name: str) -> None:
     check_all(History(SHAPE, GOOD[name]))
 
 
 @pytest.mark.parametrize(("events", "broken"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_broken_promise_is_found_and_named(events: Events, broken: set[str]) -> None:
+def test_a_broken_guarantee_is_found_and_named(events: Events, broken: set[str]) -> None:
     assert found(events) == broken
 
 
-def test_every_promise_is_broken_by_some_history_and_most_of_them_alone() -> None:
+def test_every_guarantee_is_broken_by_some_history_and_most_of_them_alone() -> None:
     alone = {name for _, _, broken in BAD for name in broken if len(broken) == 1}
     assert {name for _, _, broken in BAD for name in broken} == set(NAMES)
-    assert set(NAMES) - alone == {"I7"}  # whoever sees another order than the client's also sees another than the log's
+    assert set(NAMES) - alone == {
+        "I7"
+    }  # a reader that sees another order than the client's also sees another than the log's
 
 
-def test_the_error_names_the_promise_the_reason_and_the_steps() -> None:
+def test_the_error_names_the_guarantee_the_reason_and_the_steps() -> None:
     history = History(SHAPE, edited(ONE, e.Claimed, 0, writer=3))
     with pytest.raises(OrderingViolationError) as caught:
         check_all(history)
@@ -348,14 +350,14 @@ def test_the_error_names_the_promise_the_reason_and_the_steps() -> None:
     assert str(error) == "I1 violated: broker 3 wrote to the ring of broker 0\n  7 Claimed broker=0 writer=3 index=0"
 
 
-def test_the_promises_are_those_of_the_design_and_each_has_its_own_checker() -> None:
+def test_every_guarantee_of_the_design_has_its_own_checker() -> None:
     assert tuple(CHECKERS) == NAMES
     functions: list[Callable[[History], None]] = list(CHECKERS.values())
     said = [re.sub(r"[ -]", "_", name).lower() for name in NAMES]
     assert [function.__name__ for function in functions] == [f"check_{name}" for name in said]
 
 
-def test_the_guarantees_list_the_same_promises_and_checkers() -> None:
+def test_the_documentation_lists_the_same_guarantees_and_checkers() -> None:
     section = GUARANTEES.read_text(encoding="utf-8").partition("\n## Order\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+?) \| [^|]+ \| `(\w+)` \|$", section, re.MULTILINE)
     assert rows == [(name, checker.__name__) for name, checker in CHECKERS.items()]

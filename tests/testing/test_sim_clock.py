@@ -6,7 +6,7 @@ from seawall.errors import InvalidInputError
 from seawall.testing import SimClock
 
 
-def test_time_passes_only_when_told_to():
+def test_time_passes_only_by_advance():
     clock = SimClock(wall_ns=1_000)
     assert (clock.wall_ns(), clock.monotonic_ns()) == (1_000, 0)
     assert (clock.wall_ns(), clock.monotonic_ns()) == (1_000, 0)
@@ -60,7 +60,7 @@ def test_a_timer_that_raises_leaves_a_usable_clock():
     assert clock.monotonic_ns() == 11
 
 
-def test_wall_clocks_step_and_drift_and_monotonic_time_does_not_care():
+def test_wall_clocks_step_and_drift_without_effect_on_monotonic_time():
     clock = SimClock(wall_ns=1_000_000)
     clock.step_wall(-500_000)
     assert clock.wall_ns() == 500_000
@@ -75,7 +75,7 @@ def test_wall_clocks_step_and_drift_and_monotonic_time_does_not_care():
         clock.skew_wall(-1_000_000)
 
 
-def test_siblings_share_the_time_line_and_not_the_wall():
+def test_siblings_share_monotonic_time_but_not_the_wall_clock():
     clock = SimClock(wall_ns=100)
     clock.advance(10)
     same, other = clock.sibling(), clock.sibling(wall_ns=5_000)

@@ -1,4 +1,4 @@
-"""What a simulated crash may leave behind, and nothing else."""
+"""What a simulated crash may leave on a disk."""
 
 import errno
 import itertools
@@ -38,7 +38,7 @@ def contents(disk: SimDisk, path: str = "/d/f") -> bytes:
 # --- bytes -----------------------------------------------------------------------------------------------------
 
 
-def test_unsynced_bytes_vanish_or_stay_as_asked():
+def test_unsynced_bytes_vanish_or_stay_as_requested():
     for keep, expected in (("none", b"old"), ("all", b"newer")):
         disk, file = disk_with_file(data=b"old")
         file.write([b"newer"], 0)
@@ -107,7 +107,7 @@ def test_a_length_may_survive_without_its_bytes_and_bytes_without_their_length()
     assert zeros
 
 
-def test_a_cut_may_be_undone_by_a_crash_and_what_was_cut_never_mixes_into_later_bytes():
+def test_a_crash_may_undo_a_truncation_and_truncated_bytes_never_mix_with_later_ones():
     seen = set()
     for seed in range(100):
         disk, file = disk_with_file(seed, b"o" * SECTOR * 2)
@@ -140,7 +140,7 @@ def test_a_page_sized_unit_is_never_torn_inside():
 # --- names -----------------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_was_not_synced_is_gone_with_its_synced_bytes():
+def test_an_unsynced_name_is_lost_with_its_synced_bytes():
     disk, _ = disk_with_file()
     file = disk.open("/d/new", create=True)
     file.write([b"data"], 0)
@@ -151,7 +151,7 @@ def test_a_name_that_was_not_synced_is_gone_with_its_synced_bytes():
     assert disk.list("/d") == ["f"]
 
 
-def test_a_file_in_an_unsynced_directory_is_gone_however_well_it_was_synced():
+def test_a_synced_file_in_an_unsynced_directory_is_lost():
     disk = SimDisk(0)
     disk.make_directory("/a/b")
     disk.open("/a/b/f", create=True).sync()
@@ -177,7 +177,7 @@ def test_a_renamed_file_has_one_of_its_names():
     assert len(seen) == 2
 
 
-def test_a_synced_rename_syncs_what_it_builds_on():
+def test_a_synced_rename_syncs_earlier_renames_of_the_file():
     disk, _ = disk_with_file()
     file = disk.open("/d/temporary", create=True)
     file.write([b"new"], 0)
@@ -191,7 +191,7 @@ def test_a_synced_rename_syncs_what_it_builds_on():
     assert contents(disk, "/e/final") == b"new"
 
 
-def test_an_unlinked_name_may_come_back_and_a_name_is_never_someone_elses():
+def test_an_unlinked_name_may_reappear_and_never_names_another_file():
     seen = set()
     for seed in range(60):
         disk, _ = disk_with_file(seed, b"first")
@@ -228,7 +228,7 @@ def test_crash_keep_all_keeps_every_name():
 # --- handles, processes ----------------------------------------------------------------------------------------
 
 
-def test_old_handles_are_dead_after_a_crash():
+def test_old_handles_fail_after_a_crash():
     disk, file = disk_with_file(data=b"x")
     assert file.try_lock()
     disk.crash("all")
@@ -239,7 +239,7 @@ def test_old_handles_are_dead_after_a_crash():
     assert disk.open("/d/f").try_lock()
 
 
-def test_killed_processes_leave_the_page_cache_and_its_debt():
+def test_killed_processes_leave_the_page_cache_unsynced():
     disk, file = disk_with_file(data=b"old")
     file.write([b"new"], 0)
     assert file.try_lock()
@@ -253,7 +253,7 @@ def test_killed_processes_leave_the_page_cache_and_its_debt():
     assert contents(disk) == b"old"
 
 
-def test_a_crash_needs_a_known_outcome():
+def test_a_crash_refuses_an_unknown_outcome():
     with pytest.raises(InvalidInputError):
         SimDisk(0).crash("some")
     with pytest.raises(InvalidInputError):
@@ -264,7 +264,7 @@ def test_a_crash_needs_a_known_outcome():
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_the_power_goes_before_or_inside_the_chosen_call(inside):
+def test_the_power_is_lost_before_or_inside_the_chosen_call(inside):
     disk, file = disk_with_file(data=b"o" * SECTOR)
     disk.crash_after(2, inside=inside)
     file.write([b"n" * SECTOR], 0)
@@ -286,7 +286,7 @@ def test_the_power_goes_before_or_inside_the_chosen_call(inside):
     assert inside or contents(disk) == b"o" * SECTOR
 
 
-def test_a_write_cut_by_a_crash_ends_between_sectors():
+def test_a_write_interrupted_by_a_crash_ends_between_sectors():
     seen = set()
     for seed in range(60):
         disk, file = disk_with_file(seed, b"o" * SECTOR * 2)
@@ -298,7 +298,7 @@ def test_a_write_cut_by_a_crash_ends_between_sectors():
     assert seen == {0, SECTOR // 2, SECTOR}
 
 
-def test_a_sync_cut_by_a_crash_has_moved_some_sectors():
+def test_a_sync_interrupted_by_a_crash_has_written_some_sectors():
     seen = set()
     for seed in range(60):
         disk, file = disk_with_file(seed, b"o" * SECTOR)
@@ -312,7 +312,7 @@ def test_a_sync_cut_by_a_crash_has_moved_some_sectors():
     assert seen == {old, new, old + new, new + new, old + bytes(SECTOR), new + bytes(SECTOR)}
 
 
-def test_a_directory_sync_cut_by_a_crash_has_kept_some_names():
+def test_a_directory_sync_interrupted_by_a_crash_has_kept_some_names():
     seen = set()
     for seed in range(60):
         disk = SimDisk(seed)
@@ -336,7 +336,7 @@ def test_a_crash_point_inside_a_refused_call_is_still_a_crash():
         disk.open("/missing")
 
 
-def test_a_crash_point_lies_ahead():
+def test_a_crash_point_must_be_in_the_future():
     with pytest.raises(InvalidInputError):
         SimDisk(0).crash_after(0)
 
@@ -366,7 +366,7 @@ def test_replacing_a_file_is_atomic_at_every_crash_point(keep):
     assert crashes == 4 * 6
 
 
-def test_the_sweep_finds_a_replacement_that_forgets_to_sync():
+def test_a_sweep_finds_a_replacement_without_a_sync():
     """A simulator that never finds the classic mistake would be worth nothing."""
 
     def careless(disk: SimDisk) -> None:

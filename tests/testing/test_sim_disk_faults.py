@@ -15,7 +15,7 @@ def refused(code: int):
     return pytest.raises(OSError, match=rf"\[Errno {code}\]")
 
 
-def test_the_nth_call_fails_once_or_for_ever():
+def test_the_nth_call_fails_once_or_forever():
     disk = SimDisk(0, faults=[Fault("write", nth=2, error=errno.EIO)])
     file = disk.open("/f", create=True)
     assert file.write([b"a"], 0) == 1
@@ -70,7 +70,7 @@ def test_every_call_on_bytes_can_fail(name, arguments):
     assert file.read(100, 0) == b"abc"
 
 
-def test_a_fault_can_be_meant_for_some_paths():
+def test_a_fault_can_be_limited_to_some_paths():
     disk = SimDisk(0)
     disk.make_directory("/data")
     disk.fail("open", path="/data/wal*", forever=True)
@@ -100,7 +100,7 @@ def test_short_writes_are_finished_by_write_all():
         assert file.read(1_000, 0) == data
 
 
-def test_a_short_copy_copies_a_beginning():
+def test_a_short_copy_copies_a_prefix():
     disk = SimDisk(0)
     source, target = disk.open("/a", create=True), disk.open("/b", create=True)
     write_all(source, [b"0123456789"], 0)
@@ -110,7 +110,7 @@ def test_a_short_copy_copies_a_beginning():
     assert target.read(10, 0) == b"0123456789"[:copied]
 
 
-def test_files_of_two_worlds_do_not_mix(tmp_path):
+def test_files_of_two_disks_do_not_mix(tmp_path):
     disk = SimDisk(0)
     simulated = disk.open("/a", create=True)
     real = OsFiles().open(str(tmp_path / "a"), create=True)
@@ -123,7 +123,7 @@ def test_files_of_two_worlds_do_not_mix(tmp_path):
     real.close()
 
 
-def test_a_full_disk_is_found_at_allocation_and_at_a_write():
+def test_a_full_disk_fails_allocations_and_writes():
     disk = SimDisk(0, capacity=4 * 4_096)
     file = disk.open("/f", create=True)
     assert disk.free_bytes("/") == 4 * 4_096
@@ -144,7 +144,7 @@ def test_a_full_disk_is_found_at_allocation_and_at_a_write():
         write_all(other, [b"x" * 20_000], 0)
 
 
-def test_holes_take_no_space_and_deleted_files_give_it_back_with_their_last_handle():
+def test_holes_use_no_space_and_deleted_files_free_theirs_with_the_last_handle():
     disk = SimDisk(0, capacity=4 * 4_096)
     file = disk.open("/f", create=True)
     file.truncate(1_000_000)
@@ -185,7 +185,7 @@ def test_a_failed_replacement_cleans_up_and_keeps_the_old_bytes():
         assert disk.durable_bytes("/manifest") == b"old"
 
 
-def test_a_cleanup_that_fails_too_does_not_hide_the_first_failure():
+def test_a_failed_cleanup_does_not_hide_the_first_failure():
     disk = SimDisk(0)
     disk.fail("rename", error=errno.EIO)
     disk.fail("unlink", error=errno.EROFS)
@@ -196,7 +196,7 @@ def test_a_cleanup_that_fails_too_does_not_hide_the_first_failure():
     assert disk.durable_bytes("/manifest") == b"n"
 
 
-def test_bits_rot_on_the_platter_and_are_seen_unless_newer_bytes_wait():
+def test_bit_rot_on_disk_is_visible_unless_newer_bytes_are_cached():
     disk = SimDisk(5)
     file = disk.open("/f", create=True)
     write_all(file, [bytes(1_024)], 0)
@@ -223,7 +223,7 @@ def test_bits_rot_on_the_platter_and_are_seen_unless_newer_bytes_wait():
 # --- the ring --------------------------------------------------------------------------------------------------
 
 
-def test_the_ring_service_answers_as_the_kernel_does():
+def test_the_ring_service_returns_the_results_of_the_kernel():
     disk = SimDisk(0)
     file = disk.open("/f", create=True)
     disk.sync_directory("/")
@@ -261,7 +261,7 @@ def test_the_ring_service_reports_faults_and_a_failed_sync_stays_failed():
     assert disk.execute("sync", number, [], 0) == -errno.EBADF
 
 
-def test_a_crash_comes_out_of_the_ring_service():
+def test_a_crash_is_raised_by_the_ring_service():
     disk = SimDisk(0)
     file = disk.open("/f", create=True)
     disk.crash_after(2, inside=False)
@@ -274,7 +274,7 @@ def test_a_crash_comes_out_of_the_ring_service():
 # --- the history -----------------------------------------------------------------------------------------------
 
 
-def test_the_history_reads_like_a_story():
+def test_the_history_lists_calls_and_faults():
     disk = SimDisk(9)
     file = disk.open("/f", create=True)
     file.write([b"abc"], 4)

@@ -22,7 +22,7 @@ def new_disk() -> tuple[SimDisk, DiskRing]:
     return disk, DiskRing(8)
 
 
-def test_what_a_ring_reports_as_synced_survives_a_crash() -> None:
+def test_writes_reported_as_synced_survive_a_crash() -> None:
     disk, ring = new_disk()
     file = disk.open("/data/wal", create=True)
     disk.sync_directory("/data")

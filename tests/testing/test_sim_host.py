@@ -28,7 +28,7 @@ def test_killed_processes_leave_files_and_memory():
     assert host.memory.attach("/fabric", 10).view[0] == 42
 
 
-def test_lost_power_leaves_only_what_was_synced():
+def test_a_power_loss_leaves_only_synced_bytes():
     host = SimHost.create(seed=1)
     use(host)
     host.crash(keep="none")

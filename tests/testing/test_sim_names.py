@@ -1,4 +1,4 @@
-"""Names on a simulated disk under random use: the same as real ones, and no file lost in a crash."""
+"""File names on a simulated disk under random use: they equal real ones, and a crash loses no durable file."""
 
 import os
 
@@ -76,7 +76,7 @@ def test_without_crashes_simulated_names_equal_real_ones(tmp_path_factory, seque
 
 
 @given(steps, st.integers(0, 1_000), st.sampled_from(["none", "all", "random"]))
-def test_a_crash_never_loses_a_durable_file_that_nobody_removed(sequence, seed, keep):
+def test_a_crash_never_loses_a_durable_file(sequence, seed, keep):
     disk = simulated(seed)
     durable: set[bytes] = set()
     created: set[bytes] = set()
@@ -100,7 +100,7 @@ def test_a_crash_never_loses_a_durable_file_that_nobody_removed(sequence, seed, 
 
 
 @pytest.mark.parametrize("keep", ["none", "random"])
-def test_names_synced_last_are_exactly_what_is_left(keep):
+def test_exactly_the_last_synced_names_are_left(keep):
     disk = simulated(4)
     for number, step in enumerate([("create", "d/a", ""), ("create", "e/b", ""), ("rename", "d/a", "e/a")]):
         apply(disk, "", step, b"%d" % number)

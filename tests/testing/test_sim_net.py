@@ -33,7 +33,7 @@ def test_messages_arrive_once_in_order_after_their_delay():
     assert arrived == [("a", payload) for payload in numbered(50)]
 
 
-def test_some_are_dropped_some_come_twice_some_overtake():
+def test_messages_are_dropped_duplicated_and_reordered():
     net, clock, arrived = network(drop=0.3, duplicate=0.3, reorder=0.5)
     taken = [net.send("a", "b", payload) for payload in numbered(200)]
     clock.advance(SECOND)
@@ -62,7 +62,7 @@ def test_a_link_holds_a_bounded_number_of_messages():
     assert [payload for _, payload in arrived] == [b"0", b"1", b"2", b"again"]
 
 
-def test_a_partition_cuts_one_way_or_both_and_takes_what_is_on_its_way():
+def test_a_partition_cuts_one_direction_or_both_and_drops_messages_in_flight():
     net, clock, arrived = network()
     back = []
     net.register("a", lambda _, payload: back.append(payload))

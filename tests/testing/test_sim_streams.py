@@ -1,4 +1,4 @@
-"""What a simulated network does to streams beyond what real sockets would show in a test."""
+"""Streams on a simulated network: loss, partitions, resets and power losses."""
 
 import errno
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seawall.limits import LISTEN_BACKLOG
 from seawall.testing import Link, SimClock, SimNet
-from seawall.testing.machine import streams
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -40,7 +40,7 @@ def error_of(stream) -> int | None:
     return None
 
 
-def test_nothing_happens_while_the_clock_stands():
+def test_nothing_happens_while_the_clock_is_stopped():
     world = World()
     client = world.net.host("a").connect("b:1992")
     assert world.listener.accept() is None
@@ -65,7 +65,7 @@ def test_the_window_is_bounded_and_opens_as_the_peer_reads():
     assert client.send(b"x") == 1
 
 
-def test_pieces_are_cut_and_given_in_any_size():
+def test_sends_and_receives_are_split_at_any_size():
     sizes = set()
     for seed in range(30):
         world = World(seed)
@@ -77,7 +77,7 @@ def test_pieces_are_cut_and_given_in_any_size():
     assert len(sizes) > 5
 
 
-def test_a_lost_piece_comes_later_and_the_order_stays():
+def test_a_lost_segment_is_retransmitted_and_order_is_kept():
     world = World(drop=0.5, retransmit_ns=SECOND)
     client, server = world.pair()
     data, sent = bytes(range(250)), 0
@@ -90,7 +90,7 @@ def test_a_lost_piece_comes_later_and_the_order_stays():
     assert early + take(server) == data
 
 
-def test_a_partition_stalls_a_stream_and_healing_lets_it_go_on():
+def test_a_partition_stalls_a_stream_until_it_heals():
     for sources, targets in ((["a"], ["b"]), (["b"], ["a"])):
         world = World()
         client, server = world.pair()
@@ -131,7 +131,7 @@ def test_an_idle_stream_outlasts_a_partition():
     assert take(server) == b"hello"[:taken]
 
 
-def test_connecting_through_a_partition_waits_and_then_gives_up():
+def test_connecting_through_a_partition_times_out():
     world = World()
     world.net.partition(["a"], ["b"])
     patient, late = world.net.host("a").connect("b:1992"), world.net.host("a").connect("b:1992")
@@ -195,7 +195,7 @@ def test_after_a_loss_of_power_a_silent_peer_times_out_and_one_that_sends_is_res
     assert error_of(reader) == errno.ETIMEDOUT
 
 
-def test_a_reset_lost_in_a_partition_is_repeated_when_asked_for():
+def test_a_reset_lost_in_a_partition_is_repeated_at_the_next_send():
     world = World()
     client, server = world.pair()
     client.send(b"unread")
@@ -211,18 +211,17 @@ def test_a_reset_lost_in_a_partition_is_repeated_when_asked_for():
     assert error_of(client) == errno.ECONNRESET
 
 
-def test_a_full_backlog_refuses_and_a_closed_listener_resets_who_waits(monkeypatch):
-    monkeypatch.setattr(streams, "LISTEN_BACKLOG", 5)
+def test_a_full_backlog_refuses_and_a_closed_listener_resets_waiting_clients():
     world = World()
-    clients = [world.net.host("a").connect("b:1992") for _ in range(6)]
+    clients = [world.net.host("a").connect("b:1992") for _ in range(LISTEN_BACKLOG + 1)]
     world.clock.advance(SECOND)
     assert [error_of(client) for client in clients].count(errno.ECONNREFUSED) == 1
     world.listener.close()
     world.clock.advance(SECOND)
-    assert [error_of(client) for client in clients].count(errno.ECONNRESET) == 5
+    assert [error_of(client) for client in clients].count(errno.ECONNRESET) == LISTEN_BACKLOG
 
 
-def test_a_client_that_leaves_before_it_is_accepted_shows_as_an_end():
+def test_a_client_that_closes_before_the_accept_is_seen_as_closed():
     world = World()
     client = world.net.host("a").connect("b:1992")
     world.clock.advance(600_000)
@@ -233,7 +232,7 @@ def test_a_client_that_leaves_before_it_is_accepted_shows_as_an_end():
         assert server.receive_into(bytearray(1)) == 0
 
 
-def test_ports_are_given_in_turn_and_hosts_own_their_names():
+def test_ports_are_assigned_and_hosts_own_their_names():
     world = World()
     host = world.net.host("b")
     first, second = host.listen("b:0"), host.listen("b:0")
@@ -243,21 +242,21 @@ def test_ports_are_given_in_turn_and_hosts_own_their_names():
         host.listen("a:1")
 
 
-def test_the_history_tells_what_streams_did():
+def test_the_history_lists_events_of_streams():
     world = World()
     client, _ = world.pair()
     client.send(b"x")
     world.clock.advance(SECOND)
     client.close()
     world.clock.advance(SECOND)
-    story = "\n".join(world.net.history())
+    lines = "\n".join(world.net.history())
     for event in ("listen b:1992", "a->b opens", "1B arrive", "a->b close", "end arrives"):
-        assert event in story
+        assert event in lines
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), st.lists(st.binary(min_size=1, max_size=300), max_size=15), st.floats(0, 0.5))
-def test_whatever_the_network_does_bytes_arrive_in_order_and_once(seed, pieces, drop):
+def test_bytes_arrive_once_and_in_order_under_any_faults(seed, pieces, drop):
     def run() -> tuple[bytes, tuple[str, ...]]:
         world = World(seed, drop=drop, buffer_size=500)
         server = None

@@ -1,4 +1,4 @@
-"""All topics: names, ids, epochs, cursors, and a snapshot that brings all of it back."""
+"""The catalog of topics: names, ids, epochs, cursors, and a snapshot that restores all of it."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def append_header(topic_id: int, base_seq: int, count: int, position: int) -> Ba
 
 
 def rows_of(headers: list[BatchHeader]) -> WalRows:
-    """Headers as the rows that the reader of the log gives."""
+    """Headers as the rows that the log reader delivers."""
     rows = np.zeros(len(headers), WAL_ROW)
     for index, header in enumerate(headers):
         for name in {*WAL_ROW.names} - {"at", "count"}:
@@ -104,7 +104,7 @@ def test_planning_changes_nothing() -> None:
     assert log.catalog.cursor("reader", 1) is None
 
 
-def test_a_name_that_comes_again_is_a_new_topic() -> None:
+def test_a_recreated_name_is_a_new_topic() -> None:
     log = Log()
     log.create("a")
     log.append("a", 5)
@@ -120,7 +120,7 @@ def test_a_name_that_comes_again_is_a_new_topic() -> None:
     assert second.recreated(first.epoch).reason is GapReason.RECREATED
 
 
-def test_names_and_numbers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_or_taken_names_and_ids_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     log.create("a")
     with pytest.raises(ConflictError, match="already"):
@@ -144,7 +144,7 @@ def test_names_and_numbers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         log.catalog.create("b", TopicConfig())
 
 
-def test_a_create_whose_name_is_taken_ends_the_older_topic() -> None:
+def test_applying_a_create_of_a_taken_name_ends_the_older_topic() -> None:
     log = Log()
     log.create("a")
     created = log.catalog.create("b", TopicConfig())
@@ -153,7 +153,7 @@ def test_a_create_whose_name_is_taken_ends_the_older_topic() -> None:
     assert log.catalog.find(1) is None
 
 
-def test_settings_change_by_a_control() -> None:
+def test_a_control_changes_the_settings() -> None:
     log = Log()
     log.create("a")
     control = log.catalog.configure(log.catalog.named("a"), {"ttl_ms": 9})
@@ -206,7 +206,7 @@ def test_a_run_is_applied_by_topic() -> None:
     assert (topic.head_seq, at_once.catalog.next_position) == (6, 10)
 
 
-def test_what_names_no_topic_does_nothing() -> None:
+def test_batches_of_unknown_topics_are_ignored() -> None:
     log = Log()
     for control in (Ceiling(1, 50, 1), CursorCommit("a", 1, 1, 1, 0), DeleteRecords(1, DeletedSeqs.between(1, 4), 40)):
         assert not log.apply(control)
@@ -236,7 +236,7 @@ def test_a_compound_applies_every_part_it_can() -> None:
     assert topic.live_records == 2
 
 
-def test_cursors_are_set_to_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cursor_is_what_was_committed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     log.create("a")
     assert log.apply(log.catalog.commit("reader", "a", 5))
@@ -289,7 +289,7 @@ def snapshot_of(log: Log) -> Snapshot:
     return Snapshot(log.catalog.next_position, 0, 0, catalog_sections(log.catalog))
 
 
-def test_a_snapshot_brings_everything_back() -> None:
+def test_a_snapshot_restores_the_whole_catalog() -> None:
     log = busy_log()
     snapshot = snapshot_of(log)
     loaded = load_catalog(snapshot)
@@ -314,7 +314,7 @@ def tail(log: Log) -> list[Control]:
 
 @settings(max_examples=20)
 @given(st.integers(0, 4))
-def test_replay_over_a_snapshot_gives_the_same_as_never_stopping(taken_after: int) -> None:
+def test_replay_over_a_snapshot_equals_an_uninterrupted_run(taken_after: int) -> None:
     log = busy_log()
     controls = tail(log)
     start = log.position
@@ -328,7 +328,7 @@ def test_replay_over_a_snapshot_gives_the_same_as_never_stopping(taken_after: in
     assert catalog_sections(loaded) == catalog_sections(log.catalog)
 
 
-def test_an_empty_catalog_comes_back() -> None:
+def test_an_empty_catalog_round_trips() -> None:
     log = Log()
     assert len(load_catalog(snapshot_of(log))) == 0
 
@@ -370,7 +370,7 @@ def edited(sections: dict[SectionKind, bytes], kind: SectionKind, edit) -> dict[
         (SectionKind.KEYS, lambda it: it["keys"].append([3, "00" * 15 + "01", 2**64, 2**64, 1])),
     ],
 )
-def test_a_snapshot_that_contradicts_itself_is_damage(kind: SectionKind, edit) -> None:
+def test_a_contradictory_snapshot_is_corruption(kind: SectionKind, edit) -> None:
     sections = edited(catalog_sections(busy_log().catalog), kind, edit)
     with pytest.raises(CorruptionError):
         load_catalog(Snapshot(9, 0, 0, sections))
@@ -386,13 +386,13 @@ def test_a_snapshot_that_contradicts_itself_is_damage(kind: SectionKind, edit) -
         b"\x63\0\0\0\0\0\0\0",
     ],
 )
-def test_bad_ranges_of_deleted_records_are_damage(deleted: bytes) -> None:
+def test_invalid_ranges_of_deleted_records_are_corruption(deleted: bytes) -> None:
     sections = catalog_sections(busy_log().catalog)
     with pytest.raises(CorruptionError):
         load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted}))
 
 
-def test_deleted_records_of_one_topic_come_once() -> None:
+def test_deleted_records_of_one_topic_are_stored_once() -> None:
     sections = catalog_sections(busy_log().catalog)
     deleted = sections[SectionKind.DELETED]
     with pytest.raises(CorruptionError, match="DELETED"):

@@ -1,4 +1,4 @@
-"""Idempotency keys: found within the window, forgotten after it, never forgotten early."""
+"""Idempotency keys: found within their window, removed after it, never removed early."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_key_is_found_until_its_window_has_passed() -> None:
     assert keys.find(key(1), 1000, 0) == append(1, 1000)
 
 
-def test_expiry_forgets_the_oldest_alone() -> None:
+def test_expiry_removes_only_the_oldest_keys() -> None:
     keys = IdempotencyKeys()
     for number in range(5):
         keys.remember(key(number), append(number, 1000 + number))
@@ -39,7 +39,7 @@ def test_expiry_forgets_the_oldest_alone() -> None:
     assert len(keys) == 0
 
 
-def test_a_key_that_comes_again_counts_from_its_new_age() -> None:
+def test_a_repeated_key_expires_by_its_newest_use() -> None:
     keys = IdempotencyKeys()
     for number, at_ms in ((1, 1000), (2, 1001)):
         keys.remember(key(number), append(number, at_ms))
@@ -59,7 +59,7 @@ def test_a_full_table_refuses_until_keys_expire(monkeypatch: pytest.MonkeyPatch)
     keys.require_space(1101, WINDOW)
 
 
-def test_mistakes() -> None:
+def test_malformed_keys_and_repeated_seqs_are_refused() -> None:
     keys = IdempotencyKeys()
     with pytest.raises(InvalidInputError, match="16 bytes"):
         keys.remember(b"short", append(1, 1000))
@@ -68,8 +68,8 @@ def test_mistakes() -> None:
         keys.remember(key(2), append(1, 1000))
 
 
-def test_a_digest_fits_the_header_of_a_batch_and_stays_what_it_is() -> None:
-    """Stored batches carry digests: another digest of the same key would forget every key at an upgrade."""
+def test_the_digest_of_a_key_is_stable_and_fits_a_batch_header() -> None:
+    """Stored batches contain digests: a changed digest would lose every key at an upgrade."""
     client_id, client_seq = digest_of("order-7")
     assert (client_id, client_seq) == digest_of(b"order-7")
     assert is_synthetic(client_id)

@@ -24,7 +24,7 @@ def seqs_of(first: int, last: int) -> set[int]:
 
 
 @given(steps, ranges)
-def test_ranges_are_a_set(changes: list, asked: tuple[int, int]) -> None:
+def test_ranges_behave_like_a_set(changes: list, asked: tuple[int, int]) -> None:
     found, model = SeqRanges(), set()
     for kind, (first, last) in changes:
         if kind == "add":
@@ -46,7 +46,7 @@ def test_ranges_are_a_set(changes: list, asked: tuple[int, int]) -> None:
 
 
 @given(st.lists(ranges, max_size=10), st.lists(ranges, max_size=10), ranges)
-def test_many_ranges_at_once_are_the_same_as_one_by_one(old: list, new: list, asked: tuple[int, int]) -> None:
+def test_adding_many_ranges_equals_adding_them_one_by_one(old: list, new: list, asked: tuple[int, int]) -> None:
     one_by_one, at_once = SeqRanges(old), SeqRanges(old)
     for first, last in new:
         one_by_one.add(Seq(first), Seq(last))
@@ -63,7 +63,7 @@ def test_the_largest_seq_fits() -> None:
     assert found.first_outside(Seq(2**64 - 2)) == 2**64 - 2
 
 
-def test_an_empty_range_is_a_mistake() -> None:
+def test_an_empty_range_is_refused() -> None:
     with pytest.raises(InvariantError, match="INV-LIVE-EXACT"):
         SeqRanges().add(Seq(5), Seq(4))
     with pytest.raises(InvariantError, match="INV-LIVE-EXACT"):
@@ -75,7 +75,7 @@ def test_an_empty_range_is_a_mistake() -> None:
     st.integers(1, HIGHEST),
     ranges,
 )
-def test_a_seq_keeps_the_first_reason_it_was_lost_for(lost: list, below: int, asked: tuple[int, int]) -> None:
+def test_a_seq_keeps_the_first_reason_of_its_loss(lost: list, below: int, asked: tuple[int, int]) -> None:
     losses, model = Losses(), {}
     for (first, last), reason in lost:
         losses.add(Gap(Seq(first), Seq(last), reason))
@@ -97,7 +97,7 @@ def test_a_seq_keeps_the_first_reason_it_was_lost_for(lost: list, below: int, as
     assert outside == seqs_of(first, last) - model.keys()
 
 
-def test_a_gap_outside_a_range_has_no_part_in_it() -> None:
+def test_a_gap_outside_a_range_is_not_reported() -> None:
     gap = Gap(Seq(5), Seq(9), GapReason.CRASH)
     assert gap.clipped(Seq(10), Seq(20)) is None
     assert gap.clipped(Seq(9), Seq(20)) == Gap(Seq(9), Seq(9), GapReason.CRASH)

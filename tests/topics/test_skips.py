@@ -1,4 +1,4 @@
-"""Where an order passes over client seqs: kept by position, bounded, and the same again from a snapshot."""
+"""Skipped client seqs of an order: kept by position, bounded, and restored by a snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_skips_are_found_by_position() -> None:
         skips.add(Skip(12, 7, 1, 1))
 
 
-def test_the_oldest_are_forgotten_and_it_is_known_which() -> None:
+def test_the_oldest_skips_are_dropped_and_their_bound_is_known() -> None:
     skips = Skips(kept_max=4)
     for position in range(10, 16):
         skips.add(Skip(position, 7, position, 1))
@@ -43,7 +43,7 @@ def test_the_oldest_are_forgotten_and_it_is_known_which() -> None:
     assert skips.forgotten_below == 12
 
 
-def test_a_skip_of_the_log_stays_with_its_topic() -> None:
+def test_a_logged_skip_is_kept_by_its_topic_and_its_snapshot() -> None:
     catalog = catalog_with_topic()
     assert catalog.apply(OrderSkip(1, 7, 4, 2), 1)
     assert not catalog.apply(OrderSkip(0, 7, 9, 1), 2)
@@ -56,14 +56,14 @@ def test_a_skip_of_the_log_stays_with_its_topic() -> None:
     assert (list(loaded.skips), loaded.skips.forgotten_below) == ([Skip(1, 7, 4, 2)], 1)
 
 
-def test_skips_that_are_cut_or_of_no_topic_are_damage() -> None:
+def test_truncated_skips_and_skips_of_no_topic_are_corruption() -> None:
     sections = catalog_sections(catalog_with_topic())
     for data in (b"x", bytes(32)):
         with pytest.raises(CorruptionError):
             load_catalog(Snapshot(1, 0, 0, sections | {SectionKind.SKIPS: data}))
 
 
-def test_an_aside_takes_effect_and_no_position() -> None:
+def test_an_unpositioned_control_is_applied_without_a_position() -> None:
     catalog = catalog_with_topic()
     assert catalog.apply(UnpositionedControl((Ceiling(1, 50, 1),)), 1)
     assert (catalog.next_position, catalog.named("t").ceiling) == (1, 50)

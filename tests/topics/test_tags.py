@@ -31,7 +31,7 @@ def add(index: TagIndex, tag: bytes, seqs: Iterable[int]) -> None:
 
 
 @given(steps)
-def test_what_is_taken_is_what_matches(changes: list) -> None:
+def test_find_returns_exactly_the_matching_seqs(changes: list) -> None:
     index, model, next_seq = TagIndex(), {}, 1
     for change in changes:
         if isinstance(change, list):
@@ -55,7 +55,7 @@ def test_what_is_taken_is_what_matches(changes: list) -> None:
     assert index.tag_count == len(set(model.values()))
 
 
-def test_seqs_of_a_tag_rise() -> None:
+def test_seqs_of_a_tag_must_increase() -> None:
     index = TagIndex()
     add(index, b"a", [])
     assert index.tag_count == 0
@@ -64,12 +64,12 @@ def test_seqs_of_a_tag_rise() -> None:
         add(index, b"a", [6])
 
 
-def test_old_seqs_are_swept_when_that_is_worth_it() -> None:
+def test_old_seqs_are_swept_once_they_are_many() -> None:
     index = TagIndex()
     add(index, b"old", range(1, 3001))
     add(index, b"both", range(3001, 5001))
     index.drop_below(Seq(1000))
-    assert len(index) == 5000, "too few to walk over all tags"
+    assert len(index) == 5000, "too few to scan all tags"
     index.drop_below(Seq(4001))
     assert (len(index), index.tag_count) == (1000, 1)
     index.drop_below(Seq(4500))

@@ -1,4 +1,4 @@
-"""The settings of a topic: defaults, rules, patches, and what is said about a mistake."""
+"""The settings of a topic: defaults, rules, patches, and error messages."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ configs = st.builds(
 
 
 @given(configs)
-def test_a_config_comes_back(config: TopicConfig) -> None:
+def test_a_config_round_trips(config: TopicConfig) -> None:
     assert TopicConfig.from_json(config.to_json()) == config
     assert stored_config(config.to_json()) == config
     assert changed_config(config, {}) == config
@@ -89,7 +89,7 @@ def test_durable_is_a_short_form(document: dict, durability: Durability, durable
         ("claim_jitter_ms", 10**6, 5000),
     ],
 )
-def test_numbers_beyond_a_published_range_are_moved_into_it(key: str, given: int, taken: int) -> None:
+def test_numbers_beyond_a_published_range_are_clamped(key: str, given: int, taken: int) -> None:
     assert TopicConfig.from_json({key: given}).to_json()[key] == taken
 
 
@@ -120,7 +120,7 @@ def test_numbers_beyond_a_published_range_are_moved_into_it(key: str, given: int
         ({"ttl_ms": "x" * 500}, "…"),
     ],
 )
-def test_a_mistake_is_named(document: dict, message: str) -> None:
+def test_an_invalid_setting_is_named(document: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TopicConfig.from_json(document)
     with pytest.raises(ConfigError, match=message):
@@ -129,12 +129,12 @@ def test_a_mistake_is_named(document: dict, message: str) -> None:
         stored_config(document)
 
 
-def test_a_config_cannot_be_made_wrong() -> None:
+def test_the_constructor_refuses_invalid_settings() -> None:
     with pytest.raises(ConfigError, match="cap_bytes"):
         TopicConfig(cap_bytes=-1)
 
 
-def test_a_patch_keeps_what_it_leaves_out() -> None:
+def test_a_patch_keeps_the_settings_it_omits() -> None:
     config = TopicConfig.from_json({"ttl_ms": 5, "type": "queue", "order": 5})
     changed = changed_config(config, {"cap_records": 9, "durable": False})
     assert (changed.ttl_ms, changed.cap_records, changed.durability) == (5, 9, Durability.DISK)
@@ -144,8 +144,8 @@ def test_a_patch_keeps_what_it_leaves_out() -> None:
             changed_config(config, fixed)
 
 
-def test_settings_of_a_newer_server_are_left_out() -> None:
-    told = {**DEFAULTS, "cap_records": 7, "not invented yet": 1}
-    assert TopicConfig.from_server(told) == TopicConfig(cap_records=7)
+def test_unknown_settings_of_a_newer_server_are_ignored() -> None:
+    received = {**DEFAULTS, "cap_records": 7, "not invented yet": 1}
+    assert TopicConfig.from_server(received) == TopicConfig(cap_records=7)
     with pytest.raises(ConfigError, match="durability"):
         TopicConfig.from_server({**DEFAULTS, "durability": "tape"})

@@ -57,7 +57,7 @@ def live_seqs(topic: TopicState) -> list[int]:
 
 
 def rows_of(headers: list[BatchHeader]) -> WalRows:
-    """Headers as the rows that the reader of the log gives."""
+    """Headers as the rows that the log reader delivers."""
     rows = np.zeros(len(headers), WAL_ROW)
     for index, header in enumerate(headers):
         for name in {*WAL_ROW.names} - {"at", "count"}:
@@ -97,7 +97,9 @@ def everything(topic: TopicState) -> dict[str, object]:
     st.integers(0, 5),
     st.sampled_from([None, 1, 3, 99]),
 )
-def test_a_run_is_as_good_as_its_appends(parts: list[tuple[int, int, int]], before: int, deleted: int | None) -> None:
+def test_a_run_equals_its_appends_one_by_one(
+    parts: list[tuple[int, int, int]], before: int, deleted: int | None
+) -> None:
     one_by_one, at_once = new_topic(), new_topic()
     for topic in (one_by_one, at_once):
         if before:
@@ -119,7 +121,7 @@ def test_a_run_is_as_good_as_its_appends(parts: list[tuple[int, int, int]], befo
 
 
 @pytest.mark.parametrize("seqs", [(3, 6), (4, 5), (4, 6, 5), (9, 4), (4, 2**64 - 1)])
-def test_a_run_whose_seqs_do_not_rise_is_refused(seqs: tuple[int, ...]) -> None:
+def test_a_run_with_non_increasing_seqs_is_refused(seqs: tuple[int, ...]) -> None:
     topic = topic_with(3)
     headers = [replace(append_header(4, 2), base_seq=seq) for seq in seqs]
     with pytest.raises(InvariantError, match="INV-SEQ-ONCE"):
@@ -142,7 +144,7 @@ def test_a_seq_is_used_once_and_in_its_topic() -> None:
         topic.apply(Checkpoint(1, 1, 0))
 
 
-def test_seqs_nobody_accounts_for_are_a_loss() -> None:
+def test_skipped_seqs_without_a_reason_are_a_loss() -> None:
     topic = new_topic()
     topic.append(append_header(4, 2))
     assert topic.gaps(1, 9) == [Gap(1, 3, GapReason.CORRUPTION)]
@@ -150,19 +152,19 @@ def test_seqs_nobody_accounts_for_are_a_loss() -> None:
     topic.check_invariants()
 
 
-def test_a_delete_is_silent() -> None:
+def test_a_delete_reports_no_gap() -> None:
     topic = topic_with(10)
     topic.apply(delete_of(1, 2, 3))
     assert (topic.floor, topic.evict_floor) == (4, 1)
     assert topic.gaps(1, 10) == []
     assert live_seqs(topic) == [4, 5, 6, 7, 8, 9, 10]
     assert topic.live_bytes == sum(map(size_of, range(4, 11)))
-    assert list(topic.deleted) == [], "what lies below the floor is forgotten"
+    assert list(topic.deleted) == [], "ranges below the floor are dropped"
     topic.apply(DeleteRecords(TOPIC, DeletedSeqs.between(1, 2), 0))
-    assert (topic.floor, topic.live_records) == (4, 7), "what is gone stays gone"
+    assert (topic.floor, topic.live_records) == (4, 7), "deleted records stay deleted"
 
 
-def test_a_delete_in_the_middle_leaves_the_floor() -> None:
+def test_a_delete_in_the_middle_does_not_move_the_floor() -> None:
     topic = topic_with(6)
     topic.apply(delete_of(2, 4, 5))
     assert (topic.floor, live_seqs(topic), list(topic.deleted)) == (1, [1, 3, 6], [(2, 2), (4, 5)])
@@ -175,7 +177,7 @@ def test_a_delete_in_the_middle_leaves_the_floor() -> None:
     assert live_seqs(topic) == [7]
 
 
-def test_a_delete_of_records_that_damage_took_stops_nothing() -> None:
+def test_a_delete_of_lost_records_is_applied() -> None:
     topic = topic_with(3)
     topic.apply(delete_of(2, 3, 4, 9))
     assert (live_seqs(topic), topic.live_records) == ([1], 1)
@@ -185,7 +187,7 @@ def test_a_delete_of_records_that_damage_took_stops_nothing() -> None:
     topic.check_invariants()
 
 
-def test_what_is_dead_is_one_set() -> None:
+def test_dead_seqs_are_deleted_and_lost_ones() -> None:
     topic = topic_with(20)
     topic.apply(delete_of(1, 2, 8, 9))
     topic.apply(Loss(TOPIC, 12, 13, GapReason.CORRUPTION, 0))
@@ -194,19 +196,19 @@ def test_what_is_dead_is_one_set() -> None:
     assert topic.dead(3, 7).ranges.tolist() == []
 
 
-def test_what_damage_took_is_not_disposed_of() -> None:
+def test_damaged_seqs_are_not_disposable() -> None:
     topic = topic_with(20)
     topic.apply(delete_of(1, 2, 8, 9))
     topic.apply(Loss(TOPIC, 12, 13, GapReason.CORRUPTION, 0))
     topic.apply(Loss(TOPIC, 15, 16, GapReason.CRASH, 0))
     assert all(topic.is_disposable(*pair) for pair in ((1, 2), (8, 9), (15, 16)))
     assert not any(topic.is_disposable(*pair) for pair in ((2, 3), (7, 9), (10, 12), (12, 13)))
-    assert not topic.is_disposable(21, 30), "what is to come"
+    assert not topic.is_disposable(21, 30), "seqs beyond the head"
     topic.apply(FloorRaise(TOPIC, GapReason.CAP, 15, 1, 0))
-    assert topic.is_disposable(1, 14), "what was evicted is not asked for any more"
+    assert topic.is_disposable(1, 14), "evicted seqs are not read any more"
 
 
-def test_evictions_are_told_with_their_reason() -> None:
+def test_evictions_are_reported_with_their_reason() -> None:
     topic = topic_with(20)
     topic.apply(FloorRaise(TOPIC, GapReason.CAP, 5, 1, sum(map(size_of, range(1, 5)))))
     topic.apply(FloorRaise(TOPIC, GapReason.TTL, 8, 5, sum(map(size_of, range(5, 8)))))
@@ -220,23 +222,23 @@ def test_evictions_are_told_with_their_reason() -> None:
     assert topic.live_bytes == sum(map(size_of, range(8, 21)))
 
 
-def test_an_eviction_cannot_reach_beyond_the_head() -> None:
+def test_an_eviction_stops_at_the_head() -> None:
     topic = topic_with(3)
     topic.apply(FloorRaise(TOPIC, GapReason.TTL, 100, 1, 1000))
     assert (topic.evict_floor, topic.floor, topic.live_records, topic.live_bytes) == (4, 4, 0, 0)
 
 
-def test_the_floor_passes_deleted_records_behind_an_eviction() -> None:
+def test_the_floor_skips_deleted_records_after_an_eviction() -> None:
     topic = topic_with(6)
     topic.apply(delete_of(3, 4))
     assert topic.floor == 1
     topic.apply(FloorRaise(TOPIC, GapReason.CAP, 3, 1, size_of(1) + size_of(2)))
     assert (topic.evict_floor, topic.floor) == (3, 5)
     assert topic.gaps(1, 6) == [Gap(1, 2, GapReason.CAP)]
-    assert list(topic.deleted) == [], "what lies below the floor is forgotten"
+    assert list(topic.deleted) == [], "ranges below the floor are dropped"
 
 
-def test_a_loss_in_the_middle_and_beyond_the_head() -> None:
+def test_losses_in_the_middle_and_beyond_the_head_are_reported() -> None:
     topic = topic_with(10)
     topic.apply(Loss(TOPIC, 4, 5, GapReason.CORRUPTION, size_of(4) + size_of(5)))
     topic.apply(Loss(TOPIC, 11, 20, GapReason.CRASH))
@@ -251,21 +253,21 @@ def test_a_loss_in_the_middle_and_beyond_the_head() -> None:
     assert topic.floor == 6
 
 
-def test_a_loss_below_the_floor_is_still_told() -> None:
+def test_a_loss_below_the_floor_is_still_reported() -> None:
     topic = topic_with(5)
     topic.apply(Loss(TOPIC, 1, 2, GapReason.CORRUPTION, 0))
     assert topic.floor == 3
     assert topic.gaps(1, 5) == [Gap(1, 2, GapReason.CORRUPTION)]
 
 
-def test_a_cursor_of_another_life_is_told() -> None:
+def test_a_cursor_of_an_earlier_epoch_is_reported_as_recreated() -> None:
     topic = topic_with(5)
     assert topic.recreated(3) is None
     assert topic.recreated(2) == Gap(1, 5, GapReason.RECREATED)
     assert new_topic().recreated(2) == Gap(1, 0, GapReason.RECREATED)
 
 
-def test_ceiling_segment_and_config() -> None:
+def test_controls_set_ceiling_segment_and_config() -> None:
     topic = new_topic()
     topic.apply(Ceiling(TOPIC, 1000, 1))
     topic.apply(Ceiling(TOPIC, 500, 1))
@@ -276,7 +278,7 @@ def test_ceiling_segment_and_config() -> None:
         topic.apply(TopicConfigure(TOPIC, {}, {"unknown": 1}))
 
 
-def test_numbers_reserved_before_a_crash_are_not_given_again() -> None:
+def test_seqs_reserved_before_a_crash_are_not_reused() -> None:
     topic = topic_with(5)
     assert topic.crash_loss() is None, "nothing was reserved"
     topic.apply(Ceiling(TOPIC, 1000, 1))
@@ -287,12 +289,12 @@ def test_numbers_reserved_before_a_crash_are_not_given_again() -> None:
     assert topic.gaps(1, 2000) == [Gap(6, 999, GapReason.CRASH)]
 
 
-def test_what_does_not_change_a_topic_is_refused() -> None:
+def test_a_control_of_no_topic_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="CURSOR"):
         new_topic().apply(CursorCommit("a", TOPIC, 3, 1, 0))
 
 
-def test_a_wrong_count_is_noticed() -> None:
+def test_a_wrong_count_violates_an_invariant() -> None:
     topic = topic_with(5)
     topic.live_records = 4
     with pytest.raises(InvariantError, match="INV-LIVE-EXACT"):
@@ -320,7 +322,7 @@ events = st.one_of(
 
 
 class Model:
-    """Every seq that is live, or why it is gone."""
+    """Every live seq, and the reason of every lost one."""
 
     def __init__(self) -> None:
         self.live: set[int] = set()
@@ -372,7 +374,7 @@ def play(topic: TopicState, model: Model, event: tuple) -> None:
 
 @settings(max_examples=200)
 @given(st.lists(events, max_size=15))
-def test_any_history_gives_what_the_model_says(history: list[tuple]) -> None:
+def test_any_history_equals_the_model(history: list[tuple]) -> None:
     topic, model = new_topic(), Model()
     floors = (0, 0, 0)
     for event in history:
@@ -386,12 +388,12 @@ def test_any_history_gives_what_the_model_says(history: list[tuple]) -> None:
     assert topic.live_records == len(model.live)
     assert topic.live_bytes == sum(map(size_of, model.live))
     gaps = topic.gaps(Seq(1), Seq(model.head + 5))
-    told = {seq: gap.reason for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
-    assert {seq for seq in told if seq < model.evict_floor} == set(range(1, model.evict_floor))
-    assert {seq: reason for seq, reason in told.items() if seq >= model.evict_floor} == {
+    reported = {seq: gap.reason for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
+    assert {seq for seq in reported if seq < model.evict_floor} == set(range(1, model.evict_floor))
+    assert {seq: reason for seq, reason in reported.items() if seq >= model.evict_floor} == {
         seq: reason for seq, reason in model.lost.items() if seq >= model.evict_floor
     }
-    assert not told.keys() & model.live
+    assert not reported.keys() & model.live
     for seq in range(1, model.head + 2):
         assert topic.first_readable(Seq(seq)) == min(
             (each for each in model.live if each >= seq), default=model.head + 1

@@ -1,4 +1,4 @@
-"""What is remembered of transactions: the last of each owner, and no more owners than allowed."""
+"""Remembered transactions: the last one of each owner, for a bounded number of owners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def committed(owner: str = "job", epoch: int = 7, position: int = 3) -> Committe
     return CommittedTransaction(owner, epoch, position, 99, (TopicSpan("a", 5, 2), TopicSpan("b", 1, 1)))
 
 
-def test_the_last_of_an_owner_is_repeated_and_an_older_one_is_too_late() -> None:
+def test_the_last_transaction_of_an_owner_is_repeated_and_older_ones_are_refused() -> None:
     memory = TransactionMemory()
     assert memory.repeated("job", 7) is None
     memory.remember(committed())
@@ -36,7 +36,7 @@ def test_the_last_of_an_owner_is_repeated_and_an_older_one_is_too_late() -> None
     assert memory.last("other") is None
 
 
-def test_an_epoch_never_goes_down() -> None:
+def test_an_owner_epoch_never_decreases() -> None:
     memory = TransactionMemory()
     memory.remember(committed(epoch=9))
     memory.remember(committed(epoch=8, position=4))
@@ -45,16 +45,16 @@ def test_an_epoch_never_goes_down() -> None:
     assert last.epoch == 9
 
 
-def test_the_owner_that_committed_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTION_OWNERS_MAX", 2)
+def test_the_owner_with_the_oldest_commit_is_dropped() -> None:
     memory = TransactionMemory()
-    for owner in ("a", "b", "a", "c"):
+    others = [f"other-{number}" for number in range(limits.TRANSACTION_OWNERS_MAX - 2)]
+    for owner in ("a", "b", *others, "a", "c"):
         memory.remember(committed(owner))
-    assert [each.owner for each in memory] == ["a", "c"]
-    assert len(memory) == 2
+    assert [each.owner for each in memory] == [*others, "a", "c"]
+    assert len(memory) == limits.TRANSACTION_OWNERS_MAX
 
 
-def test_a_snapshot_keeps_them_in_their_order() -> None:
+def test_a_snapshot_keeps_transactions_in_order() -> None:
     catalog = TopicCatalog()
     for owner in ("b", "a"):
         catalog.transactions.remember(committed(owner))
@@ -65,14 +65,14 @@ def test_a_snapshot_keeps_them_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("row", [7, ["job", 1], ["job", 1, 2, 3, [["a", 1]]], ["", 1, 2, 3, []], ["job", -1, 2, 3, []]])
-def test_what_is_no_transaction_in_a_snapshot_is_damage(row: object) -> None:
+def test_a_malformed_transaction_in_a_snapshot_is_corruption(row: object) -> None:
     sections = catalog_sections(TopicCatalog())
     sections[SectionKind.TRANSACTIONS] = write_json({"transactions": [row]})
     with pytest.raises(CorruptionError):
         load_catalog(Snapshot(Position(9), 0, 0, sections))
 
 
-def test_spans_and_ranges() -> None:
+def test_spans_are_found_by_topic_and_adjacent_ranges_are_joined() -> None:
     assert committed().span("a") == TopicSpan("a", 5, 2)
     assert committed().span("z") is None
     assert committed().spans[0].seqs == range(5, 7)

@@ -1,4 +1,4 @@
-"""ACK frames made of arrays are those made of objects."""
+"""ACK frames encoded from arrays equal those encoded from objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seawall.wire.lwp2.frames import encode_ack
 from seawall.wire.lwp2.session import Ack, AckEntry
 
 
-def test_the_bytes_are_the_same() -> None:
+def test_acks_from_arrays_equal_acks_from_objects() -> None:
     entries = tuple(
         AckEntry(
             client_seq=ClientSeq(seq),
@@ -38,6 +38,6 @@ def test_the_bytes_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, 16 + 47])
-def test_what_are_no_whole_entries_is_refused(size: int) -> None:
+def test_incomplete_entries_are_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"ACK: {size} bytes are not a whole number of entries"):
         ack_rows(bytes(size))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall import limits
@@ -50,9 +50,10 @@ def envelope_of(row: tuple) -> Envelope:
     return Envelope(value, timestamp, key, node, tag, meta, pairs)
 
 
+@settings(max_examples=40)
 @given(ROWS, st.integers(0, 3), st.integers(0, 3))
 def test_a_table_becomes_the_envelopes_the_codec_writes(rows: list[tuple], skip: int, drop: int) -> None:
-    """Slices too: Arrow then shares buffers and starts somewhere inside them."""
+    """Slices too: Arrow then shares buffers and starts at an offset in them."""
     rows_used = rows[skip : max(skip, len(rows) - drop)]
     table = table_of(rows).slice(skip, len(rows_used))
     made = list(encode_table(table))
@@ -61,8 +62,9 @@ def test_a_table_becomes_the_envelopes_the_codec_writes(rows: list[tuple], skip:
     assert b"".join(bytes(each.block) for each in made) == expected
 
 
+@settings(max_examples=40)
 @given(ROWS, st.integers(1, 2**63))
-def test_what_was_encoded_reads_back(rows: list[tuple], base_seq: int) -> None:
+def test_an_encoded_table_round_trips(rows: list[tuple], base_seq: int) -> None:
     for each in encode_table(table_of(rows)):
         read = decode_table(each.block, base_seq=base_seq)
         read.validate(full=True)
@@ -74,6 +76,7 @@ def test_what_was_encoded_reads_back(rows: list[tuple], base_seq: int) -> None:
         assert read.column("headers").to_pylist() == table_of(rows).column("headers").to_pylist()
 
 
+@settings(max_examples=40)
 @given(st.lists(BYTES, max_size=20))
 def test_values_alone_become_raw_records(values: list[bytes]) -> None:
     expected = encode_block([Record(1, value) for value in values]) if values else b""
@@ -83,7 +86,7 @@ def test_values_alone_become_raw_records(values: list[bytes]) -> None:
         assert b"".join(bytes(each.block) for each in made) == expected
 
 
-def test_strings_and_record_batches_are_taken_too() -> None:
+def test_strings_and_record_batches_are_accepted() -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["a", "ü"], "key": pa.array(["k", None], pa.large_string())})
     (made,) = encode_table(batch)
     assert decode_block(bytes(made.block)) == [
@@ -116,7 +119,7 @@ def test_timestamps_of_any_unit() -> None:
         assert read.cast(pa.timestamp(unit, tz="UTC"), safe=False).to_pylist() == column.to_pylist()
 
 
-def test_a_header_name_that_is_no_text_is_shown() -> None:
+def test_a_header_name_that_is_not_utf8_is_readable() -> None:
     block = encode_block([Envelope(b"", headers=((b"\xff", b"v"),)).to_record()])
     assert decode_table(block, base_seq=1, wanted=("headers",)).column("headers").to_pylist() == [
         [{"key": "\ufffd", "value": b"v"}]
@@ -147,7 +150,7 @@ def test_blocks_are_split_at_their_bounds() -> None:
     ],
 )
 def test_the_largest_row_fills_a_block(field: dict) -> None:
-    """A table holds as large an envelope as a message does, to the byte."""
+    """The largest envelope of a table is exactly as large as that of a message."""
     schema = pa.schema([SCHEMA.field("value"), *(SCHEMA.field(name) for name in field)])
     small = next(encode_table(pa.Table.from_pylist([{"value": b"", **field}], schema)))
     largest = bytes(limits.BLOCK_SIZE_MAX - small.size)
@@ -174,12 +177,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_tables_that_cannot_be_published(case: str) -> None:
+def test_invalid_tables_are_refused(case: str) -> None:
     with pytest.raises(InvalidInputError):
         list(encode_table(pa.table(REFUSED[case])))
 
 
-def test_too_many_headers_and_too_long_names() -> None:
+def test_too_many_headers_and_too_long_names_are_refused() -> None:
     kind = SCHEMA.field("headers").type
     many = [{"key": "k", "value": b""}] * (limits.ENVELOPE_HEADERS_MAX + 1)
     for rows in ([many], [[{"key": "k" * 70_000, "value": b""}]]):
@@ -187,19 +190,19 @@ def test_too_many_headers_and_too_long_names() -> None:
             list(encode_table(pa.table({"value": [b"v"], "headers": pa.array(rows, kind)})))
 
 
-def test_a_block_that_is_no_block() -> None:
+def test_a_malformed_block_is_refused() -> None:
     with pytest.raises(CorruptionError, match="not a run of records"):
         decode_table(b"\x01\xff\xff\xff\xff", base_seq=1)
 
 
-def test_an_empty_block_and_an_empty_table() -> None:
+def test_empty_blocks_and_tables_are_accepted() -> None:
     assert decode_table(b"", base_seq=5).num_rows == 0
     assert list(encode_table(SCHEMA.empty_table())) == []
     assert list(encode_values([])) == []
     assert np.array_equal(decode_table(b"", base_seq=5).column("seq").to_numpy(), [])
 
 
-def test_a_stated_count_is_held_to() -> None:
+def test_a_wrong_record_count_is_refused() -> None:
     block = encode_block([Record(1, b"a"), Record(1, b"b")])
     assert decode_table(block, base_seq=1, record_count=2).num_rows == 2
     for wrong in (1, 3):

@@ -37,7 +37,7 @@ def make(block: bytes = BLOCK, **changes: object) -> BatchHeader:
 
 
 def patched(at: int, value: bytes, *, fix_checksum: bool = True) -> bytearray:
-    """A valid batch with some bytes replaced, its header checksum made right again."""
+    """A valid batch with some bytes replaced and a recomputed header checksum."""
     batch = bytearray(encode_batch(make(), BLOCK))
     batch[at : at + len(value)] = value
     if fix_checksum:
@@ -113,7 +113,7 @@ def test_stamping_keeps_the_block(
     assert block_of(stored, stored_block) == plain
 
 
-#: Name of the row, the replaced bytes, and what a client is told: code and whether its connection ends.
+#: Name of the row, the replaced bytes, and the error a client gets: its code and whether the connection ends.
 CLIENT_REFUSALS = {
     "kind with another bit": (5, b"\x05", 0x04, True),
     "control batch": (6, b"\x01\0", 0x04, True),
@@ -141,7 +141,7 @@ STORED_IS_FINE = {"control batch", "position set", "base_seq set", "base_offset 
 
 
 @pytest.mark.parametrize("name", CLIENT_REFUSALS)
-def test_what_a_client_may_not_send(name: str) -> None:
+def test_invalid_batches_from_a_client_are_refused(name: str) -> None:
     at, value, code, closes = CLIENT_REFUSALS[name]
     batch = patched(at, value)
     with pytest.raises(ProtocolError) as caught:
@@ -222,7 +222,7 @@ def test_a_block_that_does_not_decompress_is_rejected(row: str) -> None:
         block_of(header, b"\xff\xff\xff")
 
 
-def test_every_damaged_byte_of_a_stored_batch_is_found() -> None:
+def test_every_damaged_byte_of_a_stored_batch_is_detected() -> None:
     batch = encode_batch(make(), BLOCK)
     for at in range(len(batch)):
         damaged = bytearray(batch)
@@ -234,7 +234,7 @@ def test_every_damaged_byte_of_a_stored_batch_is_found() -> None:
                 parse_batch_header(damaged, source=BatchSource.CLIENT)
 
 
-def test_a_run_cut_anywhere_is_corrupt_except_between_batches() -> None:
+def test_a_truncated_run_is_corrupt_except_between_batches() -> None:
     batch = encode_batch(make(), BLOCK)
     run = batch + batch
     for size in range(1, len(run)):
@@ -264,7 +264,7 @@ def test_verify_block() -> None:
         verify_block(header, BLOCK[:-1])
 
 
-def test_what_a_writer_may_not_ask() -> None:
+def test_invalid_arguments_of_a_writer_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="raw length"):
         batch_header(
             b"x",
@@ -284,7 +284,7 @@ def test_what_a_writer_may_not_ask() -> None:
         encode_batch(make(), b"")
 
 
-def test_a_stamp_that_does_not_fit_leaves_the_batch_as_it_was() -> None:
+def test_an_invalid_stamp_leaves_the_batch_unchanged() -> None:
     batch = bytearray(encode_batch(make(), BLOCK))
     before = bytes(batch)
     with pytest.raises(InvalidInputError, match="term"):

@@ -1,4 +1,4 @@
-"""Batches of a frame of data, all verified at once: what is given, and what is said of what is not sound."""
+"""Batches of a DATA frame, verified in one pass: the valid ones, and the error for damage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prefix_of(count: int) -> DataPrefix:
 def checked_chunks(
     payload: memoryview, prefix: DataPrefix, records: int, *, pieces: tuple[int, ...] | None = None
 ) -> tuple[list[Chunk], CorruptionError | None]:
-    """The chunks of a frame that is there at once, or comes in pieces that end at some places."""
+    """The chunks of a frame that arrives at once, or in pieces that end at the given offsets."""
     header = FrameHeader(2, Kind.CONTROL, Command.DATA, 1, TimestampNs(0), records, len(payload), 0, TopicId(0))
     arriving = None
     if pieces is not None:
@@ -64,21 +64,21 @@ def payload_of(*batches: bytes) -> memoryview:
     return memoryview(prefix_of(len(batches)).encode() + b"".join(batches))
 
 
-def test_more_batches_than_one_call_lists() -> None:
+def test_a_frame_may_have_more_batches_than_one_kernel_call_lists() -> None:
     batches = [batch(number) for number in range(2_500)]
     payload = payload_of(*batches)
     found, damage = checked_chunks(payload, prefix_of(2_500), 2_500)
     assert damage is None
     size = len(batches[0])
     assert found[7] == Chunk(8, 7, 57, 48 + 7 * size + 96, 48 + 8 * size, 1, 3, 0, 1)
-    told = [(header.base_seq, header.position, bytes(block)) for header, block in iter_chunks(payload, 2_500)]
-    assert [(chunk.base_seq, chunk.position, bytes(payload[chunk.at : chunk.end])) for chunk in found] == told
+    expected = [(header.base_seq, header.position, bytes(block)) for header, block in iter_chunks(payload, 2_500)]
+    assert [(chunk.base_seq, chunk.position, bytes(payload[chunk.at : chunk.end])) for chunk in found] == expected
     assert checked_chunks(payload_of(), prefix_of(0), 0) == ([], None)
     pieces = (30, 48 + 1_500 * size + 5, 48 + 1_500 * size + 5, 100)
     assert checked_chunks(payload, prefix_of(2_500), 2_500, pieces=pieces) == (found, None)
 
 
-def test_what_lies_before_damage_is_given_with_it() -> None:
+def test_batches_before_damage_are_returned_with_the_error() -> None:
     damaged = batch(1)[:-1] + b"X"
     payload = payload_of(batch(0), damaged, batch(2))
     for pieces in (None, (), (300,), (len(payload) - 1,)):
@@ -92,6 +92,6 @@ def test_what_lies_before_damage_is_given_with_it() -> None:
 
 
 @pytest.mark.parametrize(("count", "records"), [(2, 3), (3, 2), (1, 2)])
-def test_counts_that_are_not_those_of_the_frame_are_refused(count: int, records: int) -> None:
+def test_counts_that_contradict_the_frame_are_refused(count: int, records: int) -> None:
     with pytest.raises(ProtocolError, match="2 chunks with 2 records, the frame says"):
         checked_chunks(payload_of(batch(0), batch(1)), prefix_of(count), records)

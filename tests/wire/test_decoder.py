@@ -1,7 +1,9 @@
-"""The decoder: any chunking, every row of the bad-input table that splitting decides, bounded memory, stable views."""
+"""The frame decoder: any chunking, its rows of the bad-input table, bounded memory, stable views."""
 
+import ctypes
 import mmap
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import crc32c
@@ -22,7 +24,7 @@ from seawall.wire.format.records import Record, RecordType, encode_block
 from seawall.wire.lwp2.frames import encode_data_start
 from seawall.wire.lwp2.reading import DataPrefix
 
-#: Where a process finds how many pages it has in memory.
+#: Tells a process how many of its pages are resident.
 RESIDENT = Path("/proc/self/statm")
 
 V1_INGEST = bytes.fromhex(
@@ -43,7 +45,7 @@ V2_BATCH = bytes.fromhex(
 
 
 def v2_frame(kind: int, payload: bytes = b"", *, command: int = 0, length: int | None = None) -> bytes:
-    """A version 2 frame with right checksums, whatever its kind and claimed length."""
+    """A version 2 frame with valid checksums, for any kind and claimed length."""
     start = b"LANC" + bytes([2, kind]) + command.to_bytes(2, "little")
     claimed = len(payload) if length is None else length
     rest = bytes(20) + claimed.to_bytes(4, "little") + crc32c.crc32c(payload).to_bytes(4, "little") + bytes(4)
@@ -60,15 +62,15 @@ def v1_frame(flags: int, payload: bytes = b"", *, length: int | None = None, pay
 
 
 def decode(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Feed `data` in chunks of the given sizes, over and over, and return the whole frames seen."""
+    """Feed `data` in chunks of the given sizes, repeatedly, and return the complete frames."""
     decoder = FrameDecoder()
     seen: list[bytes] = []
-    at = turn = 0
+    at = call_number = 0
     while at < len(data):
-        size = sizes[turn % len(sizes)]
+        size = sizes[call_number % len(sizes)]
         decoder.feed(data[at : at + size])
         seen.extend(bytes(frame.whole) for frame in decoder.frames())
-        at, turn = at + size, turn + 1
+        at, call_number = at + size, call_number + 1
     assert decoder.pending_size == 0
     return seen
 
@@ -86,7 +88,7 @@ def test_any_chunking_gives_the_same_frames(frames: list[bytes], sizes: list[int
     st.lists(st.sampled_from([V1_INGEST, V1_KEEPALIVE]), max_size=12),
     st.lists(st.integers(1, 120), min_size=1, max_size=8),
 )
-def test_version_1_any_chunking(frames: list[bytes], sizes: list[int]) -> None:
+def test_any_chunking_gives_the_same_version_1_frames(frames: list[bytes], sizes: list[int]) -> None:
     assert decode(b"".join(frames), sizes) == frames
 
 
@@ -171,7 +173,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_bad_input_is_refused_as_the_table_says(row: str) -> None:
+def test_bad_input_is_refused_as_documented(row: str) -> None:
     data, code, answered = REFUSED[row]
     decoder = FrameDecoder()
     decoder.feed(data)
@@ -183,7 +185,7 @@ def test_bad_input_is_refused_as_the_table_says(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in REFUSED if "version" not in row.split(",")[0]])
-def test_complete_frames_ahead_of_a_bad_one_are_delivered_first(row: str) -> None:
+def test_complete_frames_before_a_bad_one_are_delivered(row: str) -> None:
     data, code, _ = REFUSED[row]
     good = V1_KEEPALIVE if data[4:5] == b"\x01" else V2_PING
     decoder = FrameDecoder()
@@ -194,7 +196,7 @@ def test_complete_frames_ahead_of_a_bad_one_are_delivered_first(row: str) -> Non
     assert caught.value.code == code
 
 
-def test_version_changed_on_a_connection() -> None:
+def test_a_version_change_on_a_connection_is_refused() -> None:
     decoder = FrameDecoder()
     decoder.feed(V1_KEEPALIVE)
     assert len(decoder.frames()) == 1
@@ -211,7 +213,7 @@ def test_truncated_frame_is_counted_and_dropped() -> None:
     assert decoder.pending_size == 50
 
 
-def test_limits_follow_what_was_agreed() -> None:
+def test_limits_follow_the_negotiated_ones() -> None:
     decoder = FrameDecoder()
     decoder.agree(limits.PAYLOAD_SIZE_MAX)
     decoder.feed(v2_frame(0x40, length=limits.PAYLOAD_SIZE_MAX))
@@ -219,7 +221,7 @@ def test_limits_follow_what_was_agreed() -> None:
     for wrong in (limits.PAYLOAD_SIZE_MIN - 1, limits.PAYLOAD_SIZE_MAX + 1):
         with pytest.raises(InvalidInputError, match="payload bound"):
             decoder.agree(wrong)
-    # Version 1 has no agreement: its own bound holds.
+    # Version 1 negotiates nothing: its fixed bound applies.
     decoder = FrameDecoder(limits.PAYLOAD_SIZE_MAX)
     decoder.feed(V1_KEEPALIVE + v1_frame(0x04, length=limits.V1_PAYLOAD_SIZE_MAX + 1))
     assert len(decoder.frames()) == 1
@@ -238,9 +240,20 @@ def test_data_frames_may_exceed_the_payload_bound_by_one_batch_header() -> None:
             decoder.frames()
 
 
-@pytest.mark.skipif(not RESIDENT.exists(), reason="only Linux tells what memory is in use")
+@pytest.fixture
+def _no_huge_pages() -> Iterator[None]:
+    """Let one touched byte take one page and not two mebibytes, which depends on where the allocator finds space."""
+    set_thp_disable = 41
+    prctl = ctypes.CDLL(None).prctl
+    prctl(set_thp_disable, 1, 0, 0, 0)
+    yield
+    prctl(set_thp_disable, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("_no_huge_pages")
+@pytest.mark.skipif(not RESIDENT.exists(), reason="only Linux reports the memory in use")
 def test_claimed_length_alone_takes_no_memory() -> None:
-    """INV-DECODER-BOUND: headers that claim a gibibyte get room for it, with nothing in it before it comes."""
+    """INV-DECODER-BOUND: headers that claim large payloads get address space, and no memory before the bytes arrive."""
     decoders = [FrameDecoder() for _ in range(64)]
     before = resident_pages()
     for decoder in decoders:
@@ -250,7 +263,7 @@ def test_claimed_length_alone_takes_no_memory() -> None:
         assert limits.PAYLOAD_SIZE_MIN <= space <= limits.PAYLOAD_SIZE_MIN + limits.RECEIVE_SIZE
         decoder.received(9_999)
         assert decoder.frames() == []
-        # The frame has its place: it is not moved again while it comes.
+        # The frame has its buffer: it is not moved while it arrives.
         assert len(decoder.buffer()) == space - 9_999
     assert (resident_pages() - before) * mmap.PAGESIZE < 64 * limits.MIB
 
@@ -265,7 +278,7 @@ def test_a_large_frame_arrives_whole() -> None:
     assert decode(v2_frame(0x40, payload, command=0x40), [100_000]) == [v2_frame(0x40, payload, command=0x40)]
 
 
-def test_a_large_frame_stays_where_it_arrives() -> None:
+def test_a_large_frame_is_received_in_place() -> None:
     payload = bytes(range(256)) * 1_024
     frame = v2_frame(0x40, payload, command=0x40)
     decoder = FrameDecoder()
@@ -279,7 +292,7 @@ def test_a_large_frame_stays_where_it_arrives() -> None:
     assert (started[0].payload_length, started[0].command) == (len(payload), 0x40)
     assert bytes(started[1]) == payload[:16]
     space = decoder.buffer()
-    assert len(space) == len(frame) - 60  # what follows is received elsewhere
+    assert len(space) == len(frame) - 60  # the next frame is received elsewhere
     space[:1_000] = frame[60:1_060]
     decoder.received(1_000)
     assert decoder.frames() == []
@@ -336,7 +349,7 @@ def test_batches_of_a_large_frame_are_verified_as_they_arrive(size: int) -> None
     assert bytes(whole.whole) == frame
 
 
-def test_what_is_fed_beyond_a_large_frame_is_verified_when_it_is_taken() -> None:
+def test_bytes_fed_beyond_a_large_frame_are_verified_later() -> None:
     frame, prefix = data_frame(200)
     decoder = FrameDecoder()
     decoder.feed(frame[:60])
@@ -360,7 +373,7 @@ def test_other_large_frames_have_nothing_to_verify() -> None:
 
 
 def test_small_frames_share_memory_until_it_is_full() -> None:
-    """INV-BUFFER-ALONE: what was handed out is not written again, however many frames follow."""
+    """INV-BUFFER-ALONE: delivered bytes are not overwritten, however many frames follow."""
     decoder = FrameDecoder()
     frame = v2_frame(0x40, b"payload" * 100, command=0x40)
     held = []
@@ -387,7 +400,7 @@ def test_memory_for_small_frames_is_kept_while_a_large_one_arrives() -> None:
     assert bytes(large.whole) == frame
 
 
-def test_kernels_know_frames_by_the_codes_of_the_wire() -> None:
+def test_kernel_constants_equal_the_codes_of_the_wire() -> None:
     kinds = (frames.KIND_BATCH, frames.KIND_ACK, frames.KIND_KEEPALIVE, frames.KIND_CONTROL)
     assert kinds == (Kind.BATCH, Kind.ACK, Kind.KEEPALIVE, Kind.CONTROL)
     commands = (frames.COMMAND_FETCH_DATA, frames.COMMAND_DATA, frames.COMMAND_SUM)

@@ -1,4 +1,4 @@
-"""The envelope: every field present, absent and empty, and every way its bytes can lie."""
+"""The envelope: every field present, absent and empty, and every malformed encoding."""
 
 import pytest
 from hypothesis import given
@@ -80,12 +80,12 @@ def test_one_damaged_byte_gives_an_envelope_or_a_typed_error(envelope: Envelope,
         ("2000 0100 0500 61", "header name needs 5"),
     ],
 )
-def test_malformed(data: str, message: str) -> None:
+def test_malformed_envelopes_are_refused(data: str, message: str) -> None:
     with pytest.raises(CorruptionError, match=message):
         parse_envelope(bytes.fromhex(data))
 
 
-def test_bounds() -> None:
+def test_bounds_of_the_fields_are_enforced() -> None:
     headers = ((b"", b""),) * limits.ENVELOPE_HEADERS_MAX
     assert parse_envelope(Envelope(b"", headers=headers).encode()).headers == headers
     with pytest.raises(LimitError, match="1025 headers"):

@@ -169,7 +169,7 @@ def test_create_with_retention_must_match_its_name_length() -> None:
     for size in range(len(payload)):
         refused(0x04, parse_request, 0x06, payload[:size])
     refused(0x04, parse_request, 0x06, payload + b"\0")
-    # The u32 length of some published examples is told from a name.
+    # The u32 length of some published examples is distinguished from a name.
     refused(0x04, parse_request, 0x06, b"\x06\0\0\0" + payload[2:])
 
 

@@ -1,4 +1,4 @@
-"""Version 2: every payload both ways, truncated, too long, and with something where 0 must be."""
+"""Version 2: every payload encoded and parsed, truncated, too long, and with nonzero reserved bytes."""
 
 import dataclasses
 import struct
@@ -372,7 +372,7 @@ def test_ack_length_must_match_its_count() -> None:
     refused(0x04, parse_ack, b"", 2**32 - 1)
 
 
-def test_a_writer_of_acks_keeps_the_rules_of_a_reader() -> None:
+def test_the_encoder_of_acks_enforces_the_rules_of_the_parser() -> None:
     for entry in (dataclasses.replace(ENTRY, run=0), dataclasses.replace(ENTRY, reason=1)):
         with pytest.raises(InvalidInputError):
             Ack(3, 256, 1, (entry,)).encode()

@@ -1,4 +1,4 @@
-"""FILES and its reply: what is written is read again, and what has not their form is refused."""
+"""FILES and its reply: both round-trip, and malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLY = FilesReply(
 )
 
 
-def test_they_are_read_as_written() -> None:
+def test_requests_and_replies_round_trip() -> None:
     assert lwp2.parse_request(Command.FILES, REQUEST.encode()) == REQUEST
     assert lwp2.parse_answer(Command.FILES_REPLY, REPLY.encode()) == REPLY
     empty = FilesReply("", bytes(16), Seq(3), (), (), ())

@@ -1,4 +1,4 @@
-"""Publishing under a key in version 2: what is said comes back, and whatever else is refused, which ends nothing."""
+"""Keyed publishing in version 2: payloads round-trip, and malformed ones are refused without ending the connection."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ BLOCK = encode_raw(b"hello")
     key=st.binary(max_size=300),
     block=st.binary(min_size=1, max_size=300),
 )
-def test_what_is_asked_comes_back(topic_id: int, count: int, key: bytes, block: bytes) -> None:
-    asked = PublishKeyed(topic_id, count, key, block)
-    for payload in (asked.encode(), bytearray(asked.encode()), memoryview(asked.encode())):
+def test_requests_round_trip(topic_id: int, count: int, key: bytes, block: bytes) -> None:
+    request = PublishKeyed(topic_id, count, key, block)
+    for payload in (request.encode(), bytearray(request.encode()), memoryview(request.encode())):
         found = lwp2.parse_request(Command.PUBLISH_KEYED, payload)
-        assert found == asked
+        assert found == request
         assert isinstance(found, PublishKeyed)
         assert (type(found.key), bytes(found.block)) == (bytes, block)
 
 
 @given(seqs=st.tuples(U64, U64), position=U64, timestamp_ns=U64, is_repeated=st.booleans())
-def test_what_is_told_comes_back(seqs: tuple[int, int], position: int, timestamp_ns: int, is_repeated: bool) -> None:
+def test_answers_round_trip(seqs: tuple[int, int], position: int, timestamp_ns: int, is_repeated: bool) -> None:
     first, last = sorted(max(1, seq) for seq in seqs)
-    told = PublishedKeyed(first, last, position, timestamp_ns, is_repeated)
-    assert lwp2.parse_answer(Command.PUBLISHED_KEYED, told.encode()) == told
+    answer = PublishedKeyed(first, last, position, timestamp_ns, is_repeated)
+    assert lwp2.parse_answer(Command.PUBLISHED_KEYED, answer.encode()) == answer
 
 
 @given(payload=st.binary(max_size=80))
-def test_whatever_is_parsed_is_said_by_the_same_bytes(payload: bytes) -> None:
+def test_parsed_payloads_encode_to_the_same_bytes(payload: bytes) -> None:
     for parse, command in ((lwp2.parse_request, 0x6B), (lwp2.parse_answer, 0x6C)):
         with suppress(ProtocolError):
             assert parse(command, payload).encode() == payload
 
 
-def test_bytes_are_as_written_down() -> None:
+def test_payloads_have_the_documented_bytes() -> None:
     assert PublishKeyed(7, 1, b"key", BLOCK).encode() == PUBLISH.pack(7, 1, 3, 0) + b"key" + BLOCK
     assert PublishKeyed(7, 1, b"", BLOCK).encode().hex() == "07000000010000000000000000000000" + BLOCK.hex()
-    told = PublishedKeyed(4, 6, POSITION_UNKNOWN, 9, True)
-    assert told.encode() == PUBLISHED.pack(4, 6, (1 << 64) - 1, 9, 1, 0)
+    answer = PublishedKeyed(4, 6, POSITION_UNKNOWN, 9, True)
+    assert answer.encode() == PUBLISHED.pack(4, 6, (1 << 64) - 1, 9, 1, 0)
     assert (int(PublishKeyed.COMMAND), int(PublishedKeyed.COMMAND)) == (0x6B, 0x6C)
 
 
@@ -73,7 +73,7 @@ def test_bytes_are_as_written_down() -> None:
         PUBLISH.pack(7, limits.BATCH_RECORDS_MAX + 1, 0, 0) + BLOCK,
     ],
 )
-def test_what_is_no_request_is_refused(payload: bytes) -> None:
+def test_malformed_requests_are_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(0x6B, payload)
     assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
@@ -97,12 +97,12 @@ def test_a_key_that_is_too_long_is_refused(size: int) -> None:
         PUBLISHED.pack(2, 1, 1, 1, 0, 0),
     ],
 )
-def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+def test_malformed_answers_are_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         lwp2.parse_answer(0x6C, payload)
 
 
-def test_more_than_one_frame_holds_is_not_sent() -> None:
+def test_a_request_larger_than_a_frame_is_refused() -> None:
     space = limits.PAYLOAD_SIZE_MIN - PUBLISH.size
     assert len(PublishKeyed(7, 1, b"key", bytes(space - 3)).encode()) == limits.PAYLOAD_SIZE_MIN
     for key, block in ((b"key", bytes(space - 2)), (bytes(space), b"x")):
@@ -112,7 +112,7 @@ def test_more_than_one_frame_holds_is_not_sent() -> None:
         PublishKeyed(-1, 1, b"", b"x").encode()
 
 
-def test_only_clients_ask_and_only_in_version_2() -> None:
+def test_only_clients_of_version_2_may_send_it() -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(0x6C, PUBLISHED.pack(1, 1, 1, 1, 0, 0))
     assert refused.value.code == ErrorCode.UNKNOWN_COMMAND

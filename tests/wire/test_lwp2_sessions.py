@@ -1,4 +1,4 @@
-"""Payloads about sessions: one form each, both ways, and nothing else."""
+"""Payloads about sessions: they round-trip, and malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ sessions = st.builds(
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 2**32 - 1), ids)
-def test_requests_come_back(after: int, count: int, client_id: int) -> None:
-    asked = SessionList(after, count)
-    assert lwp2.parse_request(Command.SESSION_LIST, asked.encode()) == asked
+def test_requests_round_trip(after: int, count: int, client_id: int) -> None:
+    request = SessionList(after, count)
+    assert lwp2.parse_request(Command.SESSION_LIST, request.encode()) == request
     retire = SessionRetire(ClientId(client_id))
     assert lwp2.parse_request(Command.SESSION_RETIRE, retire.encode()) == retire
 
 
 @given(st.lists(sessions, max_size=5).map(tuple))
-def test_replies_come_back(found: tuple[SessionInfo, ...]) -> None:
+def test_replies_round_trip(found: tuple[SessionInfo, ...]) -> None:
     reply = SessionsReply(found)
     assert lwp2.parse_answer(Command.SESSIONS, reply.encode()) == reply
 
 
-def test_bytes_are_those_of_the_table() -> None:
+def test_payloads_have_the_documented_bytes() -> None:
     assert SessionList(7, 2).encode().hex() == "07000000000000000200000000000000"
     assert SessionRetire(ClientId(9)).encode().hex() == "0900000000000000"
     reply = SessionsReply((SessionInfo(ClientId(7), SessionEpoch(2), ClientSeq(3), 5, True),))
@@ -62,19 +62,19 @@ def test_bytes_are_those_of_the_table() -> None:
         (Command.SESSION_RETIRE, b"\xff" * 8),
     ],
 )
-def test_what_is_malformed_is_refused(command: Command, payload: bytes) -> None:
+def test_malformed_requests_are_refused(command: Command, payload: bytes) -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(command, payload)
     assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"sessions":[7]}', b'{"sessions":[{"live":1}]}'])
-def test_replies_that_are_malformed_are_refused(payload: bytes) -> None:
+def test_malformed_replies_are_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         lwp2.parse_answer(Command.SESSIONS, payload)
 
 
-def test_version_1_has_none_of_them() -> None:
+def test_version_1_refuses_session_commands() -> None:
     for command in (Command.SESSION_LIST, Command.SESSION_RETIRE):
         with pytest.raises(ProtocolError):
             lwp1_requests.parse_request(command, bytes(16))

@@ -1,4 +1,4 @@
-"""Topic commands of version 2: what is said comes back, and whatever else is refused without ending anything."""
+"""Topic commands of version 2: payloads round-trip, and malformed ones are refused without ending the connection."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ REQUESTS: list[TopicRequest] = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_what_is_asked_comes_back(request_: TopicRequest) -> None:
+def test_requests_round_trip(request_: TopicRequest) -> None:
     assert lwp2.parse_request(request_.COMMAND, request_.encode()) == request_
 
 
-def test_bytes_are_as_written_down() -> None:
+def test_payloads_have_the_documented_bytes() -> None:
     assert TopicCreate("ab", {"order": 5}).encode() == b'\x02\0ab{"order":5}'
     assert TopicConfigure(7, {}).encode() == b"\x07\0\0\0{}"
     assert RecordsDelete(7, before_seq=9, tag="t").encode().hex() == "0700000003000100090000000000000074"
@@ -46,10 +46,10 @@ def test_bytes_are_as_written_down() -> None:
     assert lwp2.parse_request(0x60, b"\x02\0ab") == TopicCreate("ab", {})
 
 
-def test_a_topic_is_told_with_everything() -> None:
-    told = TopicReply(3, "events", 5, 1, record_count=2, byte_count=9, span=(4, 6), settings={"order": 5})
-    assert parse_topic_reply(told.encode()) == told
-    assert told.encode().endswith(b'"records":2,"bytes":9,"floor":4,"next_seq":6,"settings":{"order":5}}')
+def test_a_topic_reply_round_trips() -> None:
+    reply = TopicReply(3, "events", 5, 1, record_count=2, byte_count=9, span=(4, 6), settings={"order": 5})
+    assert parse_topic_reply(reply.encode()) == reply
+    assert reply.encode().endswith(b'"records":2,"bytes":9,"floor":4,"next_seq":6,"settings":{"order":5}}')
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,9 @@ def test_a_topic_is_told_with_everything() -> None:
         (0x65, bytes(8), ErrorCode.UNKNOWN_COMMAND),
     ],
 )
-def test_what_is_malformed_is_refused_and_nothing_ends(command: int, payload: bytes, code: ErrorCode) -> None:
+def test_malformed_requests_are_refused_without_ending_the_connection(
+    command: int, payload: bytes, code: ErrorCode
+) -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(command, payload)
     assert (refused.value.code, refused.value.closes) == (code, False)
@@ -98,12 +100,12 @@ def test_what_is_malformed_is_refused_and_nothing_ends(command: int, payload: by
     ],
     ids=repr,
 )
-def test_what_cannot_be_said_is_the_callers_error(request_: TopicRequest, error: type[Exception]) -> None:
+def test_unencodable_values_are_errors_of_the_caller(request_: TopicRequest, error: type[Exception]) -> None:
     with pytest.raises(error):
         request_.encode()
 
 
-def test_version_1_has_none_of_them() -> None:
+def test_version_1_refuses_topic_commands() -> None:
     from seawall.wire.lwp1 import requests as lwp1_requests
 
     for command in range(Command.TOPIC_CREATE, Command.RECORDS_DELETED + 1):

@@ -1,4 +1,4 @@
-"""Transaction commands of version 2: what is said comes back, and whatever else is refused without ending anything."""
+"""Transaction commands of version 2: payloads round-trip, malformed ones are refused without ending the connection."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ COMMITTED = CommittedTransaction("jöb", 7, 40, 99, (TopicSpan("a", 3, 4), Topic
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_what_is_asked_comes_back(request_: TransactionRequest) -> None:
+def test_requests_round_trip(request_: TransactionRequest) -> None:
     assert lwp2.parse_request(request_.COMMAND, request_.encode()) == request_
 
 
-def test_what_is_told_comes_back() -> None:
-    for told in (TransactionStatus("jöb", None), TransactionStatus("jöb", COMMITTED)):
-        assert lwp2.parse_answer(Command.TRANSACTION_STATUS, told.encode()) == told
+def test_answers_round_trip() -> None:
+    for status in (TransactionStatus("jöb", None), TransactionStatus("jöb", COMMITTED)):
+        assert lwp2.parse_answer(Command.TRANSACTION_STATUS, status.encode()) == status
     repeated = CommittedTransaction("job", 7, 40, 99, (), is_repeated=True)
     found = lwp2.parse_answer(0x68, TransactionStatus("job", repeated).encode())
     assert isinstance(found, TransactionStatus)
@@ -58,18 +58,18 @@ def test_what_is_told_comes_back() -> None:
     assert found.committed.is_repeated
 
 
-def test_bytes_are_as_written_down() -> None:
+def test_payloads_have_the_documented_bytes() -> None:
     wanted = WantedTransaction("j", 7, (StagedPart("a", StagedRange(1, 3)),), (OffsetCommit("m", "b", 5),))
     fixed = struct.pack("<QHHIII", 7, 1, 2, 1, 1, 0) + b"j" + b"\1\0a" + b"\1\0b"
     assert TransactionCommit(wanted).encode() == fixed + struct.pack("<IIQQIHHQ", 0, 0, 1, 3, 1, 1, 0, 5) + b"m"
     assert TransactionAbort((StagedRange(1, 3),)).encode() == struct.pack("<IIQQ", 1, 0, 1, 3)
-    told = TransactionStatus("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
+    status = TransactionStatus("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
     span = struct.pack("<HHIQQ", 1, 0, 0, 3, 4) + b"a"
-    assert told.encode() == struct.pack("<QQQBBHI", 7, 40, 99, 1, 0, 1, 1) + b"j" + span
+    assert status.encode() == struct.pack("<QQQBBHI", 7, 40, 99, 1, 0, 1, 1) + b"j" + span
     assert [int(request.COMMAND) for request in REQUESTS] == [0x66, 0x67, 0x67, 0x69, 0x69, 0x6A]
 
 
-def test_where_a_position_goes_on() -> None:
+def test_a_fetch_may_continue_within_a_position() -> None:
     fetch = Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1, within=Within(3, 9))
     assert len(fetch.encode()) == 48
     assert lwp2.parse_request(0x50, fetch.encode()) == fetch
@@ -104,7 +104,7 @@ STATUS = struct.Struct("<QQQBBHI")
         (0x6A, b"a" * 256),
     ],
 )
-def test_what_is_no_request_is_refused(command: int, payload: bytes) -> None:
+def test_malformed_requests_are_refused(command: int, payload: bytes) -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(command, payload)
     assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
@@ -123,12 +123,12 @@ def test_what_is_no_request_is_refused(command: int, payload: bytes) -> None:
         STATUS.pack(0, 0, 0, 1, 0, 0, 0) + b"x",
     ],
 )
-def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+def test_malformed_answers_are_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         lwp2.parse_answer(0x68, payload)
 
 
-def test_more_than_a_transaction_may_have_is_not_sent() -> None:
+def test_a_transaction_beyond_its_limits_is_not_encoded() -> None:
     many = WantedTransaction("job", 1, (StagedPart("a", StagedRange(1, 1)),) * (limits.TRANSACTION_BATCHES_MAX + 1))
     with pytest.raises(LimitError, match="ranges"):
         TransactionCommit(many).encode()

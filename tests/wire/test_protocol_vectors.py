@@ -1,4 +1,4 @@
-"""The published and the own test vectors, byte for byte, written and read."""
+"""The published test vectors and our own, encoded and parsed byte for byte."""
 
 import pytest
 
@@ -184,7 +184,7 @@ def test_v2_ack() -> None:
 
 
 def test_v1_offsets_follow_raw_lengths() -> None:
-    # Blocks of 30, 10 and 70 plain bytes lie at 0, 30 and 40; the stream ends at 110.
+    # Blocks of 30, 10 and 70 plain bytes are at 0, 30 and 40; the stream ends at 110.
     offset, offsets = 0, []
     run = bytearray()
     for number, size in enumerate((30, 10, 70)):

@@ -1,4 +1,4 @@
-"""Lists of records become the same blocks whichever way they are encoded."""
+"""Lists of records become the same blocks by every encoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seawall.wire.format.records import encode_raw
 
 
 class Subclass(bytes):
-    """Bytes by another name."""
+    """A subclass of bytes."""
 
 
 def _blocks(records: list[bytes]) -> list[tuple[bytes, int]]:
@@ -22,12 +22,12 @@ def _blocks(records: list[bytes]) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("count", [1, 16, 17, 127, 128, 5_000])
 @pytest.mark.parametrize("spread", [1, 7, 300])
-def test_plain_values_are_records_one_behind_the_other(count: int, spread: int) -> None:
+def test_plain_values_become_adjacent_records(count: int, spread: int) -> None:
     records = [bytes([number % 251]) * (number % spread) for number in range(count)]
     assert _blocks(records) == [(b"".join(map(encode_raw, records)), count)]
 
 
-def test_values_that_are_bytes_in_another_way_are_no_less_plain() -> None:
+def test_subclasses_bytearrays_and_strings_encode_like_bytes() -> None:
     records: list[bytes] = [b"plain"] * 20
     expected = [(b"".join(map(encode_raw, records)), 20)]
     assert _blocks([*records[1:], Subclass(b"plain")]) == expected
@@ -35,14 +35,14 @@ def test_values_that_are_bytes_in_another_way_are_no_less_plain() -> None:
     assert [(bytes(block), count) for block, count, _ in encode([*records[1:], "plain"])] == expected
 
 
-def test_more_than_a_batch_has_room_for_are_several() -> None:
+def test_more_records_than_a_batch_allows_become_several_blocks() -> None:
     records = [b"x"] * (BATCH_RECORDS_MAX + 5)
     assert [count for _, count in _blocks(records)] == [BATCH_RECORDS_MAX, 5]
     assert b"".join(block for block, _ in _blocks(records)) == encode_raw(b"x") * len(records)
 
 
 @pytest.mark.parametrize("count", [17, 2_000])
-def test_what_comes_with_a_checksum_has_the_right_one(count: int) -> None:
+def test_a_precomputed_checksum_is_correct(count: int) -> None:
     records = [bytes([number % 251]) * 700 for number in range(count)]
     (block,) = encode(records)
     assert block.crc in (None, checksum(block.block))
@@ -50,7 +50,7 @@ def test_what_comes_with_a_checksum_has_the_right_one(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [17, 200])
-def test_another_interpreter_makes_the_same_blocks(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_portable_encoder_makes_the_same_blocks(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [bytes([number % 251]) * number for number in range(count)]
     expected = _blocks(records)
     monkeypatch.setattr(publishable, "HAS_KNOWN_LAYOUT", False)
@@ -59,6 +59,6 @@ def test_another_interpreter_makes_the_same_blocks(count: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_large_values_are_several_blocks(count: int) -> None:
+def test_large_values_become_several_blocks(count: int) -> None:
     records = [bytes(BLOCK_SIZE_MAX // 2 + 1)] * count
     assert [record_count for _, record_count in _blocks(records)] == [1] * count

@@ -1,4 +1,4 @@
-"""Memory that is used again: only when nobody can see it any more."""
+"""Read buffers: memory is reused only after its last view is gone."""
 
 import gc
 
@@ -10,7 +10,7 @@ from seawall.limits import MIB, READ_BUFFER_SIZE_MAX, READ_MEMORY_KEPT
 from seawall.wire.format.read_buffers import ReadBuffers
 
 
-def test_memory_comes_back_when_the_last_view_is_gone() -> None:
+def test_a_buffer_is_reused_only_after_its_last_view_is_gone() -> None:
     """INV-BUFFER-ALONE."""
     buffers = ReadBuffers()
     array = buffers.take(3 * MIB)
@@ -31,7 +31,7 @@ def test_memory_comes_back_when_the_last_view_is_gone() -> None:
     assert buffers.free_size == 0
 
 
-def test_a_slice_of_the_array_keeps_it_too() -> None:
+def test_a_slice_keeps_its_buffer_in_use() -> None:
     buffers = ReadBuffers()
     part = buffers.take(MIB)[5:10]
     assert buffers.free_size == 0
@@ -40,7 +40,7 @@ def test_a_slice_of_the_array_keeps_it_too() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, MIB // 2, READ_BUFFER_SIZE_MAX + 1])
-def test_small_and_very_large_stretches_are_not_kept(length: int) -> None:
+def test_small_and_very_large_buffers_are_not_kept(length: int) -> None:
     buffers = ReadBuffers()
     array = buffers.take(length)
     assert array.size == length
@@ -48,20 +48,20 @@ def test_small_and_very_large_stretches_are_not_kept(length: int) -> None:
     assert buffers.free_size == 0
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_kept_memory_is_bounded() -> None:
     buffers = ReadBuffers()
     held = [buffers.take(8 * MIB) for _ in range(READ_MEMORY_KEPT // (8 * MIB) + 3)]
     held.clear()
     assert buffers.free_size == READ_MEMORY_KEPT
 
 
-def test_memory_begins_with_a_line() -> None:
+def test_buffers_start_on_a_cache_line() -> None:
     buffers = ReadBuffers()
     taken = [buffers.take(length) for length in (MIB, 3 * MIB, READ_BUFFER_SIZE_MAX)]
     assert [array.ctypes.data % LINE_SIZE for array in taken] == [0, 0, 0]
 
 
-def test_what_is_used_now_is_kept_and_not_what_was_used_before() -> None:
+def test_recently_used_buffers_replace_older_ones() -> None:
     buffers = ReadBuffers()
     before = [buffers.take(2 * MIB) for _ in range(READ_MEMORY_KEPT // (2 * MIB))]
     before.clear()

@@ -1,4 +1,4 @@
-"""Batches rebuilt for readers: without deleted records, or plain, with checksums that hold."""
+"""Batches rebuilt for readers: without deleted records, or uncompressed, with valid checksums."""
 
 import pytest
 
@@ -50,13 +50,13 @@ def test_a_plain_batch_has_the_same_records(codec):
     assert [record.value for record in iter_records(block)] == VALUES
 
 
-def test_an_opaque_batch_stays_whole():
+def test_an_opaque_batch_is_unchanged():
     batch = stored(flags=int(BatchFlags.OPAQUE), record_count=1)
     ((_, block),) = iter_batches(batch_with_live_records(batch, ((11, 11),)))
     ((_, before),) = iter_batches(batch)
     assert bytes(block) == bytes(before)
 
 
-def test_a_batch_that_lies_about_its_records_is_damage():
+def test_a_batch_with_a_wrong_record_count_is_corruption():
     with pytest.raises(CorruptionError, match="4 records"):
         batch_with_live_records(stored(record_count=4), ((11, 12),))

@@ -65,7 +65,7 @@ def test_block_round_trip(records: list[Record]) -> None:
 
 
 @given(BLOCKS)
-def test_a_cut_block_is_corrupt_unless_cut_between_records(records: list[Record]) -> None:
+def test_a_truncated_block_is_corrupt_unless_cut_between_records(records: list[Record]) -> None:
     block = encode_block(records)
     boundaries = {0}
     at = 0
@@ -92,7 +92,7 @@ def test_a_cut_block_is_corrupt_unless_cut_between_records(records: list[Record]
         ("FF 0100 01000000", "claims 1 bytes"),
     ],
 )
-def test_malformed_block(data: str, message: str) -> None:
+def test_malformed_blocks_are_refused(data: str, message: str) -> None:
     with pytest.raises(CorruptionError, match=message):
         decode_block(bytes.fromhex(data))
     with pytest.raises(ProtocolError, match=message) as caught:
@@ -110,7 +110,7 @@ def test_count_must_match() -> None:
 
 
 @pytest.mark.parametrize("record_type", [0x00, 0x7E, 0x7F])
-def test_types_of_the_server_are_refused_from_v2_clients_and_read_from_storage(record_type: int) -> None:
+def test_server_types_are_refused_from_v2_clients_and_read_from_storage(record_type: int) -> None:
     block = encode_block([Record(1, b"a"), Record(record_type, b"b")])
     with pytest.raises(ProtocolError, match=f"record 1 has type {record_type:02X}") as caught:
         check_client_block(block, 2)
@@ -119,7 +119,7 @@ def test_types_of_the_server_are_refused_from_v2_clients_and_read_from_storage(r
 
 
 @pytest.mark.parametrize("record_type", [-1, 0x100, EXTENDED_BASE, EXTENDED_BASE + 0x1_0000])
-def test_type_outside_the_number_space(record_type: int) -> None:
+def test_a_type_outside_its_range_is_refused(record_type: int) -> None:
     with pytest.raises(InvalidInputError, match="record type"):
         encode_record(Record(record_type, b""))
 
@@ -231,7 +231,7 @@ def test_key_value_bytes() -> None:
     assert Timestamped(2, b"d").to_record().value == bytes.fromhex("0200000000000000 64")
 
 
-def test_malformed_values() -> None:
+def test_malformed_values_are_refused() -> None:
     for size in range(10):
         with pytest.raises(CorruptionError):
             parse_timestamped_key_value(bytes(size))
