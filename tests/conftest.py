@@ -33,9 +33,9 @@ settings.register_profile(
 settings.register_profile("explore", parent=settings.get_profile("fixed"), derandomize=False, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-#: A worker that has grown to so many bytes looks for what it can give back: closed logs refer to themselves in circles,
-#: and each may hold on to a fabric.
-_MUCH_MEMORY = 1 << 30
+#: Bytes that a worker may grow by before it collects garbage: closed logs refer to themselves in cycles, and each may
+#: hold a fabric. A collection looks at every object of the process, so it must not follow every test.
+_GROWTH = 512 << 20
 
 
 #: Tests that share one session of Spark, or start more of it.
@@ -90,13 +90,33 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+class _Memory:
+    """The memory of this worker after the last collection, which the next growth is measured from."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def collect_if_grown(self) -> None:
+        if _resident_size() > self.size + _GROWTH:
+            gc.collect()
+            self.size = _resident_size()
+
+
+def _resident_size() -> int:
+    """Bytes of this process in memory; 0 where the system does not say."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+    return 0
+
+
+_memory = _Memory()
+
+
 @pytest.fixture(autouse=True)
 def memory() -> Iterator[None]:
-    """Give memory back between tests, where there is much of it."""
+    """Collect garbage between tests if the worker has grown."""
     yield
-    with suppress(OSError):
-        if int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 > _MUCH_MEMORY:
-            gc.collect()
+    _memory.collect_if_grown()
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
