@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seawall.api.received_record import ReceivedRecord, received_records
+from seawall.api.received_record import FEW_RECORDS, ReceivedRecord, parsed_records, received_records
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.limits import MIB
 from seawall.wire.format.arrow import decode_table
@@ -90,6 +90,9 @@ class ReceivedBatch:
 
     def records(self) -> Iterator[ReceivedRecord]:
         """Iterate over the records; skips records that a delete has emptied."""
+        if self.record_count <= FEW_RECORDS:
+            found = parsed_records(self.block, self.base_seq, self.timestamp_ns)
+            return (record for record in found if any(first <= record.seq <= last for first, last in self.live))
         fields = RecordFields(self.block, self.record_count)
         if len(self) < self.record_count:
             fields.select(_is_live(fields.seqs(self.base_seq), self.live))
