@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from seawall.api.publishable import Message
-    from seawall.api.received import ReceivedBatch, ReceivedRecord, ReceivedSkip
+    from seawall.api.received import ReceivedBatch, ReceivedSkip
+    from seawall.api.received_record import ReceivedRecord
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.remote_log import RemoteLog
     from seawall.config import Config
@@ -51,7 +52,7 @@ _LAZY = {
     "Gap": "seawall.wire.format.gaps",
     "Message": "seawall.api.publishable",
     "ReceivedBatch": "seawall.api.received",
-    "ReceivedRecord": "seawall.api.received",
+    "ReceivedRecord": "seawall.api.received_record",
     "ReceivedSkip": "seawall.api.received",
 }
 

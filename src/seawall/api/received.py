@@ -1,7 +1,7 @@
 """The items that readers get: batches, gaps and SKIPs, and batches as Arrow columns.
 
-Record objects are created only on iteration. The embedded log makes the items from stored batches, the client from
-what a server sends; both are the same. This module must not know where a batch comes from.
+Record objects are created only on iteration (`received_record`). The embedded log makes the items from stored batches,
+the client from what a server sends; both are the same. This module must not know where a batch comes from.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from seawall.api.received_record import FEW_RECORDS, ReceivedRecord, parsed_records, received_records
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
-from seawall.errors import CorruptionError
 from seawall.limits import MIB
 from seawall.wire.format.arrow import decode_table
 from seawall.wire.format.batches import BatchHeader, block_of
-from seawall.wire.format.envelope import parse_envelope
 from seawall.wire.format.fields import Buffer
 from seawall.wire.format.gaps import Gap
-from seawall.wire.format.records import Record, RecordType, iter_records
+from seawall.wire.format.record_fields import RecordFields
+from seawall.wire.format.records import RecordType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,22 +32,6 @@ ARROW_SIZE: Final = 8 * MIB
 
 #: Record type and length, prepended to the bytes of an opaque block to make it a record.
 _OPAQUE: Final = Struct("<BI")
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedRecord:
-    """One record as a reader sees it. The log has set `timestamp_ns`, the writer `client_timestamp_ns`."""
-
-    seq: Seq
-    record_type: int
-    value: bytes
-    timestamp_ns: TimestampNs
-    key: bytes | None = None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    client_timestamp_ns: int | None = None
-    tag: bytes | None = None
-    node: bytes | None = None
-    meta: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,17 +90,13 @@ class ReceivedBatch:
 
     def records(self) -> Iterator[ReceivedRecord]:
         """Iterate over the records; skips records that a delete has emptied."""
-        live = iter(self.live)
-        first, last = next(live)
-        for seq, record in enumerate(iter_records(self.block), self.base_seq):
-            if seq > last:
-                following = next(live, None)
-                if following is None:
-                    return
-                first, last = following
-            deleted = record.record_type == RecordType.DELETED and not record.value
-            if seq >= first and not deleted:
-                yield _received(Seq(seq), record, self.timestamp_ns)
+        if self.record_count <= FEW_RECORDS:
+            found = parsed_records(self.block, self.base_seq, self.timestamp_ns)
+            return (record for record in found if any(first <= record.seq <= last for first, last in self.live))
+        fields = RecordFields(self.block, self.record_count)
+        if len(self) < self.record_count:
+            fields.select(_is_live(fields.seqs(self.base_seq), self.live))
+        return received_records(fields, self.base_seq, self.timestamp_ns)
 
     def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
         """Convert the records to Arrow columns, without creating an object for each."""
@@ -202,11 +183,16 @@ def _join(run: list[ReceivedBatch], columns: Sequence[str]) -> pa.RecordBatch:
     if sum(map(len, run)) == count:
         return table
     # Records that a delete has emptied have no row, so find the live rows by seq, not by counting.
-    seqs = table.column("seq").to_numpy()
-    live = np.array([each for batch in run for each in batch.live], np.uint64)
-    near = live[:, 1].searchsorted(seqs)
-    is_live = (near < len(live)) & (live[np.minimum(near, len(live) - 1), 0] <= seqs)
-    return table.filter(pa.array(is_live))
+    live = [each for batch in run for each in batch.live]
+    return table.filter(pa.array(_is_live(table.column("seq").to_numpy(), live)))
+
+
+def _is_live(seqs: npt.NDArray[np.uint64], live: Sequence[tuple[Seq, Seq]]) -> npt.NDArray[np.bool_]:
+    """Which of the seqs are in one of the ranges, which are ascending."""
+    ranges = np.array(live, np.uint64)
+    near = ranges[:, 1].searchsorted(seqs)
+    found: npt.NDArray[np.bool_] = (near < len(ranges)) & (ranges[np.minimum(near, len(ranges) - 1), 0] <= seqs)
+    return found
 
 
 def readable_block(header: BatchHeader, block: Buffer) -> memoryview:
@@ -215,25 +201,3 @@ def readable_block(header: BatchHeader, block: Buffer) -> memoryview:
     if header.is_opaque:
         return memoryview(_OPAQUE.pack(RecordType.OPAQUE, len(plain)) + bytes(plain))
     return plain
-
-
-def _received(seq: Seq, record: Record, timestamp_ns: TimestampNs) -> ReceivedRecord:
-    if record.record_type == RecordType.ENVELOPE:
-        try:
-            envelope = parse_envelope(record.value)
-        except CorruptionError:
-            # The log stores records as they arrive: the reader gets the bytes of an invalid envelope.
-            return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)
-        return ReceivedRecord(
-            seq,
-            record.record_type,
-            envelope.data,
-            timestamp_ns,
-            envelope.key,
-            envelope.headers or (),
-            envelope.timestamp_ns,
-            envelope.tag,
-            envelope.node,
-            envelope.meta,
-        )
-    return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)

@@ -54,7 +54,7 @@ from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, 
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
-from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
+from seawall.errors import NotFoundError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.format.arrow import check_columns, empty_table
@@ -429,7 +429,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     @property
     def _requests(self) -> AsyncRequests:
         if self._opened is None:
-            raise InvalidInputError("this log is not open: use `async with seawall.connect_async(url) as log`")
+            raise WrongStateError("this log is not open: use `async with seawall.connect_async(url) as log`")
         return self._opened
 
     async def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:

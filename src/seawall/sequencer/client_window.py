@@ -260,7 +260,8 @@ class ClientWindow:
 
     def seen_ms(self) -> Words:
         """When each publisher was last seen, in the order of `export_rows`; 0 means after the last `note_activity`."""
-        return np.take(self._seen[:, _SEEN_MS], self._rows_by_id())
+        seen: npt.NDArray[np.uint64] = self._seen[self._rows_by_id(), _SEEN_MS]
+        return seen
 
     def set_seen_ms(self, seen_ms: Words) -> None:
         """Restore the result of `seen_ms` for the same publishers."""

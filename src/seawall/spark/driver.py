@@ -36,9 +36,8 @@ class Driver:
         self._options = options
         self._log: RemoteLog | None = None
 
-    @property
-    def log(self) -> RemoteLog:
-        """The log, connected on first use."""
+    def connect(self) -> RemoteLog:
+        """The log; connects on the first call."""
         if self._log is None:
             self._log = RemoteLog(target_of(self._options.server))
         return self._log
@@ -57,7 +56,7 @@ class Driver:
         if subscription.pattern is None:
             return self._described(subscription.names)
         matches = re.compile(subscription.pattern).fullmatch
-        return self._described(name for name in self.log.topics() if matches(name))
+        return self._described(name for name in self.connect().topics() if matches(name))
 
     def existing_topics(self) -> dict[str, TopicInfo]:
         """Like `topics`, but raises `NotFoundError` if a topic that was named does not exist."""
@@ -73,7 +72,7 @@ class Driver:
         found: dict[str, TopicInfo] = {}
         for name in names:
             try:
-                found[name] = self.log.describe(name)
+                found[name] = self.connect().describe(name)
             except NotFoundError:
                 # It was deleted since it was listed, or never existed: the caller decides what that means.
                 continue
@@ -132,13 +131,13 @@ class Driver:
         """The seq of the first record at or after a time in microseconds since the Unix epoch."""
         if moment_us <= 0:
             return 1
-        return self.log.seq_at(topic.name, _EPOCH + timedelta(microseconds=moment_us))
+        return self.connect().seq_at(topic.name, _EPOCH + timedelta(microseconds=moment_us))
 
     def first_live(self, wanted: SeqRange) -> int:
         """The first seq of a range that has a record, or its end: all seqs before it are deleted or lost."""
         reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, wanted.first, until=wanted.end)
         while reader.next_seq < wanted.end and not reader.is_at_end:
-            found = reader.take_rows(self.log.ask(reader.fetch(max_bytes=1, max_records=1)))
+            found = reader.take_rows(self.connect().ask(reader.fetch(max_bytes=1, max_records=1)))
             if isinstance(found, ReceivedRows) and len(found.rows):
                 return max(wanted.first, int(found.rows[0]["base_seq"]))
         return min(reader.next_seq, wanted.end)

@@ -95,7 +95,7 @@ def _parts(
             raise FilesError(f"the server sent {text!r}, which is no name of a sealed segment")
         segment = SealedSegment(home, name)
         try:
-            index = segment.index
+            index = segment.load_index()
             first, last = index.find_seq(Seq(first_seq)), index.seqs_below(reply.end)
             segment_end = min(name.last_seq + 1, reply.end)
             while first < last:
@@ -122,7 +122,7 @@ def _with_live_records(entries: Entries, live: Integers) -> Entries:
 
 def _read_batches(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> BatchBytes:
     """Map or read batches of a segment, and verify each against its index entry."""
-    file = segment.shared.file
+    file = segment.open_file().file
     at = int(entries[0]["at"])
     size = int(entries[-1]["at"]) + int(entries[-1]["length"]) - at
     if file.size() < at + size:

@@ -283,7 +283,7 @@ class Verification:
         try:
             for damage in segment.verify():
                 yield _segment_finding(damage)
-            self._count_batches(segment.index)
+            self._count_batches(segment.load_index())
         finally:
             segment.close()
 

@@ -316,8 +316,8 @@ class Sender:
         """
         outgoing = self._outgoing
         while not (is_done() or self._is_closed):
-            left_ns = POLL_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
-            if left_ns <= 0:
+            left_ns = None if until_ns is None else until_ns - self._clock.monotonic_ns()
+            if left_ns is not None and left_ns <= 0:
                 return
             self._lead_once(left_ns)
             if outgoing.decided:
@@ -333,8 +333,11 @@ class Sender:
         for batch in decided:
             batch.run_callbacks()
 
-    def _lead_once(self, left_ns: int) -> None:
-        """One round of connecting, sending and receiving. Called with the lock, and releases it while waiting."""
+    def _lead_once(self, left_ns: int | None) -> None:
+        """One round of connecting, sending and receiving, for at most `left_ns`; None for no deadline.
+
+        Called with the lock, and releases it while waiting.
+        """
         now_ns = self._clock.monotonic_ns()
         if len(self._connections) < self._wanted and now_ns >= self._attempts.connect_after_ns:
             # Return to the caller, which may wait for this connection.
@@ -342,8 +345,8 @@ class Sender:
             self._push(self._clock.monotonic_ns())
             return
         self._push(now_ns, is_leader=True)
-        pause_ns = min(left_ns, self._next_timer_ns(now_ns) - now_ns, self._keep_alive())
-        self._wait_and_receive(pause_ns)
+        pause_ns = min(self._next_timer_ns(now_ns) - now_ns, self._keep_alive())
+        self._wait_and_receive(pause_ns if left_ns is None else min(left_ns, pause_ns))
         self._push(self._clock.monotonic_ns(), is_leader=True)
 
     def _wait_and_receive(self, pause_ns: int) -> None:
@@ -426,10 +429,12 @@ class Sender:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def _connect(self, left_ns: int) -> None:
+    def _connect(self, left_ns: int | None) -> None:
         """Open one more connection, without the lock meanwhile."""
         address, hello = self._attempts.next_address(), self._session.hello()
-        timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
+        timeout_s = self._target.connect_timeout_s
+        if left_ns is not None:
+            timeout_s = min(timeout_s, seconds(left_ns))
         problem: Exception | None = None
         connection = None
         self._change.release()

@@ -36,7 +36,7 @@ from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
 from seawall.engine.read.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.store.settings import StoreSettings
-from seawall.errors import InvalidInputError, SeawallError, WrongStateError
+from seawall.errors import SeawallError, WrongStateError
 from seawall.io.disk.disk_ring import DiskRing
 from seawall.io.disk.ring_backends import open_configured_ring
 from seawall.io.process.exits import finish_at_exit, report_undelivered
@@ -450,7 +450,7 @@ class AsyncLog(AsyncTransactions):
 
     def _opened(self) -> EmbeddedLog:
         if self._log is None:
-            raise InvalidInputError("this log is not open: use `async with seawall.open_async(path) as log`")
+            raise WrongStateError("this log is not open: use `async with seawall.open_async(path) as log`")
         return self._log
 
     def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -103,7 +103,7 @@ class StoredSizes:
         sealed = self._log.sealed
         # Names have milliseconds, rounded down: the segment may reach up to the next one.
         reached = bisect_left(sealed, int(timestamp_ns), key=lambda each: (each.name.last_ms + 1) * _NS_PER_MS)
-        for index in chain((each.index for each in sealed[reached:]), self._unsealed()):
+        for index in chain((each.load_index() for each in sealed[reached:]), self._unsealed()):
             number = index.find_time(timestamp_ns)
             if number < len(index):
                 return Seq(int(index.slice(number, number + 1)["base_seq"][0]))
@@ -116,8 +116,8 @@ class StoredSizes:
         for segment in self._log.sealed:
             inside = segment.name.last_seq >= first and (last is None or segment.name.first_seq <= last)
             # Damage may have left the index empty.
-            if inside and len(segment.index):
-                yield segment.index
+            if inside and len(index := segment.load_index()):
+                yield index
         for index in self._unsealed():
             if index.last_seq >= first and (last is None or index.first_seq <= last):
                 yield index

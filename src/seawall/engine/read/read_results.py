@@ -13,13 +13,13 @@ from seawall.api.received import (
     Item,
     PositionItem,
     ReceivedBatch,
-    ReceivedRecord,
     ReceivedSkip,
     TopicGap,
     readable_block,
     seq_after,
     to_arrow,
 )
+from seawall.api.received_record import ReceivedRecord
 from seawall.engine.read.reading import ReadItem, StoredSkip
 from seawall.engine.store.topic_log import StoredBatch
 

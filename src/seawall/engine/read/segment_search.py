@@ -21,7 +21,7 @@ def near_position(sealed: Sequence[SealedSegment], position: Position) -> int:
     """Returns the first segment with a batch at `position` or after it; the number of segments if there is none."""
 
     def last_position(number: int) -> Position:
-        while (last := sealed[number].ends.last_position) < 0 and number:
+        while (last := sealed[number].load_ends().last_position) < 0 and number:
             number -= 1
         return last
 
@@ -32,11 +32,11 @@ def near_offset(sealed: Sequence[SealedSegment], offset: Offset) -> int:
     """Returns the last segment with a batch that starts at `offset` or before it; the first one if there is none."""
 
     def first_offset(number: int) -> Offset:
-        while (first := sealed[number].ends.first_offset) < 0 and number:
+        while (first := sealed[number].load_ends().first_offset) < 0 and number:
             number -= 1
         return first
 
     near = bisect_right(range(len(sealed)), offset, key=first_offset) - 1
-    while near > 0 and sealed[near].ends.first_offset < 0:
+    while near > 0 and sealed[near].load_ends().first_offset < 0:
         near -= 1
     return max(0, near)

@@ -331,7 +331,7 @@ class TopicLog:
         """The index of every segment in order, from the sealed segment number `near` on."""
         # By number: slicing the list costs more than a seek.
         for number in range(near, len(self.sealed)):
-            yield self.sealed[number].index
+            yield self.sealed[number].load_index()
         for unsealed in self.unsealed:
             yield unsealed.segment.index
 
@@ -347,7 +347,7 @@ class TopicLog:
             near = bisect_left(self.sealed, seq, key=_LAST_SEQ)
             if near < len(self.sealed):
                 segment = self.sealed[near]
-                index = segment.index
+                index = segment.load_index()
                 # The name gives the last seq even if the end of the segment is damaged.
                 last_seq = segment.name.last_seq
                 add = partial(self._add_sealed, planned, segment)
@@ -366,7 +366,7 @@ class TopicLog:
     def _add_sealed(self, planned: Planned, segment: SealedSegment, entries: Entries, _numbers: Sequence[int]) -> None:
         # If the file is gone or was replaced, nothing is planned, and readers report a gap.
         with suppress(FileNotFoundError, CorruptionError):
-            planned.add_stored(segment.shared, entries)
+            planned.add_stored(segment.open_file(), entries)
 
     def _add_unsealed(
         self, planned: Planned, unsealed: ActiveSegment, entries: Entries, numbers: Sequence[int]

@@ -37,6 +37,7 @@ from seawall.storage.segments.adoption import adopt_file, settle
 from seawall.storage.segments.batch_index import BatchIndex, Entries
 from seawall.storage.segments.names import index_name
 from seawall.storage.segments.segment import SealedSegment, SegmentWriter
+from seawall.storage.shared_file import SharedFile
 from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 
@@ -53,6 +54,8 @@ class Adopted:
     topic: TopicState
     log: TopicLog
     segment: SealedSegment | SegmentWriter
+    index: BatchIndex
+    file: SharedFile
     numbers: range
     headers: list[bytes] = field(default_factory=list)
 
@@ -76,10 +79,10 @@ def find(
         if not segments:
             return []
         for segment in segments:
-            count = len(segment.index)
-            found.append(Adopted(staged.topic, log, segment, range(start, start + count)))
-            start += count
-    size = sum(segment.index.end for segment in (each.segment for each in found))
+            index, file = _index_of(segment), _file_of(segment)
+            found.append(Adopted(staged.topic, log, segment, index, file, range(start, start + len(index))))
+            start += len(index)
+    size = sum(each.index.end for each in found)
     return found if size >= len(found) * SIZE_MIN else []
 
 
@@ -89,11 +92,19 @@ def _segments_of(log: TopicLog, first_seq: Seq, last_seq: Seq) -> list[SealedSeg
     unsealed = [each for each in log.unsealed if len(each.segment.index) and first_seq <= each.segment.index.last_seq]
     inside = list(takewhile(lambda each: each.segment.index.first_seq <= last_seq, unsealed))
     found: list[SealedSegment | SegmentWriter] = [*sealed, *(each.segment for each in inside)]
-    indexes = [each.index for each in found]
+    indexes = [_index_of(each) for each in found]
     if not found or any(len(each.unflushed) for each in inside) or not all(map(len, indexes)):
         return []
     is_all = (indexes[0].first_seq, indexes[-1].last_seq) == (first_seq, last_seq)
     return found if is_all and sum(index.record_count for index in indexes) == last_seq - first_seq + 1 else []
+
+
+def _index_of(segment: SealedSegment | SegmentWriter) -> BatchIndex:
+    return segment.load_index() if isinstance(segment, SealedSegment) else segment.index
+
+
+def _file_of(segment: SealedSegment | SegmentWriter) -> SharedFile:
+    return segment.open_file() if isinstance(segment, SealedSegment) else segment.shared
 
 
 class Adoption:
@@ -128,7 +139,7 @@ class Adoption:
         for each in adopted:
             index = BatchIndex(entries[each.numbers.start : each.numbers.stop])
             stamped = [headers[number * _HEADER : (number + 1) * _HEADER].data for number in each.numbers]
-            file = each.segment.shared.file
+            file = each.file.file
             segment = adopt_file(log.directory, index.first_seq, now_ns, file, index, (each.headers, stamped))
             each.log.release(each.segment)
             if isinstance(each.segment, SealedSegment):
@@ -157,7 +168,7 @@ class Adoption:
 
 def read_headers(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:
     """Read the headers of adopted batches into `headers`, at their numbers, and make the blocks durable."""
-    file = adopted.segment.shared.file
+    file = adopted.file.file
     expected = batches.entries[adopted.numbers.start : adopted.numbers.stop]
     for number, at, base_seq in zip(
         adopted.numbers, expected["at"].tolist(), expected["base_seq"].tolist(), strict=True

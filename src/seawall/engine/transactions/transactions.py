@@ -199,7 +199,7 @@ class Transactions:
                 adoptions.prepare(write.adopted, TimestampNs(now))
                 plan.file_positions[write.numbers] = plan.batches.entries["at"][write.numbers]
                 for each in write.adopted:
-                    plan.pins.pin(each.segment.shared)
+                    plan.pins.pin(each.file)
                 continue
             write.reservation = parts.reserver.reserve(write.topic, need, logged, TimestampNs(now))
             write.controls_before = write.reservation.controls
@@ -287,7 +287,7 @@ class Transactions:
         """Make the staged segments of a write segments of its topic, with new headers."""
         for each in write.adopted:
             plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
-            self._parts.checkpoint_schedule.rolled(each.segment.index.end)
+            self._parts.checkpoint_schedule.rolled(each.index.end)
         adoptions.execute(write.topic, write.adopted, plan.headers, entries, TimestampNs(now))
 
     def _write_headers(self, plan: TransactionPlan, write: TopicWrite, entries: Entries) -> None:

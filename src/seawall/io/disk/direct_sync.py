@@ -10,22 +10,31 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from functools import cache
 from time import perf_counter_ns
+from typing import Final
 
 from seawall.config import Config, Toggle
 from seawall.io.disk.files import OsFile, reserve_space, write_all
 from seawall.limits import PAGE_SIZE
 
-__all__ = ["configured_direct_sync", "direct_sync_wins"]
+__all__ = ["MEASURED", "configured_direct_sync", "direct_sync_wins"]
 
 #: Writes of each kind: enough for a steady median, and still only a few milliseconds.
 _WRITES = 16
 
 
+#: Results of this process, by device number.
+MEASURED: Final[dict[int, bool]] = {}
+
+
 def direct_sync_wins(directory: str) -> bool:
     """True if RWF_DSYNC is faster on the device of `directory`; measured once per process, false where unsupported."""
-    return hasattr(os, "RWF_DSYNC") and _measure(os.stat(directory).st_dev, directory)
+    if not hasattr(os, "RWF_DSYNC"):
+        return False
+    device = os.stat(directory).st_dev
+    if device not in MEASURED:
+        MEASURED[device] = _measure(directory)
+    return MEASURED[device]
 
 
 def configured_direct_sync(config: Config, directory: str) -> bool:
@@ -34,8 +43,7 @@ def configured_direct_sync(config: Config, directory: str) -> bool:
     return direct_sync_wins(directory) if choice is Toggle.AUTO else choice is Toggle.ON
 
 
-@cache
-def _measure(_device: int, directory: str) -> bool:
+def _measure(directory: str) -> bool:
     block = os.urandom(PAGE_SIZE)
     direct_ns: list[int] = []
     synced_ns: list[int] = []

@@ -2,8 +2,7 @@
 
 Rules for every kernel
 - It never raises: callers validate before, results are integer codes. Only the checked mode raises (IndexError).
-- It has one explicit signature and is compiled when its module is imported. No type is inferred from a caller,
-  so nothing is compiled at run time. Read-only parameters also accept writable arrays.
+- It has one explicit signature; no type is inferred from a caller. Read-only parameters also accept writable arrays.
 - It does not hold the GIL, allocates nothing, and computes in int64: mixing u64 with a loop index would silently become
   float64 (a test rejects every kernel whose inferred types contain a float).
 - It lives in this package and has a pure-Python twin of the same name in `tests/kernels/twins`, with identical results.
@@ -12,6 +11,10 @@ Three modes, chosen by numba's own environment variables when the process starts
     compiled   the default
     checked    NUMBA_BOUNDSCHECK=1: array accesses, including those inside primitives, check their index
     python     NUMBA_DISABLE_JIT=1: the same functions run as plain Python, primitives through their stand-ins
+
+Loading. A kernel is loaded from the cache, or compiled, at its first call from Python, or when one of its callers is.
+Machine code contains the kernels that it calls, so a process needs only a part of all kernels. Loading all would
+take most of the time of a start; `warm` does it. A fork waits until no thread loads a kernel.
 
 The cache. numba keeps the old machine code of a caller when a kernel that it calls in *another* module changes. So the
 directory name contains a hash of all sources of this package, the library versions and the mode: any change starts an
@@ -33,13 +36,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar, cast
 
 import llvmlite
 import numba
 import numpy as np
 import numpy.ma  # numba imports it at the first kernel call, on any thread, maybe while another thread forks
-from numba.core import types
+from numba.core import typeinfer, types
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
@@ -96,6 +101,13 @@ def kernels() -> dict[str, Kernel]:
     return dict(_registry)
 
 
+def load(module: str) -> None:
+    """Load all kernels of one module that has been imported."""
+    for each in _registry.values():
+        if each.module == module and isinstance(each.function, _LazyDispatcher):
+            each.function.load()
+
+
 def kernel(
     signature: Any, *, available: bool = True, inline: bool = False, counted: bool = True
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -111,7 +123,7 @@ def kernel(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not available:
             return function
-        compiled = function if PYTHON_MODE else _compile(function, signature, inline=inline, counted=counted)
+        compiled = function if PYTHON_MODE else _dispatcher(function, signature, inline=inline, counted=counted)
         key = f"{function.__module__}.{function.__name__}"
         _registry[key] = Kernel(function.__module__, function.__name__, signature, compiled, function)
         return compiled
@@ -156,22 +168,55 @@ def cache_directory() -> Path | None:
     return None
 
 
-def _compile(function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True) -> Callable[P, R]:
-    options = {
+class _LazyDispatcher(CPUDispatcher):  # type: ignore[misc]
+    """Calls a kernel from Python or from other kernels; loads or compiles its one signature when it is first needed."""
+
+    def __init__(self, function: Callable[..., Any], signature: Any, options: dict[str, object]) -> None:
+        super().__init__(function, targetoptions=options)
+        self._signature = signature
+
+    def load(self) -> None:
+        """Load the kernel from the cache, or compile it, unless that has happened."""
+        with _loading:
+            if not self.overloads:
+                with typeinfer.register_dispatcher(self):
+                    self.compile(self._signature)
+                self.disable_compile()
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """The types of a call in a kernel that is being compiled (called by numba)."""
+        self.load()
+        return super().get_call_template(args, kws)
+
+    def _compile_for_args(self, *_args: Any, **_kws: Any) -> Any:
+        """The function to call instead of a kernel that is not loaded (called by numba)."""
+        self.load()
+        return self
+
+
+#: Held while a kernel is loaded. A child that was forked while another thread loads a kernel could never load one.
+_loading = RLock()
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
+def _dispatcher(
+    function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True
+) -> Callable[P, R]:
+    options: dict[str, object] = {
+        "nopython": True,
         "nogil": True,
         "error_model": "numpy",
         "boundscheck": CHECKED_MODE,
         "forceinline": inline,
         "_nrt": counted,
     }
+    dispatcher = _LazyDispatcher(function, signature, options)
     directory = cache_directory()
     if directory is not None:
         # If the disk is full, the command continues without a cache.
         with suppress(OSError), _numba_cache_directory(directory):
-            cached: Callable[P, R] = numba.njit([signature], cache=True, **options)(function)
-            return cached
-    uncached: Callable[P, R] = numba.njit([signature], **options)(function)
-    return uncached
+            dispatcher.enable_caching()
+    return cast(Callable[P, R], dispatcher)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fill the kernel cache in advance: importing a kernel module compiles the kernels that the cache does not hold.
+"""Fill the kernel cache in advance: compile all kernels that the cache does not hold.
 
 `python -m seawall.kernels.runtime.warm` runs silently; `seawall doctor --warm` shows progress.
 """
@@ -10,6 +10,8 @@ import pkgutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from seawall.kernels.runtime import jit
 
 #: Not taken from `__name__`, which is `__main__` when this module is run.
 _PACKAGE = "seawall.kernels."
@@ -23,11 +25,12 @@ def kernel_modules() -> list[str]:
 
 
 def warm(progress: Callable[[str, int, int], None] | None = None) -> float:
-    """Import all kernel modules, calling `progress(module, done, total)` after each; return the seconds it took."""
+    """Load the kernels of all modules, calling `progress(module, done, total)` after each; return the seconds."""
     started = time.perf_counter()
     names = kernel_modules()
     for done, name in enumerate(names, start=1):
         importlib.import_module(name)
+        jit.load(name)
         if progress is not None:
             progress(name, done, len(names))
     return time.perf_counter() - started

@@ -164,7 +164,7 @@ class _Recovery:
         for first_seq, entries in (self.expected or {}).items():
             sealed, index = self.sealed.get(first_seq), BatchIndex(entries)
             if sealed is not None and len(index) and sealed.name.last_seq < index.last_seq:
-                end, next_seq = sealed.index.end, Seq(sealed.name.last_seq + 1)
+                end, next_seq = sealed.load_index().end, Seq(sealed.name.last_seq + 1)
                 self.damages.append(SegmentDamage(sealed.path, end, end, next_seq, index.last_seq))
                 sealed.close()
 
@@ -191,7 +191,7 @@ class _Recovery:
             found = scan_segment(file, self.home.topic_id, first_seq).index.entries
         finally:
             file.close()
-        kept = sealed.index.entries[: len(found)]
+        kept = sealed.load_index().entries[: len(found)]
         if len(kept) == len(found) and (kept == found).all() and not sealed.verify():
             self._unlink(name)
         else:

@@ -262,8 +262,7 @@ class SealedSegment:
         #: Path of the file.
         self.path: Final = home.path(str(name))
 
-    @property
-    def index(self) -> BatchIndex:
+    def load_index(self) -> BatchIndex:
         """The stored index, or one rebuilt from the data if that is missing or damaged.
 
         It has no entries if the data file is missing too, or is another segment: readers then get a gap with all the
@@ -273,7 +272,7 @@ class SealedSegment:
         """
         index = INDEXES.get(self)
         if index is None:
-            index = self._load_index()
+            index = self._read_index()
             INDEXES.put(self, index)
         return index
 
@@ -283,11 +282,10 @@ class SealedSegment:
         index = INDEXES.peek(self)
         return 0 if index is None else index.memory_size
 
-    @property
-    def ends(self) -> IndexEnds:
+    def load_ends(self) -> IndexEnds:
         """The part of the index that a search over many segments needs; kept when the cache drops the index."""
         if self._ends is None:
-            self._ends = IndexEnds.of(self.index)
+            self._ends = IndexEnds.of(self.load_index())
         return self._ends
 
     def read(self, first_entry: int, last_entry: int) -> memoryview:
@@ -295,11 +293,10 @@ class SealedSegment:
 
         Damage raises `SegmentDamageError`, which tells the seq where reading can continue.
         """
-        with self.shared.reading() as file:
-            return read_batches(file, self.index.slice(first_entry, last_entry), self._home.topic_id)
+        with self.open_file().reading() as file:
+            return read_batches(file, self.load_index().slice(first_entry, last_entry), self._home.topic_id)
 
-    @property
-    def shared(self) -> SharedFile:
+    def open_file(self) -> SharedFile:
         """The file, checked when it is first opened; pin it to read it later."""
         if self._shared is None:
             file = self._home.open_segment(str(self.name), read_only=True)
@@ -315,20 +312,20 @@ class SealedSegment:
 
     def damages(self) -> list[SegmentDamage]:
         """The damage that is known without reading the batches: preface, ranges without a batch, a missing end."""
-        entries = self.index.entries
-        with self.shared.reading() as file:
+        entries = self.load_index().entries
+        with self.open_file().reading() as file:
             inside = entries["at"] + entries["length"] <= file.size()
         return self._damages(entries[np.count_nonzero(inside) :])
 
     def verify(self) -> list[SegmentDamage]:
         """All damage, found by reading the whole file."""
-        return self._damages(self.index.entries)
+        return self._damages(self.load_index().entries)
 
     def repair_index(self) -> bool:
         """Store the index if it had to be rebuilt; true if it did."""
         # Opening the file checks its preface: a file that is another segment must not get the index of this one.
-        with self.shared.reading():
-            index = self.index
+        with self.open_file().reading():
+            index = self.load_index()
         rebuilt, self._rebuilt = self._rebuilt, False
         if rebuilt:
             preface = self._preface or self._home.preface(self.name.first_seq)
@@ -353,7 +350,7 @@ class SealedSegment:
                 raise
             return None
 
-    def _load_index(self) -> BatchIndex:
+    def _read_index(self) -> BatchIndex:
         try:
             return self._stored_index()
         except (FileNotFoundError, CorruptionError):
@@ -362,7 +359,7 @@ class SealedSegment:
             if error.errno not in UNREADABLE:
                 raise
         try:
-            with self.shared.reading() as file:
+            with self.open_file().reading() as file:
                 self._rebuilt = True
                 return scan_segment(file, self._home.topic_id, self.name.first_seq).index
         except (FileNotFoundError, CorruptionError):
@@ -378,7 +375,7 @@ class SealedSegment:
 
     def _damages(self, entries: Entries) -> list[SegmentDamage]:
         """Damage of the preface, between batches, and of the given entries."""
-        with self.shared.reading() as file:
+        with self.open_file().reading() as file:
             found = [*self._unindexed(file.size()), *find_damage(file, entries, self._home.topic_id)]
         if self._preface is None:
             # It loses no record; a last seq before the first one expresses that.
@@ -387,7 +384,7 @@ class SealedSegment:
 
     def _unindexed(self, size: int) -> list[SegmentDamage]:
         """Ranges before, between and after the entries that belong to none of them."""
-        index, name = self.index, self.name
+        index, name = self.load_index(), self.name
         if not len(index):
             return [SegmentDamage(self.path, DATA_START, size, name.first_seq, name.last_seq)]
         entries = index.entries

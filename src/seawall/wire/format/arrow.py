@@ -29,10 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.errors import InvalidInputError, LimitError
 from seawall.kernels.codec import blocks, columns, headers
 from seawall.wire.format.fields import Buffer
 from seawall.wire.format.read_buffers import READ_BUFFERS
+from seawall.wire.format.record_fields import RecordFields
 from seawall.wire.format.records import RecordType
 
 if TYPE_CHECKING:
@@ -99,22 +100,15 @@ def decode_table(
     import pyarrow as pa
 
     check_columns(wanted)
-    source = np.frombuffer(block, np.uint8)
-    space = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
-    offsets = np.empty(space + 1, np.int64)
-    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, space, offsets)
-    if count < 0 or record_count not in (None, count):
-        raise CorruptionError(
-            f"a block of {source.size} bytes is not a run of records, or has another record count (code {count})"
-        )
-    located = _Located(source, offsets, count)
+    located = RecordFields(block, record_count)
+    source = located.source
     arrays: dict[str, pa.Array] = {"seq": located.seqs(base_seq), "type": pa.array(located.types.astype(np.uint32))}
     for name in wanted:
         if name == "timestamp":
             moments = located.timestamps
             arrays[name] = pa.array(moments, pa.timestamp("ns", tz="UTC"), mask=moments < 0)
         elif name == "headers":
-            arrays[name] = _decode_headers(source, *located.spans(columns.COLUMN_HEADERS))
+            arrays[name] = _decode_headers(located)
         else:
             column = columns.COLUMN_DATA if name == "value" else FIELD_COLUMNS[name]
             arrays[name] = _gather(source, *located.spans(column))
@@ -154,46 +148,6 @@ def check_columns(wanted: Sequence[str]) -> None:
     unknown = sorted(set(wanted) - set(KNOWN_COLUMNS))
     if unknown:
         raise InvalidInputError(f"no column {', '.join(unknown)}: records have {', '.join(KNOWN_COLUMNS)}")
-
-
-class _Located:
-    """Locations of the fields of a block's records, without deleted records."""
-
-    def __init__(self, source: Bytes, offsets: Integers, count: int) -> None:
-        values, value_lengths, types = np.empty((3, count), np.int64)
-        columns.locate_values(source, offsets, count, values, value_lengths, types)
-        self._starts: Integers | None = None
-        self._timestamps = np.full(count, -1, np.int64)
-        self._values = (values, value_lengths)
-        # Most blocks hold only plain records or only envelopes; plain ones do not need the table of fields.
-        if np.any(types == RecordType.ENVELOPE):
-            self._starts, self._lengths = np.empty((2, columns.COLUMN_COUNT, count), np.int64)
-            columns.locate_envelopes(source, offsets, count, self._starts, self._lengths, self._timestamps)
-        deleted = (types == blocks.TYPE_DELETED) & (value_lengths == 0)
-        self._kept = np.flatnonzero(~deleted) if np.any(deleted) else None
-        self.types = self._keep(types)
-
-    @property
-    def timestamps(self) -> Integers:
-        """Envelope timestamps; −1 means none."""
-        return self._keep(self._timestamps)
-
-    def seqs(self, base_seq: int) -> npt.NDArray[np.uint64]:
-        """The seq of each record that is not deleted."""
-        numbers = np.arange(self._timestamps.size, dtype=np.uint64) if self._kept is None else self._kept
-        return numbers.astype(np.uint64) + np.uint64(base_seq)
-
-    def spans(self, column: int) -> tuple[Integers, Integers]:
-        """Starts and lengths of one field."""
-        if self._starts is not None:
-            return self._keep(self._starts[column]), self._keep(self._lengths[column])
-        if column == columns.COLUMN_DATA:
-            return self._keep(self._values[0]), self._keep(self._values[1])
-        absent = np.full(self.types.size, -1, np.int64)
-        return absent, absent
-
-    def _keep(self, array: Integers) -> Integers:
-        return array if self._kept is None else array[self._kept]
 
 
 def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
@@ -373,16 +327,13 @@ def _gather(source: Bytes, starts: Integers, lengths: Integers) -> pa.Array:
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=nulls)
 
 
-def _decode_headers(source: Bytes, starts: Integers, lengths: Integers) -> pa.Array:
+def _decode_headers(located: RecordFields) -> pa.Array:
     import pyarrow as pa
 
-    count = starts.size
-    total = headers.count_headers(source, starts, lengths, count)
-    offsets = np.empty(count + 1, np.int32)
-    spans = np.empty((4, total), np.int64)
-    headers.locate_headers(source, starts, lengths, count, offsets, *spans)
-    names = _text(_gather(source, spans[0], spans[1]))
-    values = _gather(source, spans[2], spans[3])
+    _, lengths = located.spans(columns.COLUMN_HEADERS)
+    offsets, spans = located.header_spans()
+    names = _text(_gather(located.source, spans[0], spans[1]))
+    values = _gather(located.source, spans[2], spans[3])
     entries = pa.StructArray.from_arrays([names, values], ["key", "value"])
     return pa.ListArray.from_arrays(pa.array(offsets), entries, mask=pa.array(lengths < 0))
 
