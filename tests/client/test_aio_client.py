@@ -95,7 +95,7 @@ def test_the_api_of_the_log(server: ScriptedServer) -> None:
 def test_a_log_that_is_not_open_refuses_calls() -> None:
     async def work() -> None:
         log = seawall.connect_async("seawall://127.0.0.1:1")
-        with pytest.raises(InvalidInputError, match="not open"):
+        with pytest.raises(WrongStateError, match="not open"):
             await log.topics()
         await log.close()
 

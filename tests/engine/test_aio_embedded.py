@@ -480,7 +480,7 @@ def test_closing_waits_for_the_checkpoint_in_flight(tmp_path: Path, monkeypatch:
 def test_opening_and_closing(tmp_path: Path) -> None:
     async def main() -> None:
         log = seawall.open_async(tmp_path / "data")
-        with pytest.raises(InvalidInputError, match="not open"):
+        with pytest.raises(WrongStateError, match="not open"):
             await log.topics()
         await log.open()
         with pytest.raises(WrongStateError, match="open already"):

@@ -61,7 +61,7 @@ def pinned(log: EmbeddedLog) -> int:
     """How many files of the topic are pinned: an open one that is not can be evicted."""
     topic_log = topic_log_of(log)
     shared = [unsealed.segment.shared for unsealed in topic_log.unsealed]
-    shared += [segment.shared for segment in topic_log.sealed]
+    shared += [segment.open_file() for segment in topic_log.sealed]
     return sum(each.is_open and not each.try_evict() for each in shared)
 
 
@@ -138,7 +138,7 @@ def test_damaged_batches_have_no_row(log: EmbeddedLog) -> None:
     log.checkpoint()
     segment = topic_log_of(log).sealed[0]
     with open(segment.path, "r+b") as file:
-        file.seek(int(segment.index.entries["at"][1]) + 100)
+        file.seek(int(segment.load_index().entries["at"][1]) + 100)
         file.write(b"????")
     found = same(log, ("value",)).column("seq").to_pylist()
     assert found == [*range(1, 10), *range(19, 190)]
@@ -225,7 +225,7 @@ def test_mapped_and_read_segments_give_the_same(
     log.checkpoint()
     segment = topic_log_of(log).sealed[1]
     with open(segment.path, "r+b") as file:
-        file.seek(int(segment.index.entries["at"][1]) + 100)
+        file.seek(int(segment.load_index().entries["at"][1]) + 100)
         file.write(b"????")
     table = same(log)
     assert table.num_rows == 40 * 9 + 9 - 9
@@ -237,7 +237,7 @@ def test_a_truncated_segment_has_fewer_rows(log: EmbeddedLog, monkeypatch: pytes
     fill(log, 40)
     log.checkpoint()
     segment = topic_log_of(log).sealed[0]
-    last = segment.index.entries[-1]
+    last = segment.load_index().entries[-1]
     with open(segment.path, "r+b") as file:
         file.truncate(int(last["at"]) + 50)
     assert same(log).num_rows == 40 * 9 - int(last["count"])

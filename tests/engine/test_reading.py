@@ -130,7 +130,7 @@ def gaps_of(items: list[ReadItem]) -> list[Gap]:
 def pinned(store: Store) -> int:
     """How many files of the topic are pinned: an open one that is not can be evicted."""
     log = log_of(store)
-    shared = [unsealed.segment.shared for unsealed in log.unsealed] + [segment.shared for segment in log.sealed]
+    shared = [unsealed.segment.shared for unsealed in log.unsealed] + [each.open_file() for each in log.sealed]
     return sum(each.is_open and not each.try_evict() for each in shared)
 
 
@@ -233,7 +233,7 @@ def test_files_of_many_segments_do_not_stay_open() -> None:
     for _ in range(2):
         assert seqs_of(read_all(store)) == list(range(1, 301))
         assert len(store.parts.logs.open_files) <= 2
-    sealed = sum(len(segment.index) for segment in log_of(store).sealed)
+    sealed = sum(len(segment.load_index()) for segment in log_of(store).sealed)
     unsealed = log_of(store).unsealed[0].segment.index.memory_size
     assert store.queries.index_size("events") == sealed * 48 + unsealed
     store.create_topic("empty", TopicConfig())
@@ -263,7 +263,7 @@ def test_a_plan_reads_segments_that_were_dropped_meanwhile(how: str) -> None:
     log = log_of(store)
     handles = [unsealed.segment.shared.file for unsealed in log.unsealed]
     plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
-    handles += [segment.shared.file for segment in log.sealed]
+    handles += [segment.open_file().file for segment in log.sealed]
     if how == "drop the segments":
         drop_segments(log.directory, log.sealed)
     elif how == "delete the topic":
@@ -435,7 +435,7 @@ def test_a_loss_inside_a_batch_is_reported_in_order() -> None:
 def damage(disk: SimDisk, store: Store, *batches: int) -> None:
     """Overwrite batches, by number, in the sealed segments."""
     for segment in log_of(store).sealed:
-        for entry in segment.index.entries:
+        for entry in segment.load_index().entries:
             if (int(entry["base_seq"]) - 1) // BATCH_RECORDS in batches:
                 file = disk.open(segment.path)
                 file.write([b"?"], int(entry["at"]) + 100)

@@ -140,21 +140,21 @@ def test_an_unreadable_index_is_rebuilt(disk: SimDisk, store: Store) -> None:
 def test_a_missing_segment_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
     read(store)
     segment = sealed(store)
-    assert segment.shared.try_evict()
+    assert segment.open_file().try_evict()
     disk.unlink(segment.path)
     if not in_memory:
         disk.unlink(f"{log_of(store).directory.directory}/{index_name(segment.name.first_seq)}")
         INDEXES.clear()
     check_lost(store, 9, 16)
     positions = log_of(store)
-    assert positions.seq_at(log_of(store).sealed[2].index.first_timestamp_ns) is not None
+    assert positions.seq_at(log_of(store).sealed[2].load_index().first_timestamp_ns) is not None
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_truncated_segment_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
     segment = sealed(store)
     file = disk.open(segment.path)
-    file.truncate(int(segment.index.entries["at"][2]))
+    file.truncate(int(segment.load_index().entries["at"][2]))
     file.close()
     if not in_memory:
         INDEXES.clear()

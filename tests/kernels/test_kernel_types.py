@@ -83,6 +83,7 @@ def test_mixing_u64_with_int64_is_detected(
     jit.cache_directory.cache_clear()
     for is_cached in (False, True):
         compiled: Any = jit.kernel(jit.int64(jit.uint64_out))(function)
+        compiled.load()
         assert bool(compiled.stats.cache_hits) is is_cached
         assert inferred_floats(compiled)
 

@@ -98,7 +98,7 @@ def everything(disk: SimDisk) -> dict[str, bytes]:
 def report(recovery: TopicRecovery) -> Any:
     """The result of a recovery in a comparable form."""
     return (
-        [(str(segment.name), segment.index.entries.tolist()) for segment in recovery.sealed],
+        [(str(segment.name), segment.load_index().entries.tolist()) for segment in recovery.sealed],
         recovery.active and (recovery.active.path, recovery.active.index.entries.tolist()),
         [(segment.path, segment.index.entries.tolist()) for segment in recovery.pending],
         dict(recovery.deletes),
@@ -498,7 +498,7 @@ def test_a_sealed_segment_without_readable_batches_is_reported() -> None:
         (0, DATA_START, 1, 0),
         (DATA_START, size, 1, 6),
     ]
-    assert len(found.sealed[0].index) == 0
+    assert len(found.sealed[0].load_index()) == 0
 
 
 def test_temporary_files_are_removed_and_unknown_files_stay() -> None:
@@ -725,6 +725,6 @@ def test_reading_continues_while_an_index_is_missing() -> None:
     sealed = new_active(home, batches, 1).seal()
     disk.unlink(home.path(index_name(1)))
     again = SealedSegment(home, sealed.name)
-    assert isinstance(again.index, BatchIndex)
+    assert isinstance(again.load_index(), BatchIndex)
     assert bytes(again.read(0, 3)) == b"".join(batches)
     assert disk.list("/t") == [str(sealed.name)]

@@ -315,7 +315,7 @@ def test_a_sealed_segment_is_renamed_truncated_indexed_and_durable() -> None:
     assert names(disk) == sorted((str(name), index_name(10)))
     assert content(disk, f"/t/{name}")[DATA_START:] == b"".join(BATCHES)
     again = SealedSegment(home_on(disk), name)
-    assert again.index.entries.tolist() == active.index.entries.tolist()
+    assert again.load_index().entries.tolist() == active.index.entries.tolist()
     assert bytes(again.read(0, 4)) == b"".join(BATCHES)
     assert bytes(again.read(3, 3)) == b""
     assert again.damages() == again.verify() == []
@@ -448,7 +448,7 @@ def test_damage_is_reported_and_skipped() -> None:
     """INV-DAMAGE-NAMED."""
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
-    index = sealed.index
+    index = sealed.load_index()
     at = int(index.entries["at"][1])
     overwrite(disk, sealed.path, b"?", at + 100)
     with pytest.raises(SegmentDamageError) as caught:
@@ -470,7 +470,7 @@ def test_damage_is_reported_and_skipped() -> None:
 def test_an_index_rebuilt_from_damaged_data_keeps_reporting_the_damage() -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
-    ats = sealed.index.entries["at"].tolist()
+    ats = sealed.load_index().entries["at"].tolist()
     overwrite(disk, sealed.path, b"?", ats[1])
     disk.unlink(f"/t/{index_name(10)}")
     sealed.close()
@@ -488,7 +488,7 @@ def test_an_index_rebuilt_from_damaged_data_keeps_reporting_the_damage() -> None
 def test_a_truncated_end_is_damage(lost: int, has_index: bool) -> None:
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
-    entries = sealed.index.entries
+    entries = sealed.load_index().entries
     size = DATA_START + len(b"".join(BATCHES))
     disk.open(sealed.path).truncate(max(0, size - lost))
     if not has_index:
@@ -540,7 +540,7 @@ def test_no_flipped_byte_of_a_segment_returns_anything_wrong(has_index: bool) ->
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     data = content(disk, sealed.path)
-    ats = sealed.index.entries["at"].tolist()
+    ats = sealed.load_index().entries["at"].tolist()
     if not has_index:
         disk.unlink(f"/t/{index_name(10)}")
     file = disk.open(sealed.path)
@@ -551,14 +551,14 @@ def test_no_flipped_byte_of_a_segment_returns_anything_wrong(has_index: bool) ->
         hit = next((i for i in range(3, -1, -1) if byte >= ats[i]), None)
         seqs = range(10, 18, 2)
         for number, (seq, batch) in enumerate(zip(seqs, BATCHES, strict=True)):
-            entry = sealed.index.find_seq(seq)
+            entry = sealed.load_index().find_seq(seq)
             if number != hit:
                 assert bytes(sealed.read(entry, entry + 1)) == batch
             elif has_index:
                 with pytest.raises(SegmentDamageError, match=f"seqs {seq} to {seq + 1}"):
                     sealed.read(entry, entry + 1)
             else:
-                assert seq not in sealed.index.entries["base_seq"]
+                assert seq not in sealed.load_index().entries["base_seq"]
         [damage] = sealed.verify()
         first_seq = 10 if hit is None else 10 + 2 * hit
         assert (damage.first_seq, damage.last_seq) == (first_seq, first_seq + (-1 if hit is None else 1))
