@@ -156,7 +156,7 @@ def test_a_connection_lost_in_the_middle_of_a_batch_leaves_nothing(on_loop, tmp_
     assert not loans["revoked"]
 
 
-def test_damage_closes_the_connection(on_loop, tmp_path):
+def test_damage_closes_the_connection(on_loop, tmp_path, loans):
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
@@ -165,6 +165,7 @@ def test_damage_closes_the_connection(on_loop, tmp_path):
             damaged[1_000] ^= 1
             peer.send(bytes(damaged[:2_000]))
             await peer.until_received()
+            assert loans["lent"]
             peer.send(bytes(damaged[2_000:]))
             assert (await peer.answer(Error)).code == ErrorCode.CRC_MISMATCH
             await peer.ended()
