@@ -113,7 +113,7 @@ _memory = _Memory()
 
 
 @pytest.fixture(autouse=True)
-def memory() -> Iterator[None]:
+def collect_garbage() -> Iterator[None]:
     """Collect garbage between tests if the worker has grown."""
     yield
     _memory.collect_if_grown()

@@ -121,9 +121,11 @@ def recover(home: TopicDirectory, expected: Any = None, **options: Any) -> Topic
 
 
 def read_all(recovery: TopicRecovery) -> list[bytes]:
-    segments: list[Any] = [*recovery.sealed, *recovery.pending, *([recovery.active] if recovery.active else [])]
-    segments.sort(key=lambda each: each.index.first_seq if len(each.index) else 0)
-    return [bytes(each.read(i, i + 1)) for each in segments for i in range(len(each.index))]
+    unsealed = [*recovery.pending, *([recovery.active] if recovery.active else [])]
+    segments: list[tuple[BatchIndex, Any]] = [(each.load_index(), each) for each in recovery.sealed]
+    segments += [(each.index, each) for each in unsealed]
+    segments.sort(key=lambda each: each[0].first_seq if len(each[0]) else 0)
+    return [bytes(segment.read(i, i + 1)) for index, segment in segments for i in range(len(index))]
 
 
 # --- sound directories -----------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ import numba
 import numpy as np
 import numpy.ma  # numba imports it at the first kernel call, on any thread, maybe while another thread forks
 from numba.core import typeinfer, types
+from numba.core.caching import NullCache
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
@@ -180,8 +181,17 @@ class _LazyDispatcher(CPUDispatcher):  # type: ignore[misc]
         with _loading:
             if not self.overloads:
                 with typeinfer.register_dispatcher(self):
-                    self.compile(self._signature)
+                    self._compile_once()
                 self.disable_compile()
+
+    def _compile_once(self) -> None:
+        try:
+            self.compile(self._signature)
+        except OSError:
+            # The cache cannot be read, or its disk is full: the process continues without it.
+            self._cache = NullCache()
+            if not self.overloads:
+                self.compile(self._signature)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The types of a call in a kernel that is being compiled (called by numba)."""
@@ -213,7 +223,6 @@ def _dispatcher(
     dispatcher = _LazyDispatcher(function, signature, options)
     directory = cache_directory()
     if directory is not None:
-        # If the disk is full, the command continues without a cache.
         with suppress(OSError), _numba_cache_directory(directory):
             dispatcher.enable_caching()
     return cast(Callable[P, R], dispatcher)

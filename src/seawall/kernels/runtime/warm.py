@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from seawall.kernels.runtime import jit
-
 #: Not taken from `__name__`, which is `__main__` when this module is run.
 _PACKAGE = "seawall.kernels."
 _SELF = f"{_PACKAGE}runtime.warm"
@@ -26,6 +24,8 @@ def kernel_modules() -> list[str]:
 
 def warm(progress: Callable[[str, int, int], None] | None = None) -> float:
     """Load the kernels of all modules, calling `progress(module, done, total)` after each; return the seconds."""
+    from seawall.kernels.runtime import jit
+
     started = time.perf_counter()
     names = kernel_modules()
     for done, name in enumerate(names, start=1):
