@@ -12,7 +12,7 @@ import pytest
 import seawall
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.commit.commit_queue import CommitQueue
-from seawall.errors import FullError, InvalidInputError, NotFoundError, WrongStateError
+from seawall.errors import FullError, NotFoundError, WrongStateError
 
 
 def on_loop(path: Path, work: Callable[[AsyncLog], Coroutine[None, None, None]]) -> None:
@@ -92,7 +92,7 @@ def test_closing_a_log_refuses_waiting_tasks(tmp_path: Path, about_to_wait: thre
         await acquired(about_to_wait, len(tasks))
         await log.close()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(outcome, InvalidInputError), outcome
+            assert isinstance(outcome, WrongStateError), outcome
 
     asyncio.run(asyncio.wait_for(main(), 120))
 

@@ -169,7 +169,7 @@ def cache_directory() -> Path | None:
     return None
 
 
-class _LazyDispatcher(CPUDispatcher):  # type: ignore[misc]
+class _LazyDispatcher(CPUDispatcher):
     """Calls a kernel from Python or from other kernels; loads or compiles its one signature when it is first needed."""
 
     def __init__(self, function: Callable[..., Any], signature: Any, options: dict[str, object]) -> None:
