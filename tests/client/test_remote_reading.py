@@ -401,7 +401,7 @@ def test_an_iterator_without_a_server_raises() -> None:
         log = seawall.connect(server.url, timeout_s=0.3, connect_timeout_s=0.2)
         following = iter(log.subscriber("events"))
     # Another process may listen on the port by now.
-    with pytest.raises(RetryableError, match="no (server|answer)"):
+    with pytest.raises(RetryableError, match=r"no (server|answer)"):
         next(following)
     log.close()
 
