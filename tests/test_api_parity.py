@@ -18,6 +18,7 @@ import pytest
 
 import seawall
 from seawall.api.aio_transactions import AsyncStager, AsyncTransaction
+from seawall.api.record_readers import AsyncRecordReader, RecordReader
 from seawall.api.transactions import Stager, Transaction
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
@@ -56,6 +57,12 @@ SURFACES: Mapping[str, Kinds] = {
         "connect": RemotePositionSubscriber,
         "open_async": AsyncPositionSubscriber,
         "connect_async": AsyncRemotePositionSubscriber,
+    },
+    "record_reader": {
+        "open": RecordReader,
+        "connect": RecordReader,
+        "open_async": AsyncRecordReader,
+        "connect_async": AsyncRecordReader,
     },
     "transaction": {
         "open": Transaction,
@@ -102,7 +109,7 @@ AWAITED_DIFFERENTLY = {
 
 #: Methods of asyncio kinds that do not wait, so callers do not await them.
 NOT_AWAITED = {
-    *(("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
+    *(("log", "records"), ("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
     # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),
@@ -135,6 +142,7 @@ INTERNAL = {
         ),
         *("target", "topic_named"),
     },
+    "record_reader": set(),
     "publisher": {
         *(
             "check_process",

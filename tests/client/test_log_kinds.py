@@ -22,7 +22,15 @@ import seawall
 from seawall.api.received import ReceivedBatch
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.api.topic_info import TopicInfo
-from seawall.errors import ConfigError, ConflictError, InvalidInputError, NotFoundError, SeawallError, WrongStateError
+from seawall.errors import (
+    ConfigError,
+    ConflictError,
+    DataLossError,
+    InvalidInputError,
+    NotFoundError,
+    SeawallError,
+    WrongStateError,
+)
 from seawall.wire.format.gaps import Gap
 
 SMALL = {"storage_wal_file_size": 4 * 1024 * 1024}
@@ -65,6 +73,12 @@ class Kind:
             if len(found) == count:
                 break
         return found
+
+    async def rest(self) -> list[Any]:
+        """Iterate over it up to its end."""
+        if self.is_async:
+            return [item async for item in self.it]
+        return await asyncio.to_thread(lambda: list(self.it))
 
     async def followed(self, *arguments: Any) -> list[Any]:
         """Everything that `follow` yields."""
@@ -175,6 +189,62 @@ def test_following_stops_at_the_current_end_and_reports_gaps(opened: Opened) -> 
             await log.followed("events", 0)
         with pytest.raises(NotFoundError):
             await log.followed("nowhere")
+
+    run(opened, work)
+
+
+def test_records_one_by_one_up_to_the_current_end(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        assert await (await log.create("records", "events")).rest() == []
+        await log.publish("events", [{"n": 1}, {"n": 2}])
+        await log.publish("events", [seawall.Message({"n": n}, key=f"k{n}") for n in range(3, 59)])
+        await log.publish("events", seawall.Message("deleted", tag="old"))
+        await log.delete("events", tag="old")
+        reader = await log.create("records", "events", 2)
+        first, *others = await reader.rest()
+        assert (first.seq, first.key, first.json()) == (2, None, {"n": 2})
+        assert [record.key for record in others] == [b"k%d" % n for n in range(3, 59)]
+        assert abs(first.timestamp - datetime.now(UTC)) < timedelta(hours=1)
+        assert reader.it.next_seq == 60
+        assert await reader.rest() == []
+        with pytest.raises(NotFoundError):
+            await (await log.create("records", "nowhere")).rest()
+
+    run(opened, work)
+
+
+def test_a_reader_of_records_commits_up_to_the_current_one(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.publish("events", [b"1", b"2", b"3"])
+        reader = await log.create("records", "events", "committed", owner="billing", wait=True)
+        assert [record.value for record in await reader.take(2)] == [b"1", b"2"]
+        await reader.commit()
+        assert await log.committed("billing", "events") == reader.it.next_seq == 3
+        # A second loop continues, and waits at the end.
+        waiting = asyncio.create_task(reader.take(2))
+        await log.publish("events", b"4")
+        assert [record.value for record in await waiting] == [b"3", b"4"]
+        await reader.close()
+        assert await reader.rest() == []
+        again = await log.create("records", "events", "committed", owner="billing")
+        assert [record.value for record in await again.rest()] == [b"3", b"4"]
+        with pytest.raises(InvalidInputError, match="without an owner"):
+            await (await log.create("records", "events")).commit()
+
+    run(opened, work)
+
+
+def test_a_reader_of_records_fails_at_a_gap_by_default(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.create_topic("newest", cap_records=2)
+        for number in range(4):
+            await log.publish("newest", b"%d" % number)
+        with pytest.raises(DataLossError, match=r"seqs from 1 to 2 are lost, evicted by the cap.*fail_on_loss=False"):
+            await (await log.create("records", "newest", 1)).rest()
+        reader = await log.create("records", "newest", 1, fail_on_loss=False)
+        assert [record.value for record in await reader.rest()] == [b"2", b"3"]
+        # Without a seq to start at, records that are gone are no loss.
+        assert len(await (await log.create("records", "newest")).rest()) == 2
 
     run(opened, work)
 

@@ -13,8 +13,9 @@ from scripted_server import CutError, Peer, ScriptedServer
 
 import seawall
 from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
+from seawall.api.starts import PositionStart, Start
 from seawall.api.topic_config import Durability, TopicConfig
-from seawall.client.commands import PositionStart, ReadMode, Start, consumer_of
+from seawall.client.commands import ReadMode, consumer_of
 from seawall.client.read import push_subscription as pushed
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId

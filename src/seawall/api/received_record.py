@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise, repeat
-from typing import Final, NamedTuple
+from json import loads
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from seawall.kernels.codec import columns
 from seawall.wire.format.envelope import parse_envelope
 from seawall.wire.format.record_fields import Integers, RecordFields
 from seawall.wire.format.records import RecordType, iter_records
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Records that are made at once.
 _RUN: Final = 256
@@ -42,6 +46,15 @@ class ReceivedRecord(NamedTuple):
     tag: bytes | None = None
     node: bytes | None = None
     meta: bytes | None = None
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the log stored it, in UTC, to the microsecond."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1_000)
+
+    def json(self) -> Any:
+        """The value parsed as JSON; `ValueError` if it is none."""
+        return loads(self.value)
 
 
 def received_records(fields: RecordFields, base_seq: int, timestamp_ns: TimestampNs) -> Iterator[ReceivedRecord]:

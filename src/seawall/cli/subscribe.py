@@ -34,8 +34,8 @@ from seawall.cli.read import print_selected, select
 from seawall.cli.selection import END, Bound, Selection, selection_options
 
 if TYPE_CHECKING:
+    from seawall.api.starts import Start
     from seawall.cli.log_location import ReadableLog
-    from seawall.engine.api.embedded import Start
 
 #: Interval of polling the log: short for a person, long for a processor.
 IDLE_SECONDS: Final = 0.05

@@ -6,6 +6,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 
+from seawall.api.starts import PositionStart, Start
 from seawall.api.topic_config import TopicConfig
 from seawall.api.topic_info import TopicInfo
 from seawall.client.connection.connection import refusal_of
@@ -21,9 +22,7 @@ from seawall.wire.lwp1.replies import TopicReply
 from seawall.wire.lwp2.reading import parse_data_prefix, parse_gap
 from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate
 
-#: Where a reader starts: a keyword, a seq, or a time.
-Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
-PositionStart: TypeAlias = Literal["earliest", "latest"] | int
+#: Which records a reader sees: those that are durable as their topic promises, or all that are ordered.
 ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: The default limit of one read.

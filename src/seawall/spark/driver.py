@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from seawall.api.topic_config import Durability
+from seawall.api.losses import survives_crashes
 from seawall.api.topic_info import TopicInfo
 from seawall.client.read.reading import ReceivedRows, TopicReader
 from seawall.client.remote_log import RemoteLog
@@ -149,7 +149,7 @@ class Driver:
 def range_of(topic: TopicInfo, first: int, end: int) -> SeqRange:
     """A range of seqs of a topic, with what tasks need to know about the topic."""
     size = topic.byte_count / topic.record_count if topic.record_count else 0.0
-    is_crash_loss = topic.config.durability is not Durability.FSYNC
+    is_crash_loss = not survives_crashes(topic.config.durability)
     return SeqRange(topic.name, topic.topic_id, first, max(first, end), size, is_crash_loss)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.api.losses import data_loss
 from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target, parse_target
 from seawall.client.read.prefetch import Prefetch
@@ -52,16 +53,6 @@ _LOG: Final = logging.getLogger("seawall.spark")
 Item: TypeAlias = tuple[Rows | Gap | None, int]
 
 Integers = npt.NDArray[np.int64]
-
-_WHY: Final = {
-    GapReason.CAP: "evicted by the cap of the topic",
-    GapReason.TTL: "evicted because of their age",
-    GapReason.CRASH: "by a crash of the server",
-    GapReason.RECREATED: "because the topic was deleted and created again",
-    GapReason.SKIPPED: "because their publisher abandoned them",
-    GapReason.CORRUPTION: "because their file is damaged",
-    GapReason.SOURCE_TRIM: "because they were evicted in the log that they were copied from",
-}
 
 
 def target_of(server: ServerOptions) -> Target:
@@ -245,16 +236,11 @@ class RangeReader:
     def _lose(self, gap: Gap) -> None:
         """Raise or count a loss (INV-READ-LOSS)."""
         if gap.reason is GapReason.CRASH and not self._range.is_crash_loss:
-            # Only reserved seqs: in class fsync all acknowledged records survive a crash.
             return
-        count = gap.last_seq - gap.first_seq + 1
         if self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"topic {self._range.topic!r}: {count} seqs from {gap.first_seq} to {gap.last_seq} are lost, "
-                f"{_WHY[gap.reason]}. failOnDataLoss=false skips them, and includeGaps=true also shows them as rows; "
-                "to keep more, raise the topic's cap or age"
-            )
-        self._lost += count
+            remedy = "failOnDataLoss=false skips them, and includeGaps=true also shows them as rows"
+            raise data_loss(self._range.topic, gap, remedy)
+        self._lost += gap.last_seq - gap.first_seq + 1
 
     def _gone(self, seq: int, error: NotFoundError) -> DataLossError:
         return DataLossError(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeAlias
 
+from seawall.api.owners import check_owner
 from seawall.api.received import Item, PositionItem, seq_after, with_next_positions
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection.aio_connection import AsyncConnection
@@ -23,7 +24,7 @@ from seawall.client.read.reading import NO_LIMIT, TopicReader
 from seawall.client.read.response_size import ResponseSize
 from seawall.client.read.waiting import PollDeadline
 from seawall.core.types import Position, Seq, TopicEpoch
-from seawall.errors import InvalidInputError, RetryableError
+from seawall.errors import RetryableError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import OwnProcess
 from seawall.limits import FETCH_SIZE_MAX
@@ -78,10 +79,8 @@ class AsyncRemoteSubscriber:
 
     async def commit(self) -> None:
         """Store `next_seq` durably as the committed offset of the owner: everything before it was processed."""
-        if self._owner is None:
-            raise InvalidInputError("a subscriber without an owner cannot commit: open it with owner=…")
         reader = await self._started()
-        consumer = consumer_of(self._owner)
+        consumer = consumer_of(check_owner(self._owner))
         await self._requests.request(Commit(reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     async def __aiter__(self) -> AsyncIterator[Item]:

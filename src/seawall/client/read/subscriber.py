@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from seawall.api.owners import check_owner
 from seawall.api.received import Item, PositionItem, seq_after, with_next_positions
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection.connection import Connection
@@ -24,7 +25,7 @@ from seawall.client.read.push_subscription import FRAME_SIZE, Pushed
 from seawall.client.read.reading import NO_LIMIT, TopicReader
 from seawall.client.read.waiting import PollDeadline
 from seawall.core.types import Position, Seq, TopicEpoch
-from seawall.errors import InvalidInputError, RetryableError
+from seawall.errors import RetryableError
 from seawall.io.interfaces import Clock
 from seawall.io.network.waitable_streams import await_streams
 from seawall.io.process.own_process import OwnProcess
@@ -73,9 +74,7 @@ class RemoteSubscriber:
     def commit(self) -> None:
         """Store `next_seq` durably as the committed offset of the owner: everything before it was processed."""
         self._process.check()
-        if self._owner is None:
-            raise InvalidInputError("a subscriber without an owner cannot commit: open it with owner=…")
-        consumer = consumer_of(self._owner)
+        consumer = consumer_of(check_owner(self._owner))
         self._requests.request(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     def __iter__(self) -> Iterator[Item]:

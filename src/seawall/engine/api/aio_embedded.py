@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from seawall.api.aio_topics import create_each
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression
+from seawall.api.record_readers import AsyncRecordReader
+from seawall.api.starts import PositionStart, Start
 from seawall.api.topic_info import TopicInfo
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.api.aio_publisher import AsyncPublisher
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.api.aio_transactions import AsyncTransactions
-from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
+from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode
 from seawall.engine.api.open_log import open_log
-from seawall.engine.api.subscriber import PositionStart
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
@@ -371,6 +372,22 @@ class AsyncLog(AsyncTransactions):
     async def seq_at(self, topic: str, when: datetime) -> int:
         """Returns the seq of the first record that is not older than `when`, or the next seq if all are older."""
         return await self._on_thread(self._opened().seq_at, topic, when)
+
+    def records(
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        owner: str | None = None,
+        wait: bool = False,
+        fail_on_loss: bool = True,
+    ) -> AsyncRecordReader:
+        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
+
+        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
+        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
+        """
+        return AsyncRecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
         """Create a reader of one topic that keeps its own position.

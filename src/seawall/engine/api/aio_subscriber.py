@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from seawall.api.owners import check_owner
 from seawall.core.types import Position, Seq
-from seawall.engine.api.subscriber import PositionSubscriber, Subscriber, check_owned
+from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
 from seawall.engine.read.read_results import Item, PositionItem
 
 R = TypeVar("R")
@@ -76,7 +77,7 @@ class AsyncSubscriber:
 
     async def commit(self) -> None:
         """Store durably that the owner has read everything before `next_seq`."""
-        check_owned(self._owner)
+        check_owner(self._owner)
         await self._on_thread((await self._started_reader()).commit)
 
     async def __aiter__(self) -> AsyncIterator[Item]:

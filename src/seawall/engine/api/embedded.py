@@ -24,12 +24,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.record_readers import RecordReader
+from seawall.api.starts import PositionStart, Start
 from seawall.api.topic_info import TopicInfo
 from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.api.log_sessions import EmbeddedSessions
 from seawall.engine.api.publisher import Publisher, Session
-from seawall.engine.api.subscriber import PositionStart, PositionSubscriber, Subscriber
+from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
 from seawall.engine.commit.commit_queue import CommitQueue
 from seawall.engine.commit.delivery import Delivery
@@ -54,9 +56,6 @@ from seawall.wire.format.records import encode_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Where a reader starts: a keyword, a seq, or a time.
-Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
 
 #: Which records a reader sees: those that are durable as their topic promises, or all that are ordered.
 ReadMode: TypeAlias = Literal["durable", "ordered"]
@@ -342,6 +341,22 @@ class EmbeddedLog(EmbeddedSessions):
         """Returns the memory that the indexes of a topic take, in bytes."""
         with self.inspecting() as store:
             return store.queries.index_size(topic)
+
+    def records(
+        self,
+        topic: str,
+        start: Start = "earliest",
+        *,
+        owner: str | None = None,
+        wait: bool = False,
+        fail_on_loss: bool = True,
+    ) -> RecordReader:
+        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
+
+        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
+        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
+        """
+        return RecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """Create a reader of one topic that keeps its own position.

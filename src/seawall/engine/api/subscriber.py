@@ -12,16 +12,13 @@ body of the loop covers the items up to the current one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
+from seawall.api.owners import check_owner
 from seawall.api.received import with_next_positions
 from seawall.core.types import Position, Seq
 from seawall.engine.read.read_results import Item, PositionItem, seq_after
-from seawall.errors import InvalidInputError
 from seawall.io.process.clocks import OsClock
-
-#: Where a reader by position starts.
-PositionStart: TypeAlias = Literal["earliest", "latest"] | int
 
 
 class SubscribedLog(Protocol):
@@ -76,7 +73,7 @@ class Subscriber:
 
     def commit(self) -> None:
         """Store durably that the owner has read everything before `next_seq`."""
-        self._log.commit(check_owned(self._owner), self.topic, self._next_seq)
+        self._log.commit(check_owner(self._owner), self.topic, self._next_seq)
 
     def __iter__(self) -> Iterator[Item]:
         """Iterate over all items from here on, forever: at the end of the log it waits for more."""
@@ -136,10 +133,3 @@ class PositionSubscriber:
         for item, next_position in with_next_positions(items):
             self._next_position = next_position
             yield item
-
-
-def check_owned(owner: str | None) -> str:
-    """Returns the owner of a subscriber; raises if it has none, since a commit needs one."""
-    if owner is None:
-        raise InvalidInputError("a subscriber without an owner has nothing to commit under")
-    return owner

@@ -32,10 +32,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from seawall.api.starts import Start
 from seawall.api.topic_info import TopicInfo
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.api.embedded import READ_SIZE, Start, info_of
+from seawall.engine.api.embedded import READ_SIZE, info_of
 from seawall.engine.read.position_reading import plan_positions
 from seawall.engine.read.read_results import Item, PositionItem, seq_after, to_items
 from seawall.engine.read.reading import ReadItem, plan_read
