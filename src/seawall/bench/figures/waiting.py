@@ -67,6 +67,8 @@ _TOPIC_SETTINGS: Final[dict[str, JsonValue]] = {"durability": "fsync", "cap_byte
 #: Type of the record counter that two processes share.
 _COUNTER: Final = np.dtype(np.int64)
 _POLL_SECONDS: Final = 0.01
+#: Records of each process before the measurement.
+_WARM_UP_RECORDS: Final = 100
 #: Minimum duration of a run that counts CPU time.
 _CPU_TIME_SECONDS: Final = 0.5
 
@@ -361,7 +363,8 @@ def processes(directory: Path, count: int) -> Subject:
     def opened() -> Iterator[Run]:
         with running_node(directory, **_TOPIC_SETTINGS) as address, ExitStack() as stack:
             counters = [stack.enter_context(_publishing_process(address)) for _ in range(count)]
-            while not all(counter[0] for counter in counters):
+            # The first records load the kernels, here and in the server.
+            while not all(counter[0] > _WARM_UP_RECORDS for counter in counters):
                 sleep(_POLL_SECONDS)
 
             def run(seconds: float) -> float:
