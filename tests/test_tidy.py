@@ -300,12 +300,11 @@ def test_decision_records_have_their_parts() -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_guarantees_name_tests_that_exist() -> None:
-    guarantees = ROOT / "docs" / "guarantees.md"
-    if guarantees.exists():
-        text = guarantees.read_text(encoding="utf-8")
-        assert NAMED_TEST.search(text)
-        assert absent_tests(text, ROOT) == []
+@pytest.mark.parametrize("name", ["docs/guarantees.md", "Makefile"])
+def test_named_tests_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert NAMED_TEST.search(text)
+    assert absent_tests(text, ROOT) == []
 
 
 # --- the checks can fail ----------------------------------------------------------------------------------------
