@@ -100,6 +100,39 @@ def test_without_disk_space_kernels_are_compiled_and_not_cached(tmp_path: Path) 
     assert not [name for name in files_below(tmp_path) if name.endswith(".nbc")]
 
 
+FORK = """
+import os, threading, time
+import numpy as np
+from seawall.kernels.runtime import memory
+
+assert not memory.copy_block.overloads, "a kernel was loaded before its first call"
+
+def copy():
+    target = np.zeros(3, np.uint8)
+    memory.copy_block(target, 0, np.arange(3, dtype=np.uint8), 0, 3)
+    return target.tolist() == [0, 1, 2]
+
+thread = threading.Thread(target=copy)
+thread.start()
+time.sleep(0.05)  # it compiles by now, which takes longer
+child = os.fork()
+if child == 0:
+    os._exit(0 if copy() else 1)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+assert len(memory.copy_block.overloads) == 1
+try:
+    memory.copy_block(1.5, 0, 0, 0, 3)
+except TypeError:
+    print("refused")
+"""
+
+
+@as_installed
+def test_a_kernel_is_loaded_at_its_first_call_and_a_fork_waits_for_it(tmp_path: Path) -> None:
+    assert run(FORK, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache") == "refused\n"
+
+
 @as_installed
 def test_a_changed_kernel_starts_a_new_generation(package: Path) -> None:
     script = "from seawall.kernels.runtime import jit; print(jit.cache_directory())"
