@@ -56,21 +56,22 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     batches, connections = len(history.acks), history.writers * len(TOPICS) * CONNECTIONS
     return [], [
         f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} "
-        "connections: each is stored exactly once, at the seq of its ack, with key and headers; nothing else is",
+        "connections: each is stored exactly once, at the seq of its ack, with key and headers, "
+        "and nothing else is stored",
         f"{history.repeated:,} batches sent again under their numbers: none was stored twice; "
         f"{history.recognised:,} were answered as duplicates, {len(history.unrecognised)} were the first to arrive",
         f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of order: orders and payments (order 5) "
         f"keep the order of each writer; clicks (order 2) keep the order of arrival, {moved:,} batches before an "
         "earlier one",
         f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
-        f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that no record has are reported as "
-        "gaps",
+        f"{history.server_away_s:.1f} s: nothing is lost or duplicated; {lost:,} reserved seqs without a record are "
+        "reported as gaps",
         f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.rolled_back} "
-        f"of its queries within a micro-batch, and {history.rolled_back} made to do again one that was done; "
-        f"{history.restarts} queries failed besides and went on: no row is lost or there twice",
+        f"of its queries within a micro-batch, {history.rolled_back} made to repeat a finished one; "
+        f"{history.restarts} queries failed and were restarted: no row is lost or duplicated",
         f"topic ledger: {len(expected):,} rows, exactly one for each event",
         f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
-        f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python makes of it",
+        f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python computes",
         f"Parquet: the same {len(rows):,} rows in {files:,} files",
         f"all of it in {history.seconds:.0f} s",
     ]

@@ -12,8 +12,8 @@ import pytest
 from scripted_server import CutError, Peer, ScriptedServer
 
 import seawall
+from seawall.api.read_options import PositionStart, Start
 from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
-from seawall.api.starts import PositionStart, Start
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.client.commands import ReadMode, consumer_of
 from seawall.client.read import push_subscription as pushed

@@ -101,7 +101,7 @@ def test_without_disk_space_kernels_are_compiled_and_not_cached(tmp_path: Path) 
 
 
 FORK = """
-import os, threading, time
+import os, threading
 import numpy as np
 from seawall.kernels.runtime import memory
 
@@ -112,9 +112,17 @@ def copy():
     memory.copy_block(target, 0, np.arange(3, dtype=np.uint8), 0, 3)
     return target.tolist() == [0, 1, 2]
 
+compiling = threading.Event()
+compile = memory.copy_block.compile
+
+def compile_noted(signature):
+    compiling.set()
+    return compile(signature)
+
+memory.copy_block.compile = compile_noted
 thread = threading.Thread(target=copy)
 thread.start()
-time.sleep(0.05)  # it compiles by now, which takes longer
+compiling.wait()
 child = os.fork()
 if child == 0:
     os._exit(0 if copy() else 1)

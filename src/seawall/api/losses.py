@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from seawall.api.read_options import Start
 from seawall.api.topic_config import Durability
 from seawall.api.topic_info import TopicInfo
 from seawall.core.types import Seq
@@ -50,10 +51,10 @@ class LossCheck:
         self._floor = Seq(1)
         self._survives_crashes = False
 
-    def begin(self, info: TopicInfo, *, is_from_beginning: bool) -> None:
-        """Note the topic as it is before the first read."""
+    def begin(self, info: TopicInfo, start: Start, committed: int | None) -> None:
+        """Note the topic, and what the owner has committed, as they are before the first read."""
         self._survives_crashes = survives_crashes(info.config.durability)
-        if is_from_beginning:
+        if start == "earliest" or (start == "committed" and committed is None):
             self._floor = info.floor
 
     def check(self, gap: Gap) -> None:

@@ -43,7 +43,7 @@ from seawall.kernels.runtime.atomics import load_acquire_u64
 from seawall.limits import BROKER_ANSWERS_MAX
 from seawall.wire.format.codes import AckLevel
 
-AckHandler: TypeAlias = npt.NDArray[np.int64]
+Verdicts: TypeAlias = npt.NDArray[np.int64]
 
 #: Publishes in a row before an owner is lent bytes: with interleaved owners, the data would only be copied away.
 _ALONE_AFTER: Final = 4
@@ -195,7 +195,7 @@ class BrokerRing:
         return Published(Stop(code), count, first, consumed)
 
     def publish_validated(
-        self, buffer: Bytes, rows: Records, verdicts: AckHandler, owner: int, orders: Bytes, levels: Bytes
+        self, buffer: Bytes, rows: Records, verdicts: Verdicts, owner: int, orders: Bytes, levels: Bytes
     ) -> Arrived:
         """Publish the batches with verdict ACCEPTED (`kernels.admission.arriving`), as many as have space.
 

@@ -15,7 +15,7 @@ from seawall.cli.log_location import location_options, open_readable_log
 from seawall.cli.selection import END, Bound, Selection, print_chosen, selection_options
 
 if TYPE_CHECKING:
-    from seawall.api.starts import Start
+    from seawall.api.read_options import Start
     from seawall.cli.log_location import ReadableLog
 
 

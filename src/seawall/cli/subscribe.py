@@ -34,7 +34,7 @@ from seawall.cli.read import print_selected, select
 from seawall.cli.selection import END, Bound, Selection, selection_options
 
 if TYPE_CHECKING:
-    from seawall.api.starts import Start
+    from seawall.api.read_options import Start
     from seawall.cli.log_location import ReadableLog
 
 #: Interval of polling the log: short for a person, long for a processor.

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.aio_topics import create_each
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
+from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
-from seawall.api.record_readers import AsyncRecordReader
-from seawall.api.starts import PositionStart, Start
+from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
 from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
-    ReadMode,
     check_mode,
     consumer_of,
     create_request,
@@ -79,7 +78,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AsyncRemoteLog(AsyncRemoteTransactions):
+class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog):
     """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
     def __init__(self, target: Target) -> None:
@@ -297,22 +296,6 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         reader = TopicReader(topic, (await self.topic_named(topic)).topic_id, ReadBy.SEQ, from_seq)
         batches = await read_all(self._requests, reader, end)
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
-
-    def records(
-        self,
-        topic: str,
-        start: Start = "earliest",
-        *,
-        owner: str | None = None,
-        wait: bool = False,
-        fail_on_loss: bool = True,
-    ) -> AsyncRecordReader:
-        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
-
-        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
-        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
-        """
-        return AsyncRecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncRemoteSubscriber:
         """Open a reader that keeps its offset. `start` is "earliest", "latest", "committed", a seq, or a time.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from hashlib import blake2b
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from seawall.api.starts import PositionStart, Start
+from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.topic_config import TopicConfig
 from seawall.api.topic_info import TopicInfo
 from seawall.client.connection.connection import refusal_of
@@ -21,9 +21,6 @@ from seawall.wire.format.fields import JsonValue
 from seawall.wire.lwp1.replies import TopicReply
 from seawall.wire.lwp2.reading import parse_data_prefix, parse_gap
 from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate
-
-#: Which records a reader sees: those that are durable as their topic promises, or all that are ordered.
-ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: The default limit of one read.
 READ_SIZE: Final = 8 * MIB

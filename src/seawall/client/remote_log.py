@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
-from seawall.api.record_readers import RecordReader
-from seawall.api.starts import PositionStart, Start
+from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
-    ReadMode,
     check_mode,
     consumer_of,
     create_request,
@@ -86,7 +85,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog(RemoteTransactions):
+class RemoteLog(RemoteTransactions, RecordLog):
     """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
@@ -314,22 +313,6 @@ class RemoteLog(RemoteTransactions):
     def seq_at(self, topic: str, when: datetime) -> int:
         """The seq of the first record at or after `when`; the next seq of the topic if there is none."""
         return self.start_seq(topic, when, None)
-
-    def records(
-        self,
-        topic: str,
-        start: Start = "earliest",
-        *,
-        owner: str | None = None,
-        wait: bool = False,
-        fail_on_loss: bool = True,
-    ) -> RecordReader:
-        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
-
-        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
-        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
-        """
-        return RecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> RemoteSubscriber:
         """Open a reader that keeps its offset. `start` is "earliest", "latest", "committed", a seq, or a time.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter_ns
@@ -45,6 +45,8 @@ IDLE_CONNECTIONS: Final = 1_000
 CALL_SIZE: Final = 2 * MIB
 #: Bytes published before the clock starts: then the topic is at its cap, and new records reuse memory of dropped ones.
 WARM_SIZE: Final = KEPT_SIZE + 64 * MIB
+#: Numbers of publishers of the bulk figures, in one process.
+PUBLISHERS: Final = {1: "one publisher", 4: "four publishers"}
 #: Single-record calls between two readings of the clock.
 RECORDS_AT_ONCE: Final = 256
 
@@ -55,16 +57,17 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
     """List the figures of this suite."""
     directory = context.directory
     yield from _ordered(directory)
-    yield Measurement(
-        "1 KiB records in bulk, durable",
-        "B/s",
-        Better.HIGHER,
-        # No cap, which is the default: at its cap a topic deletes as much as it writes.
-        _publishing(directory, _in_bulk(KIB, KIB), durability="fsync", ack=2, cap_bytes=0),
-        baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
-        goal=Goal.ratio_at_least(0.7),
-        note="class fsync, ack 2, no cap",
-    )
+    for count, who in PUBLISHERS.items():
+        yield Measurement(
+            f"1 KiB records in bulk, {who}, durable",
+            "B/s",
+            Better.HIGHER,
+            # No cap, which is the default: at its cap a topic deletes as much as it writes.
+            _publishing(directory, _in_bulk(KIB, KIB), durability="fsync", ack=2, cap_bytes=0, publishers=count),
+            baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
+            goal=Goal.ratio_at_least(0.7),
+            note="class fsync, ack 2, no cap",
+        )
     for percent in (50, 99):
         yield Measurement(
             f"one 1 KiB record at a time, durable, p{percent}",
@@ -80,15 +83,16 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
 
 def _ordered(directory: Path) -> Iterator[Measurement]:
     bulk = _publishing(directory, _in_bulk(KIB, KIB))
-    yield Measurement(
-        "1 KiB records in bulk, class disk",
-        "B/s",
-        Better.HIGHER,
-        _publishing(directory, _in_bulk(KIB, KIB), durability="disk", cap_bytes=0),
-        baseline=Baseline("loopback TCP", loopback_bandwidth),
-        goal=Goal.ratio_at_least(0.35),
-        note=f"order 2, ack 1, no cap; lists of {CALL_SIZE // MIB} MiB of records; one publisher, one connection",
-    )
+    for count, who in PUBLISHERS.items():
+        yield Measurement(
+            f"1 KiB records in bulk, {who}, class disk",
+            "B/s",
+            Better.HIGHER,
+            _publishing(directory, _in_bulk(KIB, KIB), durability="disk", cap_bytes=0, publishers=count),
+            baseline=Baseline("loopback TCP", loopback_bandwidth),
+            goal=Goal.ratio_at_least(0.35),
+            note=f"order 2, ack 1, no cap; lists of {CALL_SIZE // MIB} MiB of records; a connection for each publisher",
+        )
     yield Measurement(
         "1 KiB records in bulk, class ephemeral",
         "B/s",
@@ -134,27 +138,29 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
 
 def _publishing(
     directory: Path,
-    work: Callable[[RemotePublisher], Run],
+    work: Callable[[Sequence[RemotePublisher]], Run],
     *,
     durability: str = "ephemeral",
     ack: int = 1,
     idle: int = 0,
     cap_bytes: int = KEPT_SIZE,
+    publishers: int = 1,
 ) -> Subject:
-    """A subject that publishes to its own node, with `idle` idle connections beside it."""
+    """A subject with publishers to its own node, and with `idle` idle connections beside them."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         with (
             running_node(directory, durability=durability, cap_bytes=cap_bytes) as address,
-            ExitStack() as connections,
+            ExitStack() as stack,
         ):
             for _ in range(idle):
                 connection = Connection.open(address, Hello(), timeout_s=_CONNECT_SECONDS, clock=OsClock())
-                connections.callback(connection.close)
-            with RemoteLog(parse_target(f"seawall://{address}")) as log, log.publisher(TOPIC, ack=ack) as publisher:
-                _warm_up(publisher, WARM_SIZE)
-                yield work(publisher)
+                stack.callback(connection.close)
+            log = stack.enter_context(RemoteLog(parse_target(f"seawall://{address}")))
+            opened_publishers = [stack.enter_context(log.publisher(TOPIC, ack=ack)) for _ in range(publishers)]
+            _warm_up(opened_publishers[0], WARM_SIZE)
+            yield work(opened_publishers)
 
     return opened
 
@@ -166,28 +172,32 @@ def _warm_up(publisher: RemotePublisher, size: int) -> None:
     publisher.flush()
 
 
-def _in_bulk(size: int, amount: int) -> Callable[[RemotePublisher], Run]:
-    """Publish lists of records of one size; each record counts as `amount`."""
+def _in_bulk(size: int, amount: int) -> Callable[[Sequence[RemotePublisher]], Run]:
+    """Publish lists of records of one size with each publisher; each record counts as `amount`."""
     records = [os.urandom(size) for _ in range(CALL_SIZE // size)]
 
-    def work(publisher: RemotePublisher) -> Run:
-        return _flushed(publisher, lambda: publisher.publish(records), len(records) * amount)
+    def work(publishers: Sequence[RemotePublisher]) -> Run:
+        def step() -> None:
+            for publisher in publishers:
+                publisher.publish(records)
+
+        return _flushed(publishers, step, len(publishers) * len(records) * amount)
 
     return work
 
 
-def _one_by_one(publisher: RemotePublisher) -> Run:
+def _one_by_one(publishers: Sequence[RemotePublisher]) -> Run:
     records = [os.urandom(SMALL) for _ in range(RECORDS_AT_ONCE)]
+    publish = publishers[0].publish
 
     def step() -> None:
-        publish = publisher.publish
         for record in records:
             publish(record)
 
-    return _flushed(publisher, step, len(records))
+    return _flushed(publishers, step, len(records))
 
 
-def _flushed(publisher: RemotePublisher, step: Callable[[], object], amount: int) -> Run:
+def _flushed(publishers: Sequence[RemotePublisher], step: Callable[[], object], amount: int) -> Run:
     """A run that repeats a step and flushes; reports the acknowledged amount per second."""
 
     def run(seconds: float) -> float:
@@ -197,7 +207,8 @@ def _flushed(publisher: RemotePublisher, step: Callable[[], object], amount: int
         while not steps or perf_counter_ns() < deadline:
             step()
             steps += 1
-        publisher.flush()
+        for publisher in publishers:
+            publisher.flush()
         return steps * amount * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
 
     return run

@@ -45,7 +45,7 @@ class AsyncSender:
         self._connections: list[AsyncConnection] = []
         self._rotation = 0
         self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
-        self._verdicts = AckHandler(outgoing, self._clock)
+        self._acks = AckHandler(outgoing, self._clock)
         self._is_closed = False
         self._push_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -218,7 +218,7 @@ class AsyncSender:
         if frame.header.kind == Kind.ACK:
             self._attempts.answered()
         try:
-            self._verdicts.apply(frame)
+            self._acks.apply(frame)
         except SESSION_ENDING as error:
             self._fail(error)
 

@@ -86,7 +86,7 @@ class Sender:
         #: Set when `close` starts, and when all records are failed.
         self._is_closed = self._is_over = False
         self._attempts = SessionAttempts(target, self._clock.monotonic_ns())
-        self._verdicts = AckHandler(outgoing, self._clock)
+        self._acks = AckHandler(outgoing, self._clock)
         #: The error that ended the session.
         self.failure: SeawallError | None = None
         self._fail_guard = FailAll(self._fail)
@@ -423,7 +423,7 @@ class Sender:
         if frame.header.kind == Kind.ACK:
             self._attempts.answered()
         try:
-            self._verdicts.apply(frame)
+            self._acks.apply(frame)
         except SESSION_ENDING as error:
             self._fail(error)
 

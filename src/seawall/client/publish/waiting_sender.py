@@ -76,7 +76,7 @@ class WaitingSender(Sender):
                     outgoing.finish_exchange(batch, base_seq, position, timestamp_ns, now_ns)
                     outgoing.allow(*window)
                     self._attempts.answered()
-                    self._verdicts.stored()
+                    self._acks.stored()
         finally:
             lock.release()
         return Delivery(self, (batch,), 0, block.record_count)

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from seawall.api.aio_topics import create_each
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression
-from seawall.api.record_readers import AsyncRecordReader
-from seawall.api.starts import PositionStart, Start
+from seawall.api.read_options import PositionStart, ReadMode, Start
+from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.api.aio_publisher import AsyncPublisher
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.api.aio_transactions import AsyncTransactions
-from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog, ReadMode
+from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -58,7 +58,7 @@ R = TypeVar("R")
 _PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
-class AsyncLog(AsyncTransactions):
+class AsyncLog(AsyncTransactions, AsyncRecordLog):
     """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
@@ -372,22 +372,6 @@ class AsyncLog(AsyncTransactions):
     async def seq_at(self, topic: str, when: datetime) -> int:
         """Returns the seq of the first record that is not older than `when`, or the next seq if all are older."""
         return await self._on_thread(self._opened().seq_at, topic, when)
-
-    def records(
-        self,
-        topic: str,
-        start: Start = "earliest",
-        *,
-        owner: str | None = None,
-        wait: bool = False,
-        fail_on_loss: bool = True,
-    ) -> AsyncRecordReader:
-        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
-
-        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
-        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
-        """
-        return AsyncRecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
         """Create a reader of one topic that keeps its own position.

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
-from seawall.api.record_readers import RecordReader
-from seawall.api.starts import PositionStart, Start
+from seawall.api.read_options import PositionStart, ReadMode, Start
+from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
 from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
@@ -57,14 +57,12 @@ from seawall.wire.format.records import encode_raw
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Which records a reader sees: those that are durable as their topic promises, or all that are ordered.
-ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: Default size limit of one read in bytes: large enough to amortise the call, small enough to keep in memory.
 READ_SIZE: Final = 8 * MIB
 
 
-class EmbeddedLog(EmbeddedSessions):
+class EmbeddedLog(EmbeddedSessions, RecordLog):
     """An open log in this process. Create one with `seawall.open`. Threads may share it."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
@@ -341,22 +339,6 @@ class EmbeddedLog(EmbeddedSessions):
         """Returns the memory that the indexes of a topic take, in bytes."""
         with self.inspecting() as store:
             return store.queries.index_size(topic)
-
-    def records(
-        self,
-        topic: str,
-        start: Start = "earliest",
-        *,
-        owner: str | None = None,
-        wait: bool = False,
-        fail_on_loss: bool = True,
-    ) -> RecordReader:
-        """Iterate over the records of a topic one by one, up to its current end; with `wait`, forever.
-
-        `start` and `owner` are those of `subscriber`. The reader has `next_seq` and `commit`, which cover the records
-        up to the current one. Lost records raise `DataLossError`, or are passed over if `fail_on_loss` is false.
-        """
-        return RecordReader(self, topic, start, owner, wait=wait, fail_on_loss=fail_on_loss)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """Create a reader of one topic that keeps its own position.

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from seawall.api.starts import Start
+from seawall.api.read_options import Start
 from seawall.api.topic_info import TopicInfo
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId

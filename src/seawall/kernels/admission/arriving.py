@@ -64,7 +64,7 @@ from seawall.kernels.runtime.rings import Words
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: AckHandler that are not wire codes.
+#: Verdicts that are not wire codes.
 ACCEPTED = 0
 INSPECT = -1
 MALFORMED = -2

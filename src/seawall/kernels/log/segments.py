@@ -78,7 +78,7 @@ STATE_CONSUMED = 5
 STATE_NEEDED = 6
 STATE_SIZE = 7
 
-#: AckHandler on an entry: the batch matches; its header does not match; its block is damaged.
+#: Verdicts on an entry: the batch matches; its header does not match; its block is damaged.
 VERDICT_GOOD = 0
 VERDICT_HEADER = 1
 VERDICT_BLOCK = 2

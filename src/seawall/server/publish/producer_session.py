@@ -86,7 +86,7 @@ class ProducerSession:
         self._rows: list[Rows] = []
         #: True once it was reported to the peer that the log is read-only.
         self.is_failure_reported = False
-        #: AckHandler on the next compressed batches, and whether a thread is checking more.
+        #: Verdicts on the next compressed batches, and whether a thread is checking more.
         self.checked: list[int] = []
         self.is_checking = False
         #: Account for the memory of compressed batches; None if it is not counted.
