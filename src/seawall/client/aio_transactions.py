@@ -15,9 +15,8 @@ from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
-from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
+from seawall.client.transactions import CommitAttempts, committed_in, own_keys, staging_options, wanted_of
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
-from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.io.process.own_process import disown_on_fork
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
@@ -82,18 +81,10 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
         under the same key returns the first result. `offsets` are committed atomically with the records.
         """
         request = wanted_of(owner, epoch, parts, offsets)
-        lost: OutcomeUnknownError | None = None
-        for _ in range(ATTEMPTS):
-            try:
+        attempts = CommitAttempts(owner, epoch)
+        while True:
+            with attempts:
                 return committed_in(await self._requests.request(request, is_repeatable=False))
-            except OutcomeUnknownError as error:
-                lost = error
-            except RetryableError as error:
-                if lost is not None:
-                    raise unknown(owner, epoch, error) from error
-                raise
-        assert lost is not None, "at least one attempt was made"
-        raise unknown(owner, epoch, lost) from lost
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many were deleted."""

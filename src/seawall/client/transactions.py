@@ -10,6 +10,7 @@ This module must not know how the server commits a transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Final
 
 from seawall.api.publisher_options import Compression, PublisherOptions
@@ -83,11 +84,36 @@ def committed_in(frame: Frame) -> CommittedTransaction:
     return committed
 
 
-def unknown(owner: str, epoch: int, error: Exception) -> OutcomeUnknownError:
-    """The error of a commit with an unknown outcome."""
-    return OutcomeUnknownError(
-        f"transaction {epoch} of {owner!r} may be committed or not ({error}): commit it again under the same key"
-    )
+class CommitAttempts:
+    """Decides what the errors of sending one commit mean: repeats it while its outcome is unknown.
+
+    attempts = CommitAttempts(owner, epoch)
+    while True:
+        with attempts:
+            return committed_in(...)
+    """
+
+    def __init__(self, owner: str, epoch: int) -> None:
+        self._owner = owner
+        self._epoch = epoch
+        self._left = ATTEMPTS
+        #: An earlier attempt may have committed.
+        self._is_unknown = False
+
+    def __enter__(self) -> None:
+        self._left -= 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if isinstance(error, OutcomeUnknownError):
+            self._is_unknown = True
+            if self._left:
+                return True
+        elif not (self._is_unknown and isinstance(error, RetryableError)):
+            return False
+        raise OutcomeUnknownError(
+            f"transaction {self._epoch} of {self._owner!r} may be committed or not ({error}): "
+            "commit it again under the same key"
+        ) from error
 
 
 class StagingPublisher(RemotePublisher):
@@ -158,18 +184,10 @@ class RemoteTransactions(TransactionalLog):
         under the same key returns the first result. `offsets` are committed atomically with the records.
         """
         request = wanted_of(owner, epoch, parts, offsets)
-        lost: OutcomeUnknownError | None = None
-        for _ in range(ATTEMPTS):
-            try:
+        attempts = CommitAttempts(owner, epoch)
+        while True:
+            with attempts:
                 return committed_in(self._requests.request(request, is_repeatable=False))
-            except OutcomeUnknownError as error:
-                lost = error
-            except RetryableError as error:
-                if lost is not None:
-                    raise unknown(owner, epoch, error) from error
-                raise
-        assert lost is not None, "at least one attempt was made"
-        raise unknown(owner, epoch, lost) from lost
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many were deleted."""

@@ -21,18 +21,19 @@ from seawall.api.publisher_options import PublisherOptions
 from seawall.client.connection.targets import Target
 from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery, decided_delivery
-from seawall.client.publish.publisher import active_client_id, hold_records, outgoing_of
-from seawall.core.latency import LatencySummary
-from seawall.core.types import ClientId, TopicId
+from seawall.client.publish.publisher import PublisherState, hold_records, outgoing_of
+from seawall.core.types import TopicId
 from seawall.errors import FullError, WrongStateError
 from seawall.io.process.own_process import OwnProcess
 
 
-class AsyncRemotePublisher:
+class AsyncRemotePublisher(PublisherState):
     """Publishes to one topic without waiting, on the loop it was opened on. Created by `AsyncRemoteLog.publisher`.
 
     Use it in an `async with` block: leaving the block flushes and closes it.
     """
+
+    _sender: AsyncSender
 
     def __init__(self, target: Target, topic: str, topic_id: TopicId, options: PublisherOptions) -> None:
         self._options = options
@@ -48,27 +49,6 @@ class AsyncRemotePublisher:
         """Connect and open the session; `AsyncRemoteLog.publisher` calls it."""
         await self._sender.open()
         return self
-
-    @property
-    def in_flight(self) -> int:
-        """Bytes of the records in flight."""
-        return self._sender.size
-
-    @property
-    def latency(self) -> LatencySummary:
-        """The latency of the batches stored so far, from their first record to the ack."""
-        return self._sender.latency
-
-    @property
-    def client_id(self) -> ClientId | None:
-        """The client id of the session while the publisher is open or has records in flight; None without one."""
-        return active_client_id(self._options, self._is_closed, self.in_flight)
-
-    @property
-    def next_client_seq(self) -> int:
-        """The client seq of the next batch. All lower ones are decided or in flight."""
-        self._options.require_client_id()
-        return self._sender.next_number
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order; await the returned `Delivery` to know that they are stored.

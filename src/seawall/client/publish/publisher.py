@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from seawall.api.publishable import Publishable, Records, encode, hold
 from seawall.api.publisher_options import PublisherOptions, codec_of
@@ -72,30 +72,25 @@ def _require_records(blocks: Sequence[Records]) -> None:
         raise InvalidInputError("nothing to publish: give at least one record")
 
 
-def active_client_id(options: PublisherOptions, is_closed: bool, in_flight: int) -> ClientId | None:
-    """The client id of a publisher while it is open or has records in flight; otherwise None."""
-    is_over = is_closed and not in_flight
-    return None if options.client_id is None or is_over else ClientId(options.client_id)
+class _SessionState(Protocol):
+    """What publishers ask their senders."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def latency(self) -> LatencySummary: ...
+
+    @property
+    def next_number(self) -> int: ...
 
 
-class RemotePublisher:
-    """Publishes to one topic without waiting. Created by `RemoteLog.publisher`. Threads may share it.
+class PublisherState:
+    """What publishers for threads and for asyncio report about their session."""
 
-    Use it in a `with` block: leaving the block flushes and closes it.
-    """
-
-    def __init__(self, target: Target, topic: str, topic_id: TopicId, options: PublisherOptions) -> None:
-        self._options = options
-        self._topic_id = topic_id
-        self._is_closed = False
-        self._process = OwnProcess("publisher")
-        self._sender = Sender(
-            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
-        )
-        self.topic = topic
-        self._sender.open()
-        self._thread = threading.Thread(target=self._sender.drive, name=f"seawall-publisher-{topic}", daemon=True)
-        self._thread.start()
+    _options: PublisherOptions
+    _sender: _SessionState
+    _is_closed: bool
 
     @property
     def in_flight(self) -> int:
@@ -110,13 +105,37 @@ class RemotePublisher:
     @property
     def client_id(self) -> ClientId | None:
         """The client id of the session while the publisher is open or has records in flight; None without one."""
-        return active_client_id(self._options, self._is_closed, self.in_flight)
+        is_over = self._is_closed and not self.in_flight
+        client_id = self._options.client_id
+        return None if client_id is None or is_over else ClientId(client_id)
 
     @property
     def next_client_seq(self) -> int:
         """The client seq of the next batch. All lower ones are decided or in flight."""
         self._options.require_client_id()
         return self._sender.next_number
+
+
+class RemotePublisher(PublisherState):
+    """Publishes to one topic without waiting. Created by `RemoteLog.publisher`. Threads may share it.
+
+    Use it in a `with` block: leaving the block flushes and closes it.
+    """
+
+    _sender: Sender
+
+    def __init__(self, target: Target, topic: str, topic_id: TopicId, options: PublisherOptions) -> None:
+        self._options = options
+        self._topic_id = topic_id
+        self._is_closed = False
+        self._process = OwnProcess("publisher")
+        self._sender = Sender(
+            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
+        )
+        self.topic = topic
+        self._sender.open()
+        self._thread = threading.Thread(target=self._sender.drive, name=f"seawall-publisher-{topic}", daemon=True)
+        self._thread.start()
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order; returns a `Delivery` while they are in flight.
