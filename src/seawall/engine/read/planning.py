@@ -160,8 +160,15 @@ class Planned:
         """Add unflushed batches, reading them from the write-ahead log now."""
         logged = entries.copy()
         logged["at"] = addresses
-        for first, last in _adjacent_ranges(addresses, entries["length"]):
-            self._read_log(locate, logged[first:last])
+        self.add_logged(locate, logged)
+
+    def add_logged(self, locate: Locate, entries: Entries) -> None:
+        """Like `add_unflushed`, for entries that have log addresses instead of segment positions."""
+        if len(entries) == 1:
+            self._read_log(locate, entries)
+            return
+        for first, last in _adjacent_ranges(entries["at"], entries["length"]):
+            self._read_log(locate, entries[first:last])
 
     def _read_log(self, locate: Locate, entries: Entries) -> None:
         """Read adjacent batches with one read if one log file holds all of them, otherwise in halves."""

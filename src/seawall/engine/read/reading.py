@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
+from seawall.engine.commit.pending_rows import FoundBatches
 from seawall.engine.read.planning import Planned, Run, SeqRuns
 from seawall.engine.read.run_pieces import pieces, read_piece
 from seawall.engine.store.topic_log import StoredBatch, TopicLog
@@ -246,6 +247,14 @@ def plan_read(
             plan.release()
             raise
     return plan
+
+
+def plan_pending(topic: TopicState, log: TopicLog, found: FoundBatches, from_seq: Seq) -> ReadPlan:
+    """Plan a read of pending batches, which follow everything that topic and log know about."""
+    planned = Planned(topic.topic_id, found.end_seq, 0, None, None)
+    log.add_pending(planned, found.entries)
+    log.note_reader(found.end_seq)
+    return ReadPlan(planned, from_seq, found.next_seq, ((from_seq, Seq(found.end_seq - 1)),), [])
 
 
 def _skips_before(topic: TopicState, log: TopicLog, from_seq: Seq, end_seq: Seq) -> list[tuple[Seq, Skip]]:

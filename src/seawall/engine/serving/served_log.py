@@ -312,7 +312,11 @@ class ServedLog(ServedSessions):
 
     def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the readers that wait for new records. A reader that starts to wait now reads first."""
-        if self._readable is not None:
+        if self._readable is None:
+            return
+        if get_ident() == self._thread:
+            self._notify_readers()
+        else:
             loop.call_soon_threadsafe(self._notify_readers)
 
     # --- commits and acks ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.read.position_reading import PartialPosition, PositionPlan, plan_positions
-from seawall.engine.read.reading import ReadItem, ReadPlan, plan_read, seq_at
+from seawall.engine.read.reading import ReadItem, ReadPlan, plan_pending, plan_read, seq_at
 from seawall.engine.read.v1_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import TopicLog
@@ -28,7 +28,20 @@ class StoreQueries:
 
     def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """Plan the next read at `from_seq`; the plan executes without the store (`reading.py`)."""
+        parts = self._parts
+        topic = parts.catalog.named(name)
+        # A reader at the end gets the newest batches without applying their rows, one at a time, for each of them.
+        if from_seq >= topic.next_seq and not len(topic.skips):
+            found = parts.pending.find(topic.topic_id, from_seq, size_max, records_max)
+            log = self._logs.get(topic.topic_id)
+            if found is not None and log is not None:
+                return plan_pending(topic, log, found, from_seq)
         return plan_read(*self._find(name), from_seq, size_max=size_max, records_max=records_max)
+
+    @property
+    def next_position(self) -> Position:
+        """The position of the next batch of any topic."""
+        return self._parts.pending.next_position
 
     def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """Like `plan_read`, plus batches that a sequencer has ordered and that are not stored yet."""

@@ -237,6 +237,10 @@ class TopicLog:
             raise
         return planned
 
+    def add_pending(self, planned: Planned, entries: Entries) -> None:
+        """Add batches that are not in any index yet, given with their log addresses, to a plan."""
+        planned.add_logged(self._locate, entries)
+
     def note_reader(self, end_seq: Seq) -> None:
         """Note a read up to a seq: if it reaches into the active segment, count later appends as unread from here."""
         writing = self.active

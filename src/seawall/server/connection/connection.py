@@ -145,11 +145,11 @@ class Connection(asyncio.BufferedProtocol):
         """True if nothing more can be written."""
         return self._is_finishing or self._transport.is_closing()
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send bytes after everything that was written before."""
-        if self.is_closing or not data or self._deferred_by_recall(partial(self.write, data)):
+    def write(self, *pieces: bytes | memoryview) -> None:
+        """Send bytes after everything that was written before: several pieces by one call, so that none waits."""
+        if self.is_closing or not any(pieces) or self._deferred_by_recall(partial(self.write, *pieces)):
             return
-        self._outbox.write(data)
+        self._outbox.write(*pieces)
         self._bound_outbox()
 
     def send_file(self, piece: FilePiece) -> None:

@@ -71,15 +71,18 @@ class Outbox:
         """True if something is queued that the transport does not have yet."""
         return bool(self._pieces)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, *pieces: bytes | memoryview) -> None:
         """Send bytes after everything that was written before."""
-        self.written += len(data)
+        size = sum(map(len, pieces))
+        self.written += size
         if self._pieces:
-            self._pieces.append(data)
-            self._pieces_size += len(data)
-            self._memory_size += len(data)
+            self._pieces.extend(pieces)
+            self._pieces_size += size
+            self._memory_size += size
+        elif len(pieces) == 1:
+            self._transport.write(pieces[0])
         else:
-            self._transport.write(data)
+            self._transport.writelines(pieces)
         self._count()
 
     def send_file(self, piece: FilePiece) -> None:

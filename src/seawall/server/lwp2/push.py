@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
@@ -35,9 +35,6 @@ from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscri
 
 #: Starts a task for a subscription.
 Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
-
-#: The longest wait for new records before the next check.
-_RECHECK_S: Final = 30.0
 
 
 class _Pushed(Enum):
@@ -61,7 +58,7 @@ class Subscription:
         #: How much of that position was delivered, if only part of it.
         self.partial_position: PartialPosition | None = None
         self.is_over = False
-        #: True if data was sent since the last CAUGHT_UP.
+        #: True if CAUGHT_UP has not been sent since it was behind the end.
         self.is_behind = True
         #: Set when something changes that the task may wait for: credit, outbox space, its end.
         self.changed = asyncio.Event()
@@ -114,6 +111,7 @@ class Subscriptions:
         """End a subscription; no more of its data follows."""
         found = self._find(request_id)
         self._end(found, request_id)
+        self._log.wake_readers()
         gone = Unsubscribed(found.next_seq, found.bytes_sent)
         self._connection.write(encode_control(gone, request_id=request_id))
 
@@ -151,7 +149,7 @@ class Subscriptions:
                     await self._linger(subscription)
                     lingers = False
                 elif pushed is _Pushed.ALL:
-                    await self._log.wait_for_change(_RECHECK_S, changes)
+                    await changes.wait()
         finally:
             self._live.pop(request_id, None)
             self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
@@ -188,17 +186,18 @@ class Subscriptions:
             return _Pushed.SOME
         for skip in found.skips:
             self._connection.write(encode_control(skip, request_id=request_id))
-        if found.chunk_count:
-            subscription.is_behind = True
-            self._send(subscription, found, request_id)
         self._advance(subscription, found)
-        if not found.is_last:
-            return _Pushed.SOME
-        if subscription.is_behind:
-            subscription.is_behind = False
-            arrived = CaughtUp(subscription.next_seq, subscription.next_position)
-            self._connection.write(encode_control(arrived, request_id=request_id))
-        return _Pushed.ALL
+        arrived = b""
+        if found.is_last and (found.chunk_count or subscription.is_behind):
+            arrived = encode_control(CaughtUp(subscription.next_seq, subscription.next_position), request_id=request_id)
+        subscription.is_behind = not found.is_last
+        if found.chunk_count:
+            subscription.bytes_sent += found.payload_length
+            subscription.records_sent += found.record_count
+            found.send(self._connection, Command.DATA, request_id, then=arrived)
+        else:
+            self._connection.write(arrived)
+        return _Pushed.ALL if found.is_last else _Pushed.SOME
 
     async def _linger(self, subscription: Subscription) -> None:
         """Wait for as long as the subscriber asks for, or until the subscription ends."""
@@ -256,11 +255,6 @@ class Subscriptions:
             subscription.next_position = Position(gap.position + 1)
         else:
             subscription.next_seq = Seq(gap.last + 1)
-
-    def _send(self, subscription: Subscription, found: FetchResponse, request_id: int) -> None:
-        subscription.bytes_sent += found.payload_length
-        subscription.records_sent += found.record_count
-        found.send(self._connection, Command.DATA, request_id)
 
     def _advance(self, subscription: Subscription, found: FetchResponse) -> None:
         subscription.next_seq = max(subscription.next_seq, found.next_seq)

@@ -97,8 +97,8 @@ class FetchResponse:
         """Bytes that are in memory, not in files."""
         return sum(len(chunk) for chunk in self.chunks if not isinstance(chunk, FileRange))
 
-    def send(self, connection: Connection, command: Command, request_id: int) -> None:
-        """Write the frame; files are unpinned once they are sent."""
+    def send(self, connection: Connection, command: Command, request_id: int, *, then: bytes = b"") -> None:
+        """Write the frame, and the bytes `then` after it; files are unpinned once they are sent."""
         flags = DataFlags.CAUGHT_UP if self.is_last else DataFlags.MORE
         if self.partial_position is not None:
             flags |= DataFlags.PART
@@ -112,19 +112,22 @@ class FetchResponse:
             self.end_seq,
             self.floor_seq,
         )
-        connection.write(
+        pieces: list[bytes | memoryview] = [
             encode_data_start(
                 command, prefix, request_id=request_id, record_count=self.record_count, chunks_length=self.size
             )
-        )
+        ]
         for chunk in self.chunks:
             if isinstance(chunk, FileRange):
+                connection.write(*pieces)
+                pieces = []
                 source = chunk.run.source
                 assert source is not None
                 failed = partial(UNFIT.note, source.file.path)
                 connection.send_file(FilePiece(source.file.fileno(), chunk.at, chunk.size, source.unpin, failed))
             else:
-                connection.write(chunk)
+                pieces.append(chunk)
+        connection.write(*pieces, then)
         self.chunks = []
 
     def file_spans(self) -> list[tuple[int, int, int]]:
@@ -155,15 +158,16 @@ async def next_response(
     size_max = max(1, min(size_max, limit))
 
     def plan(store: Store) -> tuple[ReadPlan, FetchResponse]:
-        topic = topic_of(store, topic_id)
+        # The planner applies pending rows if it needs them.
+        topic = _existing(store.topic_of(topic_id), topic_id)
         planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
         made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
         if made.batch_count > limits.FETCH_CHUNKS_MAX:
             made.release()
             small = min(size_max, limits.FETCH_SMALL_SIZE_MAX)
             made = planner(topic.name, from_seq, size_max=small, records_max=records_max or None)
-        position = store.catalog.next_position
-        return made, FetchResponse(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
+        position = store.queries.next_position
+        return made, FetchResponse(topic_id, from_seq, from_seq, position, made.next_seq, topic.floor)
 
     made, response = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
@@ -197,7 +201,10 @@ async def _read(
 
 def topic_of(store: Store, topic_id: TopicId) -> TopicState:
     """A topic by its id; raises `NotFoundError` if it does not exist."""
-    topic = store.catalog.find(topic_id)
+    return _existing(store.catalog.find(topic_id), topic_id)
+
+
+def _existing(topic: TopicState | None, topic_id: TopicId) -> TopicState:
     if topic is None:
         raise NotFoundError(f"there is no topic {topic_id}: list the topics, or create it")
     return topic
