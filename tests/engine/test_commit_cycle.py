@@ -261,6 +261,32 @@ def test_reading_during_a_cycle_changes_nothing(log: Log) -> None:
     assert log.store.sessions.window.state(CLIENTS[0]).next_expected == 41
 
 
+@pytest.mark.parametrize(("size_max", "records_max"), [(MIB, None), (300, None), (MIB, 3), (1, 1)])
+def test_a_reader_at_the_end_finds_pending_batches(log: Log, size_max: int, records_max: int | None) -> None:
+    """It gets the same as after they are applied, and does not apply them."""
+    queries, pending = log.store.queries, log.store.parts.pending
+    first = log.store.catalog.named(PLAIN).next_seq
+    for seq in range(1, 6):
+        log.arrive(log.batch(PLAIN, seq, b"%d" % seq, b"more"))
+        log.arrive(log.batch(STRONG, seq, client=CLIENTS[1]), strong=True)
+        assert log.commit().is_cycle
+
+    def read(seq: int) -> tuple[list[StoredBatch], int, int]:
+        plan = queries.plan_read(PLAIN, Seq(seq), size_max=size_max, records_max=records_max)
+        items = plan.execute()
+        return [each for each in items if isinstance(each, StoredBatch)], plan.end_seq, plan.next_seq
+
+    rows = pending.rows_left
+    found = [read(seq) for seq in range(first, first + 12)]
+    position = queries.next_position
+    assert pending.rows_left == rows
+    assert [batches[0].live[0][0] for batches, _, _ in found[:10]] == [*range(first, first + 10)]
+    assert found[10:] == [([], first + 10, first + 10), ([], first + 11, first + 10)]
+    assert log.store.catalog.next_position == position
+    assert pending.rows_left > rows
+    assert [read(seq) for seq in range(first, first + 12)] == found
+
+
 def test_a_full_ring_does_not_starve_the_others() -> None:
     log = Log(networks=2)
     log.warm()

@@ -445,7 +445,7 @@ def test_caller_values_that_do_not_fit() -> None:
         lambda: Fetch(1, ReadBy.SEQ, 1, 1, 1, wait_ms=30_001).encode(),
         lambda: Subscribe(1, ReadBy.COMMITTED, 0, 1, 1, 1).encode(),
         lambda: Gap(1, GapReason.CAP, GapUnit.TOPIC_SEQ, 2, 1, 0, 0, 0).encode(),
-        lambda: dataclasses.replace(PREFIX, first_seq=9).encode(),
+        lambda: PREFIX._replace(first_seq=9).encode(),
         lambda: Commit(-1, 0, 0, 0).encode(),
         lambda: lwp2.encode_data_start(Command.GAP, PREFIX, request_id=1, record_count=1, chunks_length=0),
     ):
@@ -490,7 +490,7 @@ def test_empty_data() -> None:
 
 def test_data_counts_must_match() -> None:
     refused(0x04, lambda: list(iter_chunks(data_payload(), 4)))
-    refused(0x04, lambda: list(iter_chunks(data_payload(dataclasses.replace(PREFIX, chunk_count=3)), 3)))
+    refused(0x04, lambda: list(iter_chunks(data_payload(PREFIX._replace(chunk_count=3)), 3)))
 
 
 def test_data_cut_or_damaged_gives_only_typed_errors() -> None:

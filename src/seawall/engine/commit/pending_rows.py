@@ -37,7 +37,7 @@ class FoundBatches(NamedTuple):
 
     #: Their index entries, with log addresses instead of segment positions.
     entries: Entries
-    #: The seq after them, and the seq after all pending batches of the topic.
+    #: The seq after them, and the seq after all pending batches of the topic; 0 if it has none.
     end_seq: Seq
     next_seq: Seq
 
@@ -78,17 +78,14 @@ class PendingRows:
     def find(self, topic_id: TopicId, from_seq: Seq, size_max: int, records_max: int | None) -> FoundBatches | None:
         """Find the pending batches of a topic from the one that holds `from_seq` on, as many as a read may take.
 
-        None if there are none, or if seqs are missing among them.
+        None if seqs are missing among them: applying the rows finds out why.
         """
-        count = self._numbers[_COUNT]
-        if not count:
-            return None
         entries, found = self._entries, self._found
         limit = _NO_LIMIT if records_max is None else records_max
-        number = find_pending(self.rows, count, topic_id, from_seq, size_max, limit, entries, found)
-        if number in (0, HAS_HOLE):
+        count = find_pending(self.rows, self._numbers[_COUNT], topic_id, from_seq, size_max, limit, entries, found)
+        if count == HAS_HOLE:
             return None
-        return FoundBatches(entries[:number].copy(), Seq(int(found[END_SEQ])), Seq(int(found[NEXT_SEQ])))
+        return FoundBatches(entries[:count].copy(), Seq(int(found[END_SEQ])), Seq(int(found[NEXT_SEQ])))
 
     def take(self) -> WalRows:
         """Remove the rows of finished commits: valid as long as the caller holds the store's memory."""

@@ -174,13 +174,14 @@ class Planned:
         """Read adjacent batches with one read if one log file holds all of them, otherwise in halves."""
         first, size = _extent(entries)
         file, at = locate(WalAddress(first))
-        last = int(entries[-1]["at"])
-        other, other_at = (file, at) if first == last else locate(WalAddress(last))
-        if other is not file or other_at - at != last - first:
-            half = len(entries) // 2
-            self._read_log(locate, entries[:half])
-            self._read_log(locate, entries[half:])
-            return
+        if len(entries) > 1:
+            last = int(entries[-1]["at"])
+            other, other_at = locate(WalAddress(last))
+            if other is not file or other_at - at != last - first:
+                half = len(entries) // 2
+                self._read_log(locate, entries[:half])
+                self._read_log(locate, entries[half:])
+                return
         self._add(Run(self.topic_id, entries, first, size, None, _read_log(file, size, at)))
 
     def _add(self, run: Run) -> None:

@@ -249,8 +249,10 @@ def plan_read(
     return plan
 
 
-def plan_pending(topic: TopicState, log: TopicLog, found: FoundBatches, from_seq: Seq) -> ReadPlan:
+def plan_pending(topic: TopicState, log: TopicLog | None, found: FoundBatches, from_seq: Seq) -> ReadPlan:
     """Plan a read of pending batches, which follow everything that topic and log know about."""
+    if log is None or not len(found.entries):
+        return ReadPlan(None, from_seq, max(topic.next_seq, found.next_seq), (), [])
     planned = Planned(topic.topic_id, found.end_seq, 0, None, None)
     log.add_pending(planned, found.entries)
     log.note_reader(found.end_seq)

@@ -8,6 +8,7 @@
     on_session       called on the loop when another loop has opened a session (`served_sessions.py`)
     ask, change      read-only queries of the store, and changes other than appends; both may wait
     changes          an event that is set when new records can be read
+    following        calls a function on the loop each time that new records can be read
     run_read         runs a large read on a thread with low disk priority
     run_check        runs CPU-bound work on a thread
 
@@ -103,6 +104,8 @@ class ServedLog(ServedSessions):
         self._gather_iterations = 0
         self._is_answering_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        #: Called when new records can be read.
+        self._followers: dict[object, Callable[[], None]] = {}
         self._resident: ResidentCommit | None = None
 
     async def open(self) -> Self:
@@ -257,14 +260,23 @@ class ServedLog(ServedSessions):
 
     async def ask(self, query: Callable[[Store], R]) -> R:
         """Run a short read-only query on the store, under its lock: here if the lock is free, otherwise on a thread."""
-        log = self._opened()
-        state = log.queue.state
+        state = self._opened().queue.state
         if state.acquire(blocking=False):
             try:
                 return query(self._store)
             finally:
                 state.release()
         return await asyncio.to_thread(self._ask_blocking, query)
+
+    def try_ask(self, query: Callable[[Store], R]) -> R | None:
+        """Run a short read-only query on the store now; None if its lock is held."""
+        state = self._opened().queue.state
+        if not state.acquire(blocking=False):
+            return None
+        try:
+            return query(self._store)
+        finally:
+            state.release()
 
     def _ask_blocking(self, query: Callable[[Store], R]) -> R:
         with self._opened().inspecting():
@@ -306,18 +318,39 @@ class ServedLog(ServedSessions):
         except TimeoutError:
             return
 
+    @contextmanager
+    def following(self, follower: Callable[[], None]) -> Iterator[None]:
+        """Call `follower` on this loop each time that new records can be read, while the block runs.
+
+        Nothing is missed if `changes` was taken before the last read and is not set.
+        """
+        key = object()
+        self._followers[key] = follower
+        try:
+            yield
+        finally:
+            del self._followers[key]
+
     def wake_readers(self) -> None:
         """Wake all readers of this loop that wait for new records."""
         self._notify_readers()
 
     def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the readers that wait for new records. A reader that starts to wait now reads first."""
-        if self._readable is None:
+        if self._readable is None and not self._followers:
             return
         if get_ident() == self._thread:
             self._notify_readers()
         else:
             loop.call_soon_threadsafe(self._notify_readers)
+
+    def _notify_readers(self) -> None:
+        super()._notify_readers()
+        if self._followers:
+            # Before they read: a later record notifies them again.
+            self._opened().queue.expect_change()
+            for follower in tuple(self._followers.values()):
+                follower()
 
     # --- commits and acks ------------------------------------------------------------------------------------------
 

@@ -30,12 +30,11 @@ class StoreQueries:
         """Plan the next read at `from_seq`; the plan executes without the store (`reading.py`)."""
         parts = self._parts
         topic = parts.catalog.named(name)
-        # A reader at the end gets the newest batches without applying their rows, one at a time, for each of them.
+        # A reader at the end does not need the rows applied: that would cost more than the read.
         if from_seq >= topic.next_seq and not len(topic.skips):
             found = parts.pending.find(topic.topic_id, from_seq, size_max, records_max)
-            log = self._logs.get(topic.topic_id)
-            if found is not None and log is not None:
-                return plan_pending(topic, log, found, from_seq)
+            if found is not None:
+                return plan_pending(topic, self._logs.get(topic.topic_id), found, from_seq)
         return plan_read(*self._find(name), from_seq, size_max=size_max, records_max=records_max)
 
     @property

@@ -45,25 +45,36 @@ def find_pending(
     the batch that exceeds `size_max` bytes, though not before the first, after the one that reaches `records_max`
     records, and when `entries` is full.
     """
-    number = 0
-    size = 0
-    next_seq = 0
-    is_complete = False
+    found[NEXT_SEQ] = 0
     found[END_SEQ] = from_seq
-    for index in range(count):
+    # From the end backwards: a reader that follows a topic wants the last rows.
+    start = count
+    before = 0
+    for back in range(count):
+        index = count - 1 - back
         if as_int64(rows[index]["topic_id"]) != topic_id:
             continue
         base_seq = as_int64(rows[index]["base_seq"])
-        if number > 0 and base_seq != next_seq:
-            return HAS_HOLE
         next_seq = base_seq + as_int64(rows[index]["count"])
-        if is_complete or next_seq <= from_seq:
-            continue
-        if number == 0 and base_seq > from_seq:
+        if found[NEXT_SEQ] == 0:
+            found[NEXT_SEQ] = next_seq
+        elif next_seq != before and next_seq > from_seq:
             return HAS_HOLE
-        if number == entries.size or (number > 0 and size + as_int64(rows[index]["size"]) > size_max):
-            is_complete = True
+        if next_seq <= from_seq:
+            break
+        before = base_seq
+        start = index
+        if base_seq <= from_seq:
+            break
+    if start < count and before > from_seq:
+        return HAS_HOLE
+    number = 0
+    size = 0
+    for index in range(start, count):
+        if as_int64(rows[index]["topic_id"]) != topic_id:
             continue
+        if number == entries.size or (number > 0 and size + as_int64(rows[index]["size"]) > size_max):
+            break
         entries[number]["base_seq"] = rows[index]["base_seq"]
         entries[number]["at"] = rows[index]["at"]
         entries[number]["timestamp_ns"] = rows[index]["timestamp_ns"]
@@ -73,7 +84,7 @@ def find_pending(
         entries[number]["length"] = rows[index]["size"]
         number += 1
         size += as_int64(rows[index]["size"])
-        found[END_SEQ] = next_seq
-        is_complete = next_seq - from_seq >= records_max
-    found[NEXT_SEQ] = next_seq
+        found[END_SEQ] = as_int64(rows[index]["base_seq"]) + as_int64(rows[index]["count"])
+        if found[END_SEQ] - from_seq >= records_max:
+            break
     return number

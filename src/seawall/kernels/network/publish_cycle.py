@@ -197,11 +197,12 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
         if publisher["error"] < 0:
             return CYCLES_FAILED
         settle_received(publishers, cycles, size)
-        send_acks(connections, buffer, received, cycle["received"], acks, progress)
-        cycle["received"] = 0
+        # Before the acks: readers have a longer way to go.
         if load_acquire(signals, LISTENING) != 0:
             store_release(signals, LISTENING, 0)
             signal_event(publisher["readable"])
+        send_acks(connections, buffer, received, cycle["received"], acks, progress)
+        cycle["received"] = 0
         if progress[RETURNS] != 0 or progress[WOKEN] != 0 or load_acquire(signals, WANTED) != 0:
             return CYCLES_DONE
         if log[0]["at"] >= publisher["due_at"]:

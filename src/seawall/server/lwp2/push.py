@@ -1,7 +1,8 @@
 """Subscriptions of a connection: pushes batches as they arrive, within credit.
 
-Each subscription is a task that continues to read at its position. It waits for credit, for space in the outbox, and
-for new records, and holds no memory meanwhile. A short response waits for more records for as long as the subscriber
+Each subscription is a task that continues to read at its position. It waits for credit and for space in the outbox, and
+holds no memory meanwhile. At the end of its topic it follows: new records are read and sent by the wake-up itself,
+while that needs no waiting. A short response waits for more records for as long as the subscriber
 asks for (`linger_us`). Gaps are reported once, in order with the data. CAUGHT_UP is sent each time the end is reached.
 
 A data frame is sent only while both totals are below the credit; without credit nothing is read.
@@ -15,18 +16,19 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from enum import Enum, auto
+from functools import partial
 from typing import TypeAlias
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.engine.read.position_reading import PartialPosition
 from seawall.engine.serving.served_log import ServedLog
-from seawall.errors import ProtocolError
+from seawall.errors import ProtocolError, SeawallError
 from seawall.server.connection.access import Admission
 from seawall.server.connection.budget import Lease
 from seawall.server.connection.connection import Connection
 from seawall.server.lwp2.fetch import start_seq
-from seawall.server.read.fetch_responses import FetchResponse, next_response, topic_of
+from seawall.server.read.fetch_responses import FetchResponse, next_response, response_now, topic_of
 from seawall.server.read.position_responses import next_position_response, start_position
 from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
 from seawall.wire.lwp2.frames import encode_control
@@ -149,10 +151,36 @@ class Subscriptions:
                     await self._linger(subscription)
                     lingers = False
                 elif pushed is _Pushed.ALL:
-                    await changes.wait()
+                    await self._follow(subscription, request_id, changes)
         finally:
             self._live.pop(request_id, None)
             self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
+
+    async def _follow(self, subscription: Subscription, request_id: int, changes: asyncio.Event) -> None:
+        """Wait for new records since `changes` was taken. Those that can be sent without waiting are sent meanwhile."""
+        request = subscription.request
+        if request.topic_id == ALL_TOPICS or request.linger_us or self._admission.is_slowed:
+            await changes.wait()
+        elif not changes.is_set():
+            subscription.changed.clear()
+            with self._log.following(partial(self._push_now, subscription, request_id)):
+                await subscription.changed.wait()
+
+    def _push_now(self, subscription: Subscription, request_id: int) -> None:
+        """Send what is new if that needs no waiting, otherwise let the task continue."""
+        request = subscription.request
+        with self._connection.probe.watching("push"):
+            found = None
+            if not subscription.is_over and self._can_send(subscription):
+                # The task reports the error.
+                with contextlib.suppress(SeawallError, OSError):
+                    found = response_now(
+                        *(self._log, request.topic_id, subscription.next_seq),
+                        size_max=_size_max(request),
+                        flags=request.flags,
+                    )
+            if found is None or self._send_result(subscription, found, request_id) is not _Pushed.ALL:
+                subscription.changed.set()
 
     async def _push_response(
         self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
@@ -222,7 +250,7 @@ class Subscriptions:
 
     async def _may_send(self, subscription: Subscription) -> int:
         """Wait for credit and space; returns the bytes that may be sent, 0 once the subscription is over."""
-        size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+        size_max = _size_max(subscription.request)
         while not subscription.is_over:
             if self._can_send(subscription):
                 return await self._admission.fair_size(size_max, lambda: subscription.is_over)

@@ -156,20 +156,7 @@ async def next_response(
     # Responses that are read are held in memory; those sent from files are not.
     limit = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.fair_size(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, limit))
-
-    def plan(store: Store) -> tuple[ReadPlan, FetchResponse]:
-        # The planner applies pending rows if it needs them.
-        topic = _existing(store.topic_of(topic_id), topic_id)
-        planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
-        made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
-        if made.batch_count > limits.FETCH_CHUNKS_MAX:
-            made.release()
-            small = min(size_max, limits.FETCH_SMALL_SIZE_MAX)
-            made = planner(topic.name, from_seq, size_max=small, records_max=records_max or None)
-        position = store.queries.next_position
-        return made, FetchResponse(topic_id, from_seq, from_seq, position, made.next_seq, topic.floor)
-
-    made, response = await log.ask(plan)
+    made, response = await log.ask(partial(_plan, topic_id, from_seq, size_max, records_max, flags))
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
         _fill_from_files(response, made)
         lease.resize(response.memory_size)
@@ -185,18 +172,57 @@ async def next_response(
     return found
 
 
+def response_now(
+    log: ServedLog, topic_id: TopicId, from_seq: Seq, *, size_max: int, flags: ReadFlags
+) -> FetchResponse | Gap | None:
+    """`next_response` without waiting; None if it has to wait, or the response is not small."""
+    size_max = min(size_max, _READ_HERE_MAX)
+    planned = log.try_ask(partial(_plan, topic_id, from_seq, size_max, 0, flags))
+    if planned is None:
+        return None
+    made, response = planned
+    if _is_large(made):
+        made.release()
+        return None
+    items = made.execute()
+    return None if _are_large(items, flags) else _filled(response, made, items, from_seq, flags, size_max)
+
+
+def _plan(
+    topic_id: TopicId, from_seq: Seq, size_max: int, records_max: int, flags: ReadFlags, store: Store
+) -> tuple[ReadPlan, FetchResponse]:
+    """Plan a response: its batches, and the frame that they will fill."""
+    # The planner applies pending rows if it needs them.
+    topic = _existing(store.topic_of(topic_id), topic_id)
+    planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
+    made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
+    if made.batch_count > limits.FETCH_CHUNKS_MAX:
+        made.release()
+        small = min(size_max, limits.FETCH_SMALL_SIZE_MAX)
+        made = planner(topic.name, from_seq, size_max=small, records_max=records_max or None)
+    position = store.queries.next_position
+    return made, FetchResponse(topic_id, from_seq, from_seq, position, made.next_seq, topic.floor)
+
+
+def _is_large(plan: ReadPlan) -> bool:
+    """True if reading the batches would block the loop for too long."""
+    return sum(run.size for run in plan.runs) > _READ_HERE_MAX
+
+
+def _are_large(items: list[ReadItem], flags: ReadFlags) -> bool:
+    """True if batches decompress to much more than they have stored."""
+    return sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX
+
+
 async def _read(
     log: ServedLog, made: ReadPlan, response: FetchResponse, from_seq: Seq, flags: ReadFlags, size_max: int
 ) -> FetchResponse | Gap:
     """Execute a plan: a large one on a thread."""
-    if sum(run.size for run in made.runs) > _READ_HERE_MAX:
+    if _is_large(made):
         return await log.run_read(lambda: _filled(response, made, made.execute(), from_seq, flags, size_max))
     items = made.execute()
     fill = partial(_filled, response, made, items, from_seq, flags, size_max)
-    if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
-        # A few stored bytes decompress to many.
-        return await log.run_read(fill)
-    return fill()
+    return await log.run_read(fill) if _are_large(items, flags) else fill()
 
 
 def topic_of(store: Store, topic_id: TopicId) -> TopicState:

@@ -23,8 +23,7 @@ another buffer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -42,8 +41,7 @@ from seawall.wire.format.read_buffers import READ_BUFFERS, Bytes
 _SPACE_MIN: Final = limits.RECEIVE_SIZE // 4
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One verified frame: its header, its payload, and all its bytes (a version 2 batch is stored as these)."""
 
     header: FrameHeader
@@ -153,7 +151,7 @@ class FrameDecoder:
                 raise self._failure
         if self._chunks is not None and found:
             # They belong to the first frame.
-            found[0], self._chunks = replace(found[0], chunks=self._chunks), None
+            found[0], self._chunks = found[0]._replace(chunks=self._chunks), None
         self._start = at
         self._has_views |= bool(found)
         self._expect(int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0)

@@ -30,6 +30,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 
+#: The only form of JSON that is written.
+_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
 _EnumType = TypeVar("_EnumType", bound=IntEnum)
 _FlagType = TypeVar("_FlagType", bound=IntFlag)
 
@@ -111,7 +114,7 @@ def write_text(text: str, size_max: int, what: str) -> bytes:
 def write_json(document: JsonObject) -> bytes:
     """Encode a document in the protocol's only form: compact, keys in the given order, UTF-8."""
     try:
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return _encode_json(document).encode()
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"a reply cannot be encoded as JSON: {error}") from error
 

@@ -24,8 +24,8 @@ covers bytes 12 to 43, as published.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 import crc32c
 
@@ -45,8 +45,7 @@ assert _HEADER.size == limits.FRAME_HEADER_SIZE
 assert _HEADER_START.size + _CRC.size + _HEADER_REST.size == limits.FRAME_HEADER_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """The fields of a header, without magic and checksum, which are not needed once the frame is accepted.
 
     `kind` is byte 5 as sent: a `Kind` in version 2, `V1Flags` in version 1. `command` is 0 in version 1, where the

@@ -116,8 +116,7 @@ class Fetch:
         return fixed + tail
 
 
-@dataclass(frozen=True, slots=True)
-class DataPrefix:
+class DataPrefix(NamedTuple):
     """The fixed fields of FETCH_DATA and DATA before their chunks."""
 
     topic_id: TopicId
