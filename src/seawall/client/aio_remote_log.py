@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -205,10 +206,17 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog):
         With an `idempotency_key`, the records are stored once, even if several clients publish them again under the
         same key within the topic's `idempotency_window_ms`. A repetition returns the seqs of the original.
         """
-        blocks = encode_records(records)
         if idempotency_key is not None:
-            keyed = KeyedRecords(topic, blocks, idempotency_key)
+            keyed = KeyedRecords(topic, encode_records(records), idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))
+        sender, known = self._sender, self._topics.get(topic)
+        if type(records) is bytes and sender is not None and known is not None:
+            # Tasks that publish concurrently share a batch: it holds the values, and is encoded once.
+            joined = sender.join(known.topic_id, records, IN_FLIGHT_SIZE)
+            if joined is not None:
+                with suppress(NotFoundError):
+                    return await joined
+        blocks = encode_records(records)
 
         async def send(found: TopicReply) -> Delivery:
             sender = self._sender

@@ -277,11 +277,12 @@ class Delivery:
             self.add_callback(callback)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
-        if not self.done:
-            loop = asyncio.get_running_loop()
-            future = loop.create_future()
-            self.add_callback(lambda _: _resolve(loop, future))
-            yield from future
+        for batch in self._batches:
+            if not batch.is_done:
+                loop = asyncio.get_running_loop()
+                future = loop.create_future()
+                if self._waiting.add_callback(batch, partial(_resolve, loop, future)):
+                    yield from future
         return self._outcome()
 
     def _outcome(self) -> Delivery:
