@@ -204,9 +204,34 @@ def called(function: ast.expr) -> str:
     return ""
 
 
+#: Loaded when they are asked for, neither by an embedded log nor by a server.
+OPTIONAL_MODULES = frozenset(
+    (
+        *("pyarrow", "pyspark", "pandas", "rich", "http.server"),
+        *("seawall.bench", "seawall.client", "seawall.spark", "seawall.testing", "seawall.storage.verify"),
+    )
+)
+
+#: Creates a log, writes to it and reads it.
+USE_OF_A_LOG = """
+import tempfile
+import seawall
+
+with tempfile.TemporaryDirectory() as path, seawall.open(path) as log:
+    log.create_topic("events")
+    log.publish("events", b"x")
+    assert len(log.read("events")) == 1
+"""
+
+
 def loaded_by(*modules: str) -> set[str]:
     """Names of all modules that a fresh interpreter has after importing the given ones."""
-    code = f"import sys, {', '.join(modules)}; print('\\n'.join(sys.modules))"
+    return loaded_after(f"import {', '.join(modules)}")
+
+
+def loaded_after(script: str) -> set[str]:
+    """Names of all modules that a fresh interpreter has after a script."""
+    code = f"{script}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return set(done.stdout.split())
 
@@ -245,6 +270,14 @@ def test_importing_core_configuration_and_command_line_is_light() -> None:
     loaded = loaded_by("seawall.config", "seawall.cli.main", "seawall.cli.bench", *core)
     assert loaded & {"numba", "numpy", "pyarrow", "pyspark", "rich", "uvloop"} == set()
     assert set(core) <= loaded
+
+
+def test_a_log_loads_only_what_it_uses() -> None:
+    assert loaded_after(USE_OF_A_LOG) & (OPTIONAL_MODULES | {"seawall.server", "uvloop"}) == set()
+
+
+def test_a_server_loads_only_what_it_uses() -> None:
+    assert loaded_by("seawall.cli.serve", "seawall.server.node") & OPTIONAL_MODULES == set()
 
 
 #: Trees that break a rule: file, source, and the expected complaint.

@@ -196,6 +196,10 @@ EPHEMERAL_SIZE_MIN = 1 * MIB
 
 #: A file of the write-ahead log, fully preallocated. The bound is what a reader may have to hold as one epoch.
 WAL_FILE_SIZE = 64 * MIB
+#: The first files of a log are smaller, so that a directory with little in it takes little space. The first one holds
+#: the largest commit; the next has this many times its size, and so on up to the full size.
+WAL_FIRST_FILE_SIZE = 4 * MIB
+WAL_FILE_GROWTH = 4
 #: Bytes of log between checkpoints: recovery after a crash replays that much in about a second.
 CHECKPOINT_SIZE = 16 * WAL_FILE_SIZE
 WAL_FILE_SIZE_MIN = 64 * KIB

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from seawall.cli import serve as module
 from seawall.cli.main import seawall
 from seawall.config import Config, ServerConfig
+from seawall.kernels.runtime import jit
 from seawall.server.node import NodeSettings
 
 
@@ -28,6 +29,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
     monkeypatch.setattr(module, "_run", run)
     return seen
+
+
+@pytest.mark.parametrize("must_compile", [True, False])
+def test_a_start_without_compiled_kernels_says_so(
+    started: Started, monkeypatch: pytest.MonkeyPatch, must_compile: bool
+) -> None:
+    monkeypatch.setattr(jit, "must_compile", lambda: must_compile)
+    done = CliRunner().invoke(seawall, ["serve"])
+    assert ("compiles its kernels" in done.stderr) is must_compile
+    assert started.config.server == ServerConfig()
 
 
 def serve(*arguments: str, **environ: str) -> None:

@@ -32,7 +32,7 @@ from seawall.errors import (
     UnsupportedError,
     WrongStateError,
 )
-from seawall.limits import KIB, RECORD_VALUE_SIZE_MAX
+from seawall.limits import KIB, MIB, RECORD_VALUE_SIZE_MAX
 from seawall.topics.gaps import Gap
 from seawall.wire.format.records import RecordType
 
@@ -343,6 +343,15 @@ def test_a_closed_log_refuses_every_call(log: EmbeddedLog) -> None:
     for use in (log.topics, log.sync, lambda: log.publish("events", b"x"), lambda: log.read("events")):
         with pytest.raises(WrongStateError, match="closed"):
             use()
+
+
+@pytest.mark.parametrize("brokers", [0, 1])
+def test_a_directory_with_little_in_it_takes_little_space(tmp_path: Path, brokers: int) -> None:
+    with seawall.open(tmp_path / "data", brokers=brokers) as log:
+        log.create_topic("events")
+        log.publish("events", b"x")
+        allocated = sum(path.stat().st_blocks * 512 for path in (tmp_path / "data").rglob("*"))
+        assert MIB < allocated < 8 * MIB
 
 
 def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:

@@ -122,6 +122,29 @@ def test_opening_lists_no_topic_directory(tmp_path: Path, monkeypatch: pytest.Mo
         assert [log.describe(name).record_count for name in names[1:]] == [2] * 99
 
 
+def test_opening_ten_thousand_topics_opens_none_of_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"t{number:05}" for number in range(10_000)]
+    written = names[::100]
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topics(names)
+        for name in written:
+            log.publish(name, [name])
+    opened: list[str] = []
+    open_file = OsFiles.open
+
+    def note_open(files: OsFiles, path: str, **options: bool) -> OsFile:
+        opened.append(path)
+        return open_file(files, path, **options)
+
+    monkeypatch.setattr(OsFiles, "open", note_open)
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        assert opened
+        assert not [path for path in opened if "/topics/" in path]
+        assert sorted(log.topics()) == names
+        assert [record.value for item in log.read(written[-1]) for record in item] == [written[-1].encode()]
+        assert log.describe(names[1]).record_count == 0
+
+
 def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SETTINGS) as log:
         names = [f"t{number}" for number in range(200)]

@@ -25,7 +25,7 @@ as_installed = pytest.mark.skipif(
 )
 
 REPORT = """
-import json
+import json, sys
 from seawall.kernels.runtime import jit, memory
 import numpy as np
 
@@ -34,7 +34,8 @@ memory.copy_block(target, 0, np.arange(3, dtype=np.uint8), 0, 3)
 status, stats = jit.cache_status(), memory.copy_block.stats
 hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
 result = dict(copied=target.tolist(), directory=status.directory, writable=status.writable, files=status.files)
-print(json.dumps(result | dict(hits=hits, misses=misses)))
+compiles = "numba.typed.typeddict" in sys.modules  # what numba imports when it sets up its compiler
+print(json.dumps(result | dict(hits=hits, misses=misses, compiles=compiles)))
 """
 
 
@@ -85,11 +86,42 @@ def test_the_second_start_loads_and_compiles_nothing(tmp_path: Path) -> None:
     assert Path(first["directory"]).parent == tmp_path / "cache"
     # The module has two kernels; one was called.
     assert (first["hits"], first["misses"], first["files"], first["writable"]) == (0, 1, 1, True)
+    assert first["compiles"]
     before = files_below(tmp_path)
     second = report(SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
-    assert second == first | {"hits": 1, "misses": 0}
+    assert second == first | {"hits": 1, "misses": 0, "compiles": False}
     assert files_below(tmp_path) == before
     assert stat.S_IMODE(Path(first["directory"]).stat().st_mode) == 0o700
+
+
+CALLER = """
+import sys
+import numpy as np
+from seawall.kernels.runtime import jit, memory
+
+target = np.zeros(3, np.uint8)
+memory.copy_block(target, 0, np.arange(3, dtype=np.uint8), 0, 3)
+assert "numba.typed.typeddict" not in sys.modules, "the first kernel was not loaded from the cache"
+
+@jit.kernel(jit.void(jit.bytes_out, jit.bytes_in))
+def copy_reversed(target, source):
+    pieces = source[::-1].copy()
+    for at in range(len(pieces)):
+        memory.copy_block(target, at, pieces, at, 1)
+
+copy_reversed(target, np.arange(3, dtype=np.uint8))
+print(target.tolist())
+"""
+
+
+@as_installed
+def test_a_kernel_that_is_compiled_calls_one_that_was_loaded(tmp_path: Path) -> None:
+    """The compiler is set up after machine code was loaded without it; the caller also allocates and frees."""
+    report(SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
+    path = tmp_path / "caller.py"
+    path.write_text(CALLER)
+    script = f"exec(compile(open({str(path)!r}).read(), {str(path)!r}, 'exec'))"
+    assert run(script, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache") == "[2, 1, 0]\n"
 
 
 @as_installed
@@ -282,8 +314,10 @@ def test_status_of_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = jit.cache_status()
     assert (status.writable, status.files) == (True, 0)
     assert status.directory is not None
+    assert jit.must_compile() is not jit.PYTHON_MODE
     (Path(status.directory) / "one.nbc").touch()
     assert jit.cache_status().files == 1
+    assert not jit.must_compile()
     make_unwritable(monkeypatch)
     jit.cache_directory.cache_clear()
     assert jit.cache_status() == jit.CacheStatus(None, False, 0)

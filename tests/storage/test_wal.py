@@ -25,6 +25,7 @@ from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Files
 from seawall.limits import WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.wal import writer as wal_writer
 from seawall.storage.wal.epoch_write import EpochReceipt
 from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, parse_epoch_header
 from seawall.storage.wal.files import PREALLOCATED_NAME, WalEnd
@@ -325,6 +326,38 @@ def test_the_next_file_is_prepared_when_the_current_one_is_half_full(disk: SimDi
     assert len(names(disk)) == 2
     assert PREALLOCATED_NAME not in names(disk)
     assert len(batches_of(disk)) == 3
+
+
+def test_the_files_of_a_log_grow_up_to_their_full_size(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_writer, "WAL_FIRST_FILE_SIZE", SIZE)
+    writer = open_writer(disk, file_size=20 * SIZE)
+    while len(names(disk)) < 5:
+        append(writer, 40_000)
+    sizes = [len(disk.durable_bytes(f"{DIRECTORY}/{name}")) for name in names(disk)]
+    assert sizes == [SIZE, 4 * SIZE, 20 * SIZE, 20 * SIZE, 20 * SIZE]
+    writer.close()
+    assert end_of(disk).clean
+    # What a log has grown to, it has after a restart too.
+    writer = open_writer(disk, file_size=20 * SIZE)
+    while len(names(disk)) < 6:
+        append(writer, 40_000)
+    assert len(disk.durable_bytes(f"{DIRECTORY}/{names(disk)[-1]}")) == 20 * SIZE
+
+
+def test_an_epoch_that_is_larger_than_a_small_file_gets_a_larger_one(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_writer, "WAL_FIRST_FILE_SIZE", SIZE)
+    writer = open_writer(disk, file_size=20 * SIZE)
+    assert writer.prepare()
+    assert append(writer, 2 * SIZE).epoch == 1
+    assert names(disk) == ["wal-00000000000000000000.wal"]
+    assert len(disk.durable_bytes(f"{DIRECTORY}/{names(disk)[0]}")) == 4 * SIZE
+    assert append(writer, 19 * SIZE).epoch == 2
+    with pytest.raises(LimitError, match="commit fewer batches"):
+        append(writer, 20 * SIZE)
+    writer.sync()
+    assert len(batches_of(disk)) == 2
 
 
 def test_an_unused_prepared_file_is_removed(disk: SimDisk) -> None:

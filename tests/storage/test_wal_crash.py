@@ -234,6 +234,18 @@ def test_a_crash_during_recovery_loses_nothing(seed: int) -> None:
             break
 
 
+@pytest.mark.parametrize("seed", [29, 37])
+def test_no_crash_loses_anything_while_files_grow(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The first files are smaller than some epochs, which then begin a larger one, also if a small one was prepared."""
+    monkeypatch.setattr(wal, "WAL_FIRST_FILE_SIZE", 2 * PAGE_SIZE)
+    monkeypatch.setattr(wal, "WAL_FILE_GROWTH", 2)
+    scenario = Scenario(seed, SECTOR_SIZE)
+    scenario.run()
+    allocations = [line.split("length=")[1] for line in scenario.disk.history() if " allocate " in line]
+    assert set(allocations) == {str(2 * PAGE_SIZE), str(SIZE)}
+    assert sweep(seed, SECTOR_SIZE) > 40
+
+
 def test_a_killed_process_loses_nothing() -> None:
     for calls in range(1, 60, 3):
         scenario = Scenario(SEEDS[0], SECTOR_SIZE)

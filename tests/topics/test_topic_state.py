@@ -120,7 +120,7 @@ def test_a_run_equals_its_appends_one_by_one(
     at_once.check_invariants()
 
 
-@pytest.mark.parametrize("seqs", [(3, 6), (4, 5), (4, 6, 5), (9, 4), (4, 2**64 - 1)])
+@pytest.mark.parametrize("seqs", [(3,), (3, 6), (4, 5), (4, 6, 5), (9, 4), (2**64 - 1,), (4, 2**64 - 1)])
 def test_a_run_with_non_increasing_seqs_is_refused(seqs: tuple[int, ...]) -> None:
     topic = topic_with(3)
     headers = [replace(append_header(4, 2), base_seq=seq) for seq in seqs]

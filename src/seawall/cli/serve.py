@@ -129,6 +129,9 @@ def serve(
     loaded = _loaded(context, path, given)
     config = loaded.config
     with ExitStack() as stack:
+        # A start creates objects that stay: searching them for garbage would take up to a third of its time.
+        gc.disable()
+        stack.callback(gc.enable)
         temporary = None
         if dev:
             if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
@@ -142,6 +145,7 @@ def serve(
         access = read_access(own.token_file, own.read_rate, takes_certificates=bool(own.tls_client_ca))
         settings = _settings(config, host, port)
         paths = _Paths(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
+        _warn_of_compiling()
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
             is_drained = runner.run(_run(config, paths, settings, access, loop_name))
@@ -197,6 +201,7 @@ async def _run(config: Config, paths: _Paths, settings: NodeSettings, access: Ac
     # The objects that exist now are permanent: exclude them from later garbage collections.
     gc.collect()
     gc.freeze()
+    gc.enable()
     loops = f"{len(node.event_loops)} brokers on {loop_name}" if len(node.event_loops) > 1 else loop_name
     where, how = " and ".join(node.addresses), f"{loops}; LWP 1 and 2{_secured(settings)}"
     click.echo(f"Seawall serves {paths.data} on {where} ({how}). Press Ctrl-C to stop.")
@@ -283,6 +288,17 @@ def _write_run_file(path: Path, address: str, group: str) -> None:
         raise
     finally:
         file.close()
+
+
+def _warn_of_compiling() -> None:
+    """Say why the first answers take long, if they will."""
+    from seawall.kernels.runtime.jit import must_compile
+
+    if must_compile():
+        _warn(
+            "Seawall compiles its kernels for this machine, while the first requests wait: half a minute, once. "
+            "`seawall doctor --warm` compiles them in advance."
+        )
 
 
 def _warn_of_exposure(config: Config, data: Path) -> None:

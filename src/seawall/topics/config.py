@@ -22,7 +22,7 @@ def stored_config(document: JsonObject) -> TopicConfig:
     """Parse a configuration from the log or a snapshot; an invalid one is damage, since none is ever written."""
     try:
         # Thousands of topics share a configuration, so it is cached. The types are part of the key: 1 is not true.
-        return _stored(tuple((key, type(value), value) for key, value in document.items()))
+        return _stored(tuple([(key, type(value), value) for key, value in document.items()]))
     except ConfigError as error:
         raise CorruptionError(f"stored configuration: {error}") from error
     except TypeError as error:

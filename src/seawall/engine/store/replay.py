@@ -190,8 +190,10 @@ class _Replay:
             self._advance_time(int(part["timestamp_ns"][0]))
             self.sessions.decide_run(part)
             self.now_ms = max(self.now_ms, int(part["timestamp_ns"][-1]) // _NANOSECONDS_PER_MILLISECOND)
+        has_keys = bool((rows["flags"] & _KEYED).any())
         for topic, appended in self.catalog.apply_run(rows):
-            remember_keys(topic, appended)
+            if has_keys:
+                remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
             before = len(segment.index)
             segment.index.extend(entries_of(appended, segment.index.end))

@@ -18,7 +18,6 @@ from functools import partial
 
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_name
 from seawall.core.types import Offset, Seq, TopicId
-from seawall.engine.api.verify import verify_directory
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Orderer
@@ -270,6 +269,8 @@ class Store:
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and report all damage."""
+        from seawall.engine.api.verify import verify_directory
+
         if not self.guard.is_failed:
             self.controls.sync()
         return verify_directory(self.parts.machine.files, self.parts.directory)

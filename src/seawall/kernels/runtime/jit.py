@@ -14,7 +14,8 @@ Three modes, chosen by numba's own environment variables when the process starts
 
 Loading. A kernel is loaded from the cache, or compiled, at its first call from Python, or when one of its callers is.
 Machine code contains the kernels that it calls, so a process needs only a part of all kernels. Loading all would
-take most of the time of a start; `warm` does it. A fork waits until no thread loads a kernel.
+take most of the time of a start; `warm` does it. Loading cached machine code does not set up numba's compiler, which
+takes longer than everything else; a kernel that is compiled does. A fork waits until no thread loads a kernel.
 
 The cache. numba keeps the old machine code of a caller when a kernel that it calls in *another* module changes. So the
 directory name contains a hash of all sources of this package, the library versions and the mode: any change starts an
@@ -40,12 +41,14 @@ from threading import RLock
 from typing import Any, ParamSpec, TypeVar, cast
 
 import llvmlite
+import llvmlite.binding
 import numba
 import numpy as np
 import numpy.ma  # numba imports it at the first kernel call, on any thread, maybe while another thread forks
 from numba.core import typeinfer, types
-from numba.core.caching import NullCache
+from numba.core.caching import FunctionCache, NullCache
 from numba.core.registry import CPUDispatcher
+from numba.core.runtime import _nrt_python
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
@@ -158,6 +161,12 @@ def cache_status() -> CacheStatus:
     return CacheStatus(str(directory), True, files)
 
 
+def must_compile() -> bool:
+    """True if the cache holds no kernel yet: every kernel is then compiled when it is first needed."""
+    directory = cache_directory()
+    return not PYTHON_MODE and (directory is None or not any(directory.rglob("*.nbc")))
+
+
 @cache
 def cache_directory() -> Path | None:
     """The cache directory of the current kernel sources, or None if no candidate is writable."""
@@ -167,6 +176,26 @@ def cache_directory() -> Path | None:
             _drop_old_generations(root, keep=directory)
             return directory
     return None
+
+
+class _KernelCache(FunctionCache):
+    """The cache of a kernel. Loading from it does not set up numba's compiler, as numba's own cache does.
+
+    The setup imports the rest of numba and compiles its runtime, 140 ms and 35 MB. Cached machine code needs none of
+    it, but for the addresses of the functions that it calls.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code of a signature, or None if it is not cached (called by numba)."""
+        _add_runtime_symbols()
+        return self._load_overload(sig, target_context)
+
+
+@cache
+def _add_runtime_symbols() -> None:
+    """Let machine code find the functions of numba's runtime, under the names that numba gives them."""
+    for name, address in _nrt_python.c_helpers.items():
+        llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 class _LazyDispatcher(CPUDispatcher):
@@ -180,9 +209,17 @@ class _LazyDispatcher(CPUDispatcher):
         """Load the kernel from the cache, or compile it, unless that has happened."""
         with _loading:
             if not self.overloads:
+                self.enable_caching()
                 with typeinfer.register_dispatcher(self):
                     self._compile_once()
                 self.disable_compile()
+
+    def enable_caching(self) -> None:
+        """Use the cache, if there is one."""
+        directory = cache_directory()
+        if directory is not None:
+            with suppress(OSError), _numba_cache_directory(directory):
+                self._cache = _KernelCache(self.py_func)
 
     def _compile_once(self) -> None:
         try:
@@ -220,17 +257,12 @@ def _dispatcher(
         "forceinline": inline,
         "_nrt": counted,
     }
-    dispatcher = _LazyDispatcher(function, signature, options)
-    directory = cache_directory()
-    if directory is not None:
-        with suppress(OSError), _numba_cache_directory(directory):
-            dispatcher.enable_caching()
-    return cast(Callable[P, R], dispatcher)
+    return cast(Callable[P, R], _LazyDispatcher(function, signature, options))
 
 
 @contextmanager
 def _numba_cache_directory(directory: Path) -> Iterator[None]:
-    """Set numba's cache directory for one decoration only: the setting is global and other packages use numba too."""
+    """Set numba's cache directory while a cache is created: the setting is global and other packages use numba too."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(directory)
     try:

@@ -235,7 +235,7 @@ def entries_of(rows: WalRows, at: int) -> Entries:
     for name in ("base_seq", "timestamp_ns", "base_offset", "position", "count"):
         entries[name] = rows[name]
     entries["length"] = rows["size"]
-    ends = np.cumsum(rows["size"], dtype=np.uint64) + np.uint64(at)
+    ends = rows["size"].astype(np.uint64).cumsum() + np.uint64(at)
     entries["at"] = ends - rows["size"]
     return entries
 

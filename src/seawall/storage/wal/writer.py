@@ -8,7 +8,8 @@
 
 An *address* counts the bytes of epochs from the very first one; `wal/files.py` maps it to a file. An epoch never spans
 two files: one that does not fit the rest of a file begins the next, at the same address. Each file reserves its last
-128 bytes for two marks: a clean close, so that closing needs no space, and the continuation in the next file.
+128 bytes for two marks: a clean close, so that closing needs no space, and the continuation in the next file. Files
+grow with the log up to their full size, so that a log with little in it takes little space.
 
 Invariants
 - INV-WAL-SYNCED: what the log calls durable has been synced. Neither an epoch's synced_through nor what `sync` returns
@@ -45,7 +46,14 @@ from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError, WrongStateError
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.kernels.log.epochs import LOG_NUMBERS
-from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
+from seawall.limits import (
+    BATCH_HEADER_SIZE,
+    WAL_FILE_GROWTH,
+    WAL_FILE_SIZE,
+    WAL_FILE_SIZE_MAX,
+    WAL_FILE_SIZE_MIN,
+    WAL_FIRST_FILE_SIZE,
+)
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.wal.epochs import (
@@ -284,7 +292,7 @@ class WalWriter:
         is_early = current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START
         if is_early or self._preallocated is not None:
             return False
-        self._preallocated = self._preallocate()
+        self._preallocate(0)
         return True
 
     def locate(self, at: WalAddress) -> tuple[File, int]:
@@ -384,7 +392,9 @@ class WalWriter:
                 f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
                 f"{self._file_size - DATA_START}; commit fewer batches at once"
             )
-        self._preallocated = preallocated = self._preallocated or self._preallocate()
+        preallocated = self._preallocated
+        if preallocated is None or needed > preallocated.size() - DATA_START:
+            preallocated = self._preallocate(needed)
         self.sync()
         salt, size = self._salt(), preallocated.size()
         preface = Preface(
@@ -402,12 +412,19 @@ class WalWriter:
         self._use(next_file)
         return next_file
 
-    def _preallocate(self) -> File:
-        """A new empty file whose reserved space is durable."""
-        preallocated = preallocate_file(self._files, self._directory, self._file_size)
+    def _preallocate(self, needed: int) -> File:
+        """Reserve durable space for the next file, which holds at least `needed` bytes; replaces a smaller one."""
+        if self._preallocated is not None:
+            self._preallocated.close()
+            self._preallocated = None
+        size = WAL_FIRST_FILE_SIZE
+        while size < self._file_size and (size - DATA_START < needed or size < WAL_FILE_GROWTH * self.at):
+            size *= WAL_FILE_GROWTH
+        preallocated = preallocate_file(self._files, self._directory, min(size, self._file_size))
         self._is_poisoned = True
         preallocated.sync()
         self._is_poisoned = False
+        self._preallocated = preallocated
         return preallocated
 
     def _use(self, current: WalFile) -> None:
