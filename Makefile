@@ -16,6 +16,8 @@ CHAOS_SECONDS ?= 600
 CHAOS_SPARK_KILLS ?= 20
 SUITE ?= kernels
 ARGS ?=
+PEERS ?= $(HOME)/.cache/seawall/peers
+NATS_VERSION ?= v2.15.2
 
 # The tests start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -134,6 +136,35 @@ scenarios: setup ## Store what the scenarios of the simulated pod do now as what
 bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
 	$(BIN)/seawall bench $(SUITE) $(ARGS)
 
+# Each is tried, also if another one cannot be had here.
+.PHONY: peers
+peers: $(READY) ## Fetch what `seawall bench peers` compares with into PEERS (~/.cache/seawall/peers): Kafka, Redis, NATS and their clients
+	@$(MAKE) --no-print-directory --keep-going peers-clients peers-kafka peers-redis peers-nats
+
+.PHONY: peers-clients
+peers-clients: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.txt
+
+.PHONY: peers-kafka
+peers-kafka:
+	@command -v java >/dev/null && command -v mvn >/dev/null || \
+		{ echo "Kafka needs Java 17 or later, and Maven to fetch it. As root: apt-get install default-jre-headless maven"; exit 1; }
+	@rm -rf $(PEERS)/kafka
+	mvn --quiet --batch-mode --file requirements/kafka.xml dependency:copy-dependencies -DincludeScope=runtime \
+		-DoutputDirectory=$(PEERS)/kafka
+
+.PHONY: peers-redis
+peers-redis:
+	@command -v redis-server >/dev/null || [ "$$(id -u)" = 0 ] || \
+		{ echo "redis-server is missing. As root: apt-get install redis-server"; exit 1; }
+	@command -v redis-server >/dev/null || apt-get install --quiet --yes --no-install-recommends redis-server
+
+# Not from Debian 12, whose version cannot sync before each ack.
+.PHONY: peers-nats
+peers-nats:
+	@command -v go >/dev/null || { echo "nats-server $(NATS_VERSION) is built with Go, which is missing: install it"; exit 1; }
+	GOBIN=$(PEERS)/bin go install github.com/nats-io/nats-server/v2@$(NATS_VERSION)
+
 .PHONY: docs
 docs: $(DOCS_READY) ## Build the documentation as a site into build/docs; every warning is an error
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --fresh-env --doctree-dir build/doctrees \
@@ -153,6 +184,9 @@ lock: $(READY) ## Renew the hashed locks in requirements/
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
 		--no-annotate --no-emit-index-url --extra docs -c requirements/dev.txt -c requirements/spark.txt pyproject.toml \
 		-o requirements/docs.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
+		--no-annotate --no-emit-index-url --extra peers -c requirements/dev.txt -c requirements/spark.txt pyproject.toml \
+		-o requirements/peers.txt
 
 .PHONY: ci
 ci: ## What a clean checkout must pass

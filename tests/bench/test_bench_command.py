@@ -40,6 +40,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[BenchContext]:
         yield Measurement("absent", "s", Better.LOWER, plain(absent), None, Goal.value_at_most(1.0))
         yield Measurement("absent too", "s", Better.LOWER, plain(absent))
 
+    monkeypatch.setitem(suites.SUITES, TRIAL, suites.SuiteEntry("", "for this test"))
     monkeypatch.setattr(suites, "load", {TRIAL: suite}.__getitem__)
     return used
 
@@ -71,6 +72,7 @@ def test_check_names_every_missed_goal_and_exits_with_1(contexts: list[BenchCont
 
 def test_check_passes_when_every_goal_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = Measurement("good", "s", Better.LOWER, plain(lambda _: 2.0), goal=Goal.value_at_most(2.0))
+    monkeypatch.setitem(suites.SUITES, TRIAL, suites.SuiteEntry("", "for this test"))
     monkeypatch.setattr(suites, "load", lambda _: lambda _: [figure])
     done = invoke(TRIAL, "--check")
     assert done.exit_code == 0
@@ -134,20 +136,21 @@ from seawall import config
 from seawall.bench import registry
 from seawall.bench.harness import Measurement
 from seawall.bench.results import Better
-from seawall.bench.subjects import peers
+from seawall.bench.subjects import second_process
 from seawall.bench.suites import processes
 from seawall.cli.bench import bench
 
 # Interrupts are ignored if the tests run in the background of a shell.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-start = peers.subprocess.Popen.__init__
+start = second_process.subprocess.Popen.__init__
 
 def print_pid(self, *arguments, **options):
     start(self, *arguments, **options)
     print(self.pid, flush=True)
 
-peers.subprocess.Popen.__init__ = print_pid
+second_process.subprocess.Popen.__init__ = print_pid
 figure = Measurement("loopback", "B/s", Better.HIGHER, processes.loopback_bandwidth)
+registry.SUITES["trial"] = registry.SuiteEntry("", "for this test")
 registry.load = lambda name: lambda context: [figure]
 bench.main(["trial", "--seconds", "1000"], standalone_mode=False, obj=config.load(environ={}))
 """
@@ -158,11 +161,11 @@ def test_an_interrupt_leaves_no_process_behind() -> None:
     command = [sys.executable, "-c", INTERRUPTED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        peer = os.pidfd_open(int(run.stdout.readline()))
+        child = os.pidfd_open(int(run.stdout.readline()))
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
     assert run.returncode != 0
     # Either its parent kills it or it exits at the end of its input: that depends on when the signal arrived.
-    ended, _, _ = select.select([peer], [], [], 60)
-    os.close(peer)
+    ended, _, _ = select.select([child], [], [], 60)
+    os.close(child)
     assert ended

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.bench import bounds, harness
+from seawall.bench.comparison import Comparison
 from seawall.bench.harness import Baseline, BenchContext, Measurement, Run, latency, measure, plain, rate
 from seawall.bench.results import Aspect, Better, Goal, Result
 from seawall.errors import InvalidInputError, UnsupportedError
@@ -176,14 +177,14 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def begin(self, measurement: Measurement) -> None:
+    def begin(self, measurement: Measurement | Comparison) -> None:
         self.seen.append(f"begin {measurement.name}")
 
     def round_done(self, done: int) -> None:
         self.seen.append(str(done))
 
-    def end(self, result: Result) -> None:
-        self.seen.append(f"end {result.value}")
+    def end(self, *results: Result) -> None:
+        self.seen += [f"end {result.value}" for result in results]
 
 
 def test_a_suite_reports_every_figure_in_order() -> None:

@@ -75,6 +75,8 @@ def test_the_report_has_the_documented_json() -> None:
             "python": "CPython 3.11",
             "libraries": {"numpy": "2.0"},
         },
+        "systems": {},
+        "missing": {},
         "results": [
             {
                 "name": "slow",

@@ -15,7 +15,7 @@ import pytest
 from seawall.api.received import Item
 from seawall.bench import registry as suites
 from seawall.bench.harness import BenchContext, Subject
-from seawall.bench.subjects import bare, peers
+from seawall.bench.subjects import bare, second_process
 from seawall.bench.suites import disk, fetch, publish
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import InvariantError
@@ -94,16 +94,16 @@ def test_a_baseline_whose_peer_disconnects_is_an_error_and_no_figure(part: str) 
 
 @needs_kernels
 def test_the_keep_process_answers_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "KEPT_SIZE", 8)
+    monkeypatch.setattr(second_process, "KEPT_SIZE", 8)
 
     def report_address(_descriptor: int, address: str) -> None:
         client.connect(parse_address(address))
         client.sendall(b"abcdefghijkl")
         client.shutdown(socket.SHUT_WR)
 
-    monkeypatch.setattr(peers, "report_address", report_address)
+    monkeypatch.setattr(second_process, "report_address", report_address)
     with socket.socket() as client:
-        peers.keep("4", "0")
+        second_process.keep("4", "0")
         assert client.recv(KIB, socket.MSG_WAITALL) == bytes(3)
 
 
@@ -122,10 +122,10 @@ def test_the_give_process_sends_a_file_until_the_peer_disconnects(
         received.append(client.recv(12, socket.MSG_WAITALL))
         client.close()
 
-    monkeypatch.setattr(peers, "report_address", report_address)
+    monkeypatch.setattr(second_process, "report_address", report_address)
     reader = threading.Thread(target=read)
     with socket.socket() as client:
-        peers.give(str(stored), "0")
+        second_process.give(str(stored), "0")
         reader.join()
     assert received == [b"storedstored"]
 
@@ -148,17 +148,17 @@ def test_the_store_writes_frames_in_order(tmp_path: Path, monkeypatch: pytest.Mo
         client.sendall(b"abcdefgh")
         client.shutdown(socket.SHUT_WR)
 
-    monkeypatch.setattr(peers, "report_address", report_address)
+    monkeypatch.setattr(second_process, "report_address", report_address)
     with socket.socket() as client:
-        peers.store(str(tmp_path), "4", "0")
-        assert client.recv(KIB, socket.MSG_WAITALL) == 2 * peers.STORED
+        second_process.store(str(tmp_path), "4", "0")
+        assert client.recv(KIB, socket.MSG_WAITALL) == 2 * second_process.STORED
     assert written == [b"abcd0", b"efgh4"]
     assert len(addresses) == 1
 
 
-def test_a_peer_that_ends_before_it_listens_is_an_error(tmp_path: Path) -> None:
+def test_a_child_that_ends_before_it_listens_is_an_error(tmp_path: Path) -> None:
     with (
         pytest.raises(ChildProcessError, match="store exited before it listened"),
-        peers.listening_peer("store", str(tmp_path / "missing"), "4"),
+        second_process.listening_child("store", str(tmp_path / "missing"), "4"),
     ):
         pass

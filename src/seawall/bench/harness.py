@@ -36,6 +36,7 @@ from time import perf_counter_ns
 from typing import Protocol, TypeAlias
 
 from seawall.bench import bounds, machine
+from seawall.bench.comparison import Comparison, compare
 from seawall.bench.results import Aspect, Better, Goal, Result, Spread, SuiteReport
 from seawall.errors import InvalidInputError, UnsupportedError
 
@@ -50,20 +51,32 @@ Timer: TypeAlias = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """What a comparison with other systems includes: systems and shapes of load by their names, empty for all.
+
+    `programs` is the directory of the other systems' programs, if it is not the default.
+    """
+
+    only: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    programs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BenchContext:
     """The parameters of a run: seconds per figure and side (split over the rounds), rounds, directory for files."""
 
     seconds: float
     rounds: int
     directory: Path
+    selection: Selection = Selection()
+    rounds_min: int = bounds.BENCH_ROUNDS_MIN
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds > 0):
             raise InvalidInputError(f"seconds per figure is {self.seconds}; it must be above 0")
-        if self.rounds < bounds.BENCH_ROUNDS_MIN:
-            raise InvalidInputError(
-                f"rounds is {self.rounds}; a median and a spread need at least {bounds.BENCH_ROUNDS_MIN}"
-            )
+        if self.rounds < self.rounds_min:
+            raise InvalidInputError(f"rounds is {self.rounds}; a median and a spread need at least {self.rounds_min}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +104,23 @@ class Measurement:
             raise InvalidInputError(f"{self.name}: a goal on the ratio needs a baseline")
 
 
-#: Lists the figures of a suite; the harness measures them.
-Suite: TypeAlias = Callable[[BenchContext], Iterable[Measurement]]
+#: Lists the figures of a suite, and its comparisons with other systems; the harness measures them.
+Suite: TypeAlias = Callable[[BenchContext], Iterable[Measurement | Comparison]]
 
 
 class Progress(Protocol):
     """Receives the progress of a run."""
 
-    def begin(self, measurement: Measurement) -> None:
-        """Called before a figure is opened and warmed up."""
+    def begin(self, measurement: Measurement | Comparison) -> None:
+        """Called before a figure, or a comparison, is opened and warmed up."""
         ...
 
     def round_done(self, done: int) -> None:
         """Called after each round; `done` counts the completed rounds of this figure."""
         ...
 
-    def end(self, result: Result) -> None:
-        """Called when a figure has been measured or left out."""
+    def end(self, *results: Result) -> None:
+        """Called when a figure or a comparison has been measured or left out."""
         ...
 
 
@@ -171,22 +184,35 @@ def memory_copy() -> Iterator[Run]:
 MEMORY_COPY = Baseline("memory copy", memory_copy)
 
 
-def run_suite(name: str, measurements: Iterable[Measurement], context: BenchContext, progress: Progress) -> SuiteReport:
+def run_suite(
+    name: str, measurements: Iterable[Measurement | Comparison], context: BenchContext, progress: Progress
+) -> SuiteReport:
     """Measure all figures of a suite, one after another."""
     started_at = datetime.now(UTC)
     started = perf_counter_ns()
     results: list[Result] = []
+    systems: dict[str, str] = {}
+    missing: dict[str, str] = {}
     for measurement in measurements:
         progress.begin(measurement)
-        result = measure(measurement, context, progress.round_done)
-        progress.end(result)
-        results.append(result)
+        if isinstance(measurement, Comparison):
+            systems |= {side.name: side.description for side in measurement.sides}
+            missing |= measurement.missing
+            compared = compare(measurement, context.seconds / context.rounds, context.rounds, progress.round_done)
+            missing |= {f"{side}, {measurement.name}": reason for side, reason in compared.failures.items()}
+            found = compared.results
+        else:
+            found = (measure(measurement, context, progress.round_done),)
+        progress.end(*found)
+        results += found
     return SuiteReport(
         suite=name,
         started=started_at.isoformat(timespec="seconds"),
         seconds=(perf_counter_ns() - started) / NANOSECONDS_PER_SECOND,
         machine=machine.describe(),
         results=tuple(results),
+        systems=systems,
+        missing=missing,
     )
 
 

@@ -16,10 +16,12 @@ from seawall.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class SuiteEntry:
-    """A suite's module, which defines the function `suite`, and its one-line summary."""
+    """A suite's module, which defines the function `suite`, its one-line summary, and what is not as configured."""
 
     module: str
     summary: str
+    #: True if the suite compares Seawall with other systems, which can be selected, in fewer and longer rounds.
+    is_comparison: bool = False
 
 
 SUITES = {
@@ -40,15 +42,25 @@ SUITES = {
     "spark": SuiteEntry(
         "seawall.bench.suites.spark", "Spark: reading and writing a topic against Python sources and sinks in memory"
     ),
+    "peers": SuiteEntry(
+        "seawall.bench.suites.peers",
+        "Seawall beside Kafka, Redis streams and NATS JetStream (fetched by `make peers`)",
+        is_comparison=True,
+    ),
     "design": SuiteEntry("seawall.bench.suites.design", "the alternatives compared in the decision records"),
 }
 
 
 def load(name: str) -> Suite:
     """Return the `suite` function of a suite. An unknown name raises an error that lists the known ones."""
+    return cast(Suite, importlib.import_module(entry_of(name).module).suite)
+
+
+def entry_of(name: str) -> SuiteEntry:
+    """Return the entry of a suite; see `load` for an unknown name."""
     entry = SUITES.get(name)
     if entry is None:
         near = difflib.get_close_matches(name, SUITES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InvalidInputError(f"unknown suite {name!r}{hint} Suites: {', '.join(SUITES)}")
-    return cast(Suite, importlib.import_module(entry.module).suite)
+    return entry

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from seawall.bench.comparison import Comparison
 from seawall.bench.harness import Measurement, Progress
 from seawall.bench.results import Aspect, Goal, Relation, Result, Spread, SuiteReport
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as RichProgress
 
 #: Width in columns of a table that goes to a file or a pipe.
@@ -86,19 +88,17 @@ def missed_lines(report: SuiteReport) -> list[str]:
         goal, judged = result.goal, result.judged
         if goal is not None and judged is not None and not goal.is_met_by(judged):
             found = aspect_text(judged, goal.of, result.unit)
-            lines.append(f"missed: {result.name}: {goal.of} {found}, goal {goal_text(goal, result.unit)}")
+            against = f" of {result.baseline_name}" if report.systems and goal.of is Aspect.RATIO else ""
+            lines.append(f"missed: {result.name}: {goal.of} {found}{against}, goal {goal_text(goal, result.unit)}")
     return lines
 
 
 def write_table(report: SuiteReport, stream: TextIO) -> None:
     """Write the report as a table, with the machine above it and the notes below it."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
-    machine = report.machine
-    memory = "" if machine.memory_bytes is None else f", {machine.memory_bytes / 2**30:.0f} GiB"
-    console.print(f"{machine.cpu}, {machine.cores} cores{memory}, {machine.kernel}, {machine.python}")
+    console = open_console(stream)
+    console.print(machine_line(report))
     table = Table(title=f"seawall bench {report.suite}", title_justify="left")
     for heading in ("figure", "value", "baseline", "ratio", "quartiles (min to max)", "goal", "met"):
         table.add_column(heading, justify="left" if heading in ("figure", "baseline") else "right")
@@ -110,8 +110,22 @@ def write_table(report: SuiteReport, stream: TextIO) -> None:
             console.print(f"{result.name}: {result.note}")
 
 
+def open_console(stream: TextIO) -> Console:
+    """A console that writes plain text, as wide as the terminal."""
+    from rich.console import Console
+
+    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False)
+
+
+def machine_line(report: SuiteReport) -> str:
+    """Describe the machine in one line."""
+    machine = report.machine
+    memory = "" if machine.memory_bytes is None else f", {machine.memory_bytes / 2**30:.0f} GiB"
+    return f"{machine.cpu}, {machine.cores} cores{memory}, {machine.kernel}, {machine.python}"
+
+
 @contextmanager
-def show_progress(measurements: Sequence[Measurement], rounds: int, stream: TextIO) -> Iterator[Progress]:
+def show_progress(measurements: Sequence[Measurement | Comparison], rounds: int, stream: TextIO) -> Iterator[Progress]:
     """Show progress: a bar on a terminal, otherwise one line per figure."""
     if not stream.isatty():
         yield _Lines(len(measurements), stream)
@@ -133,16 +147,17 @@ class _Lines:
         self._stream = stream
         self._done = 0
 
-    def begin(self, measurement: Measurement) -> None:
+    def begin(self, measurement: Measurement | Comparison) -> None:
         """Write nothing: a line is written when the figure is done."""
 
     def round_done(self, done: int) -> None:
         """Write nothing; see `begin`."""
 
-    def end(self, result: Result) -> None:
-        """Write the result of the figure."""
+    def end(self, *results: Result) -> None:
+        """Write the results of the figure or the comparison."""
         self._done += 1
-        self._stream.write(f"[{self._done}/{self._count}] {summary(result)}\n")
+        for result in results:
+            self._stream.write(f"[{self._done}/{self._count}] {summary(result)}\n")
         self._stream.flush()
 
 
@@ -155,7 +170,7 @@ class _Bar:
         self._task = bar.add_task("", total=count * rounds)
         self._figures_done = 0
 
-    def begin(self, measurement: Measurement) -> None:
+    def begin(self, measurement: Measurement | Comparison) -> None:
         """Show the name of the figure beside the bar."""
         self._bar.update(self._task, description=measurement.name)
 
@@ -163,11 +178,12 @@ class _Bar:
         """Advance the bar by one round."""
         self._bar.update(self._task, completed=self._figures_done * self._rounds + done)
 
-    def end(self, result: Result) -> None:
-        """Print the result above the bar; a figure that was left out counts with all its rounds."""
+    def end(self, *results: Result) -> None:
+        """Print the results above the bar; a figure that was left out counts with all its rounds."""
         self._figures_done += 1
         self._bar.update(self._task, completed=self._figures_done * self._rounds)
-        self._bar.console.print(summary(result), markup=False, highlight=False)
+        for result in results:
+            self._bar.console.print(summary(result), markup=False, highlight=False)
 
 
 def _row(result: Result) -> tuple[str, ...]:

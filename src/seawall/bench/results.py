@@ -5,7 +5,10 @@ reports can be compared without parsing unit prefixes; `report.py` scales them f
 
 JSON of a report
 
-    {"suite": name, "started": UTC time, "seconds": wall time of the run, "machine": {…}, "results": [result, …]}
+    {"suite": name, "started": UTC time, "seconds": wall time of the run, "machine": {…}, "results": [result, …],
+     "systems": {name: versions and settings}, "missing": {name: reason}}
+
+The last two are about the systems of a comparison (`comparison.py`), and empty otherwise.
 
 JSON of a result
 
@@ -23,8 +26,8 @@ are comparable.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Self, TypeAlias
 
@@ -160,6 +163,8 @@ class SuiteReport:
     seconds: float
     machine: Machine
     results: tuple[Result, ...]
+    systems: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missed(self) -> tuple[Result, ...]:
@@ -179,4 +184,6 @@ class SuiteReport:
             "seconds": self.seconds,
             "machine": asdict(self.machine),
             "results": [result.as_json() for result in self.results],
+            "systems": dict(self.systems),
+            "missing": dict(self.missing),
         }

@@ -7,7 +7,7 @@
     threads       one thread per client; all threads call `log.publish` on one log
     tasks         one asyncio task per client; all tasks await `log.publish` on one log
 
-The baseline is a minimal group-commit server (`peers.group`), driven by the same kernel: it receives from all
+The baseline is a minimal group-commit server (`second_process.group`), driven by the same kernel: it receives from all
 connections, writes everything by one call, syncs once and answers all clients.
 """
 
@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, Measurement, Run, Subject
 from seawall.bench.results import Better, Goal
-from seawall.bench.subjects.peers import GROUP_ANSWER, listening_peer, peer
 from seawall.bench.subjects.publish_node import TOPIC, connected_log, node_process, running_node
+from seawall.bench.subjects.second_process import GROUP_ANSWER, child, listening_child
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.connection.connection import Connection
 from seawall.client.connection.targets import parse_target
@@ -259,7 +259,7 @@ def bare_group(directory: Path, count: int, figure: Figure) -> Subject:
     @contextmanager
     def opened() -> Iterator[Run]:
         size = waiting_exchange.BLOCK_AT + len(encode_raw(bytes(KIB)))
-        with listening_peer("group", str(directory), str(size)) as address, ExitStack() as stack:
+        with listening_child("group", str(directory), str(size)) as address, ExitStack() as stack:
             sockets = [_socket(address, stack) for _ in range(count)]
             clients = [WaitingClient(each.fileno(), (1, 1, 1), 1, len(GROUP_ANSWER)) for each in sockets]
             yield _concurrently(clients, figure)
@@ -385,7 +385,7 @@ def _publishing_process(address: str) -> Iterator[memoryview]:
     try:
         os.ftruncate(descriptor, _COUNTER.itemsize)
         counter = memoryview(mmap.mmap(descriptor, _COUNTER.itemsize)).cast("q")
-        with peer("publish", address, TOPIC, str(descriptor), descriptors=(descriptor,)):
+        with child("publish", address, TOPIC, str(descriptor), descriptors=(descriptor,)):
             yield counter
     finally:
         os.close(descriptor)

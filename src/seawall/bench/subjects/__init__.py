@@ -1,1 +1,1 @@
-"""Subjects and baselines of the figures: logs, nodes, pods, bare servers, peer processes."""
+"""Subjects and baselines of the figures: logs, nodes, pods, bare servers, child processes."""

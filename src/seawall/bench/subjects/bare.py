@@ -1,7 +1,7 @@
 """Upper bounds of the suites `publish` and `fetch`: two processes that do only what every log must do.
 
-    publishing   join a list of records, compute a checksum, send; the peer receives, checksums, copies to memory
-    fetching     the peer sends a file from the page cache; receive and checksum it piece by piece, within a CPU cache
+    publishing   join a list of records, compute a checksum, send; the child receives, checksums, copies to memory
+    fetching     the child sends a file from the page cache; receive and checksum it piece by piece, within a CPU cache
 
 There is no protocol, order, index or session, and hardly any Python. The difference from a real server is the cost of
 the server; the difference from loopback TCP is the cost of checksums and of memory that does not fit a cache.
@@ -22,7 +22,7 @@ import numpy as np
 
 from seawall.api.publishable import encode
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Run, Subject
-from seawall.bench.subjects.peers import listening_peer
+from seawall.bench.subjects.second_process import listening_child
 from seawall.errors import InvariantError
 from seawall.io.network.sockets import parse_address
 from seawall.kernels.codec.checksum import crc32c
@@ -43,7 +43,7 @@ def publishing() -> Iterator[Run]:
     records = [os.urandom(KIB) for _ in range(MIB // KIB)]
     size = len(encode(records)[0].block)
     with (
-        listening_peer("keep", str(size)) as address,
+        listening_child("keep", str(size)) as address,
         socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS) as connection,
     ):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,7 +65,7 @@ def publishing() -> Iterator[Run]:
 
 
 def _answers(connection: socket.socket) -> int:
-    """Receive answers; return how many further frames the peer has kept."""
+    """Receive answers; return how many further frames the child has kept."""
     answers = connection.recv(KIB)
     if not answers:
         raise InvariantError("INV-BENCH-OK", "the keep process closed the connection")
@@ -73,7 +73,7 @@ def _answers(connection: socket.socket) -> int:
 
 
 def fetching(directory: Path, stored_size: int) -> Subject:
-    """Bytes per second of a file that the peer sends repeatedly."""
+    """Bytes per second of a file that the child sends repeatedly."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -83,7 +83,7 @@ def fetching(directory: Path, stored_size: int) -> Subject:
                 for _ in range(stored_size // MIB):
                     file.write(os.urandom(MIB))
             with (
-                listening_peer("give", str(path)) as address,
+                listening_child("give", str(path)) as address,
                 socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS) as connection,
             ):
                 yield _receiving(connection)

@@ -1,4 +1,4 @@
-"""Serve a node inside a peer process until the process ends (role `node` of `peers.py`)."""
+"""Serve a node inside a child process until the process ends (role `node` of `second_process.py`)."""
 
 from __future__ import annotations
 

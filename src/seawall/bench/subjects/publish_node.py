@@ -1,7 +1,7 @@
 """Start a node to measure, in its own process and on a temporary data directory.
 
-The process is a peer (`peers.py`, which runs `node_server.serve`): leaving the context manager kills it and removes its
-files. Clients run in this process, or wherever a figure starts them.
+The process is a child (`second_process.py`, which runs `node_server.serve`): leaving the context manager kills it and
+removes its files. Clients run in this process, or wherever a figure starts them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from seawall.bench.subjects.peers import listening_process
+from seawall.bench.subjects.second_process import listening_process
 from seawall.client.connection.targets import parse_target
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog

@@ -1,6 +1,6 @@
 """Subjects of the `limits` suite that need a second process: loopback bandwidth, wake-ups, and starting Python.
 
-The peer process runs while its subject is open; closing the subject ends it (see `peers.py`).
+The child process runs while its subject is open; closing the subject ends it (see `second_process.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from seawall.bench.harness import Run, Subject, latency, plain, rate
-from seawall.bench.subjects.peers import peer
+from seawall.bench.subjects.second_process import child
 from seawall.errors import UnsupportedError
 from seawall.limits import MIB
 
@@ -23,7 +23,7 @@ BACKLOG_SIZE = 32 * MIB
 
 RECEIVE_SIZE = MIB
 
-#: Longest wait for the peer to connect, for bytes from it, and for a started command to end.
+#: Longest wait for the child to connect, for bytes from it, and for a started command to end.
 WAIT_SECONDS_MAX = 30.0
 
 
@@ -40,7 +40,7 @@ def incoming(*file: str) -> Iterator[socket.socket]:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         listener.settimeout(WAIT_SECONDS_MAX)
         address, port = listener.getsockname()
-        with peer("send", address, str(port), *file):
+        with child("send", address, str(port), *file):
             connection, _ = listener.accept()
             with closing(connection):
                 connection.settimeout(WAIT_SECONDS_MAX)
@@ -74,7 +74,7 @@ def eventfd_round_trip() -> Iterator[Run]:
     """Seconds from waking another process until it has woken this one: two wake-ups."""
     if not hasattr(os, "eventfd"):
         raise UnsupportedError("this system has no eventfd")
-    with _eventfd() as there, _eventfd() as back, peer("echo", str(there), str(back), descriptors=(there, back)):
+    with _eventfd() as there, _eventfd() as back, child("echo", str(there), str(back), descriptors=(there, back)):
 
         def step() -> None:
             os.eventfd_write(there, 1)

@@ -25,8 +25,8 @@ from seawall.bench.figures import waiting
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.results import Better, Goal
 from seawall.bench.subjects import bare
-from seawall.bench.subjects.peers import STORED, listening_peer
 from seawall.bench.subjects.publish_node import KEPT_SIZE, SEGMENT_RECORDS, TOPIC, connected_log, running_node
+from seawall.bench.subjects.second_process import STORED, listening_child
 from seawall.bench.suites import disk
 from seawall.bench.suites.processes import loopback_bandwidth
 from seawall.client.connection.connection import Connection
@@ -235,7 +235,7 @@ def bare_store(directory: Path, percent: int) -> Subject:
         record = os.urandom(KIB)
         answer = bytearray(len(STORED))
         with (
-            listening_peer("store", str(directory), str(KIB)) as address,
+            listening_child("store", str(directory), str(KIB)) as address,
             socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS) as connection,
         ):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

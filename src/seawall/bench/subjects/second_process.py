@@ -1,6 +1,6 @@
 """Start and end the second process of a measurement between two processes, and the roles that it can run.
 
-`peer(…)` starts `python -m seawall.bench.subjects.peers` with one of the roles in `ROLES`:
+`child(…)` starts `python -m seawall.bench.subjects.second_process` with one of the roles in `ROLES`:
 
     send ADDRESS PORT [FILE]     connect and send random bytes, or repeat the file, until the connection ends
     echo READ WRITE              answer every count read from one eventfd by writing to the other
@@ -10,20 +10,22 @@
     keep SIZE REPORT             checksum each frame of one connection, copy it to memory, and answer
     give FILE REPORT             send a file repeatedly to one connection, without looking at its content
     node DATA FABRIC REPORT      serve a data directory, as `seawall serve` does
+    guard                        kill the process groups whose numbers come on the standard input once it ends
 
 Roles with the argument `REPORT` write their listening address, `host:port`, to that descriptor and close it.
 
-A peer never outlives its parent. Leaving the context manager kills it and waits for it. If the parent dies before that,
-the pipe that is the peer's standard input ends, and the peer exits. A peer runs in its own session, so Ctrl-C reaches
-only the parent, which then leaves the context manager.
+A child never outlives its parent. Leaving the context manager kills it and waits for it. If the parent dies before
+that, the pipe that is the child's standard input ends, and the child exits. A child runs in its own session, so Ctrl-C
+reaches only the parent, which then leaves the context manager.
 
-Imports only the standard library until a role needs more, to keep the start of a peer short.
+Imports only the standard library until a role needs more, to keep the start of a child short.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -43,14 +45,14 @@ KEPT_SIZE = 256 << 20
 STORED = bytes(64)
 GROUP_ANSWER = bytes(108)
 
-#: Longest wait for a killed peer. The kernel needs microseconds, so a timeout indicates a serious problem.
+#: Longest wait for a killed child. The kernel needs microseconds, so a timeout indicates a serious problem.
 EXIT_SECONDS_MAX = 30.0
 
 
 @contextmanager
-def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a peer with the given role and arguments, which inherits the descriptors; kill it on exit."""
-    command = [sys.executable, "-m", "seawall.bench.subjects.peers", *arguments]
+def child(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a child with the given role and arguments, which inherits the descriptors; kill it on exit."""
+    command = [sys.executable, "-m", "seawall.bench.subjects.second_process", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors, start_new_session=True) as process:
         try:
             yield process
@@ -60,24 +62,24 @@ def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subproces
 
 
 @contextmanager
-def listening_peer(*arguments: str) -> Iterator[str]:
-    """Start a peer that listens; yields its address."""
+def listening_child(*arguments: str) -> Iterator[str]:
+    """Start a child that listens; yields its address."""
     with listening_process(*arguments) as (address, _):
         yield address
 
 
 @contextmanager
 def listening_process(*arguments: str) -> Iterator[tuple[str, int]]:
-    """Start a peer that listens; yields its address and process id."""
+    """Start a child that listens; yields its address and process id."""
     reading, writing = os.pipe()
     with open(reading, encoding="ascii") as pipe, ExitStack() as stack:
         try:
-            process = stack.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
+            process = stack.enter_context(child(*arguments, str(writing), descriptors=(writing,)))
         finally:
             os.close(writing)
         address = pipe.readline().strip()
         if not address:
-            raise ChildProcessError(f"peer {arguments[0]} exited before it listened")
+            raise ChildProcessError(f"child {arguments[0]} exited before it listened")
         yield address, process.pid
 
 
@@ -206,6 +208,17 @@ def node(data: str, fabric: str, report: str) -> None:
     serve(Path(data), Path(fabric), lambda address: report_address(int(report), address))
 
 
+def guard(stream: BinaryIO, kill: Callable[[int, int], object] = os.killpg) -> None:
+    """Read numbers of process groups until the parent is gone, then kill them. A negative number: it has ended."""
+    groups: set[int] = set()
+    for line in stream:
+        number = int(line)
+        (groups.add if number > 0 else groups.discard)(abs(number))
+    for group_id in groups:
+        with suppress(ProcessLookupError):
+            kill(group_id, signal.SIGKILL)
+
+
 def report_address(descriptor: int, address: str) -> None:
     """Write the listening address as a line to a pipe, and close the pipe."""
     with open(descriptor, "w", encoding="ascii") as pipe:
@@ -233,6 +246,10 @@ def exit_with_parent(stream: BinaryIO, exit_process: Callable[[int], object] = o
 def main(arguments: Sequence[str], stream: BinaryIO) -> None:
     """Run one role until it ends or the parent is gone."""
     role, *rest = arguments
+    if role == "guard":
+        # It reads its input itself.
+        guard(stream)
+        return
     threading.Thread(target=exit_with_parent, args=(stream,), daemon=True).start()
     ROLES[role](*rest)
 

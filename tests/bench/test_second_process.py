@@ -14,17 +14,17 @@ from contextlib import closing
 
 import pytest
 
-from seawall.bench.subjects import peers
+from seawall.bench.subjects import second_process
 from seawall.bench.suites import processes
 from seawall.errors import UnsupportedError
 
 needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="only Linux has eventfd")
 
-#: A parent that opens a peer, prints its process id, and then waits to be killed.
+#: A parent that opens a child, prints its process id, and then waits to be killed.
 PARENT = """
 import sys
-from seawall.bench.subjects.peers import peer
-with peer("send", "127.0.0.1", sys.argv[1]) as process:
+from seawall.bench.subjects.second_process import child
+with child("send", "127.0.0.1", sys.argv[1]) as process:
     print(process.pid, flush=True)
     sys.stdin.read()
 """
@@ -49,34 +49,38 @@ def receive_until_end(connection: socket.socket) -> None:
 def test_the_sender_sends_until_the_listener_disconnects(listener: socket.socket) -> None:
     address, port = listener.getsockname()
     pipe = io.BytesIO()
-    sender = threading.Thread(target=peers.main, args=(["send", address, str(port)], pipe), daemon=True)
+    sender = threading.Thread(target=second_process.main, args=(["send", address, str(port)], pipe), daemon=True)
     watched: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "exit_with_parent", watched.append)
+        patch.setattr(second_process, "exit_with_parent", watched.append)
         sender.start()
         connection, _ = listener.accept()
         with closing(connection):
-            received = connection.recv(3 * peers.SEND_SIZE, socket.MSG_WAITALL)
+            received = connection.recv(3 * second_process.SEND_SIZE, socket.MSG_WAITALL)
         sender.join(60)
     assert not sender.is_alive()
     assert watched == [pipe]
-    assert len(received) == 3 * peers.SEND_SIZE
-    assert received[: peers.SEND_SIZE] == received[peers.SEND_SIZE : 2 * peers.SEND_SIZE] != bytes(peers.SEND_SIZE)
+    assert len(received) == 3 * second_process.SEND_SIZE
+    assert (
+        received[: second_process.SEND_SIZE]
+        == received[second_process.SEND_SIZE : 2 * second_process.SEND_SIZE]
+        != bytes(second_process.SEND_SIZE)
+    )
 
 
-def test_a_peer_exits_when_the_pipe_of_its_parent_ends() -> None:
+def test_a_child_exits_when_the_pipe_of_its_parent_ends() -> None:
     left: list[int] = []
-    peers.exit_with_parent(io.BytesIO(b"still here"), left.append)
+    second_process.exit_with_parent(io.BytesIO(b"still here"), left.append)
     assert left == [0]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_peer_is_killed_when_its_context_is_left(listener: socket.socket, error: type[BaseException]) -> None:
+def test_a_child_is_killed_when_its_context_is_left(listener: socket.socket, error: type[BaseException]) -> None:
     address, port = listener.getsockname()
     started: list[subprocess.Popen[bytes]] = []
 
     def interrupted() -> None:
-        with peers.peer("send", address, str(port)) as process:
+        with second_process.child("send", address, str(port)) as process:
             started.append(process)
             raise error
 
@@ -86,14 +90,14 @@ def test_a_peer_is_killed_when_its_context_is_left(listener: socket.socket, erro
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_peer_ends_when_its_parent_is_killed(listener: socket.socket) -> None:
+def test_a_child_ends_when_its_parent_is_killed(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     command = [sys.executable, "-c", PARENT, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         connection, _ = listener.accept()
         parent.kill()
     with closing(connection):
-        receive_until_end(connection)  # returns only when the peer has closed its side, because it has exited
+        receive_until_end(connection)  # returns only when the child has closed its side, because it has exited
 
 
 def test_loopback_receives_from_another_process() -> None:
@@ -127,7 +131,7 @@ def test_the_echo_answers_every_wake_up() -> None:
     there, back = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK), os.eventfd(0)
     try:
         with pytest.raises(BlockingIOError):
-            peers.echo(str(there), str(back))
+            second_process.echo(str(there), str(back))
         assert os.eventfd_read(back) == 3
     finally:
         os.close(there)
@@ -148,3 +152,16 @@ def test_a_command_is_timed_and_its_failure_is_an_error() -> None:
         pytest.raises(ChildProcessError, match="exited with 1: it broke"),
     ):
         run(0.0)
+
+
+def test_the_guard_kills_what_still_runs_when_its_parent_is_gone() -> None:
+    killed: list[tuple[int, int]] = []
+    second_process.guard(io.BytesIO(b"11\n12\n-11\n13\n"), lambda group, number: killed.append((group, number)))
+    assert sorted(killed) == [(12, signal.SIGKILL), (13, signal.SIGKILL)]
+
+
+def test_the_guard_passes_over_a_process_that_has_ended() -> None:
+    def gone(_group: int, _number: int) -> None:
+        raise ProcessLookupError
+
+    second_process.guard(io.BytesIO(b"11\n"), gone)

@@ -1,0 +1,1 @@
+"""Seawall measured beside the systems that users would pick instead: servers, clients and shapes of load."""

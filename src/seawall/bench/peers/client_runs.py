@@ -1,0 +1,73 @@
+"""Start client processes and take their figures. A client process is killed when its context is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import IO
+
+from seawall.bench.peers.client_process import Figures, Options
+from seawall.bench.subjects.second_process import EXIT_SECONDS_MAX
+
+
+class ClientRun:
+    """A client process that runs."""
+
+    def __init__(self, what: str, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self._what = what
+        self._process = process
+        self._errors = errors
+
+    @property
+    def output(self) -> IO[str]:
+        """Where the lines of the process come from."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def wait_until_ready(self) -> None:
+        """Wait for the line that says so."""
+        self._line()
+
+    def figures(self) -> Figures:
+        """Wait for the figures of the role."""
+        found = json.loads(self._line())
+        assert isinstance(found, dict)
+        return {name: float(value) for name, value in found.items()}
+
+    def _line(self) -> str:
+        line = self.output.readline()
+        if not line:
+            self._process.wait(EXIT_SECONDS_MAX)
+            self._errors.seek(0)
+            lines = self._errors.read().strip().splitlines() or ["without a message"]
+            # The error itself is the last line of a traceback.
+            raise ChildProcessError(f"{self._what} exited: {lines[-1]}")
+        return line
+
+
+@contextmanager
+def client(system: str, role: str, options: Options) -> Iterator[ClientRun]:
+    """Start a client process; kill it on exit."""
+    command = [sys.executable, "-m", "seawall.bench.peers.client_process", system, role, json.dumps(asdict(options))]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield ClientRun(f"the client of {system} ({role})", process, errors)
+        finally:
+            process.kill()
+            process.wait(EXIT_SECONDS_MAX)
+
+
+def run_client(system: str, role: str, options: Options) -> Figures:
+    """Run a client process to its end and return its figures."""
+    with client(system, role, options) as started:
+        return started.figures()

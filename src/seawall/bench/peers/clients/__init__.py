@@ -1,0 +1,1 @@
+"""One client adapter for each system, with the same small interface."""

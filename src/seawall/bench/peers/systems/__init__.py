@@ -1,0 +1,1 @@
+"""One definition for each system: how its server is found, set up and started."""
