@@ -1,4 +1,7 @@
-"""Every figure of every suite opens, runs once with its baseline, and returns a number."""
+"""Every figure of every suite opens, runs once with its baseline, and returns a number.
+
+The comparisons of the suite `peers` have more than two sides: `test_peers.py` runs them.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +43,7 @@ def measurements(suite: str, directory: Path) -> list[Measurement]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # Spark's own take a minute and a half where nothing else runs
-@pytest.mark.parametrize("suite", suites.SUITES)
+@pytest.mark.parametrize("suite", [suite for suite in suites.SUITES if suite != "peers"])
 def test_every_figure_runs_on_both_sides(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
