@@ -83,6 +83,17 @@ SESSIONS_LISTED_MAX = 1_000
 SESSION_START_SEQ_MAX = 1 << 48
 SESSION_ABANDONED_MAX = 1 << 24
 
+#: Jobs that one call claims, acks or extends: the work of a few milliseconds. And the names of workers.
+JOBS_MAX = 1_000
+JOB_NODE_SIZE_MAX = 128
+#: Bounds of a lease, of a delay before the next delivery, and of the wait of one claim.
+LEASE_MS_MIN = 100
+LEASE_MS_MAX = 86_400_000
+NACK_DELAY_MS_MAX = 86_400_000
+CLAIM_WAIT_MS_MAX = FETCH_WAIT_MS_MAX
+#: Bytes of records in one claim: a claim of large jobs returns fewer, at least one.
+CLAIM_SIZE_MAX = 8 * MIB
+
 #: Keepalive replies per connection in version 1, where published clients reply to every reply.
 V1_KEEPALIVE_BURST = 64
 V1_KEEPALIVE_PER_SECOND = 10
