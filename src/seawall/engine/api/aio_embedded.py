@@ -95,9 +95,9 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         loop = asyncio.get_running_loop()
         log, ring = await asyncio.to_thread(self._open)
         self._log = log
-        self._driver = RingDriver(log.queue, ring, loop)
+        self._driver = RingDriver(log.commits, ring, loop)
         self._join = self._driver.join
-        log.queue.listeners.append(partial(self._schedule_notify, loop))
+        log.commits.listeners.append(partial(self._schedule_notify, loop))
         disown_on_fork(self)
         finish_at_exit(self)
         return self
@@ -463,7 +463,7 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         """Returns an event that is set by the next record that can be read."""
         if self._readable is None:
             self._readable = asyncio.Event()
-        self._opened().queue.expect_change()
+        self._opened().commits.expect_change()
         return self._readable
 
     def _notify_readers(self) -> None:

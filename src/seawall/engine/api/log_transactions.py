@@ -38,7 +38,7 @@ from seawall.wire.format.arrow import EncodedBlock
 class EmbeddedTransactions(TransactionalLog):
     """The transaction methods of an embedded log."""
 
-    queue: CommitQueue
+    commits: CommitQueue
 
     def __init__(self) -> None:
         self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
@@ -87,7 +87,7 @@ class EmbeddedTransactions(TransactionalLog):
         """
         wanted = WantedTransaction(owner, epoch, as_parts(parts), as_offsets(offsets))
         with self.changing() as store:
-            return store.commit_transaction(wanted, partial(unlocked, self.queue))
+            return store.commit_transaction(wanted, partial(unlocked, self.commits))
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

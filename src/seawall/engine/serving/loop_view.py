@@ -44,7 +44,7 @@ class LoopView(ServedLog):
             self.rules = TopicRules(self._store.catalog)
         self.loop_views = first.loop_views
         self.loop_views.append(self)
-        self._opened().queue.listeners.append(partial(self._schedule_notify, self._loop))
+        self._opened().commits.listeners.append(partial(self._schedule_notify, self._loop))
 
     async def open(self) -> Self:
         """Always raises: the first loop has opened the log."""
