@@ -466,13 +466,12 @@ def change_jobs(
                 row["time_ms"] = time_ms
             _enter(view, row, LEASED)
             _start_timer(view, row)
+        elif action == ACTION_DELAY:
+            _end_lease(view, row, DELAYED, time_ms)
+            _start_timer(view, row)
         else:
-            if action == ACTION_DELAY:
-                _end_lease(view, row, DELAYED, time_ms)
-                _start_timer(view, row)
-            else:
-                _end_lease(view, row, RETURNED, 0)
-                _queue(view, row)
+            _end_lease(view, row, RETURNED, 0)
+            _queue(view, row)
     return count
 
 

@@ -329,8 +329,9 @@ class LeaseView:
 
     def _used_ranges(self) -> Ranges:
         view = self._views[0]
-        used: Ranges = self._ranges[view["first_range"] : view["end_range"]]
-        return used[used[:, 0] < used[:, 1]]
+        used = self._ranges[view["first_range"] : view["end_range"]]
+        filled: Ranges = used[used[:, 0] < used[:, 1]]
+        return filled
 
     def _restored_from(self, seq: int) -> int:
         """A bound for the restored rows that `admit` may meet from a seq on."""
