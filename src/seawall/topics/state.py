@@ -263,7 +263,7 @@ class TopicState:
             case _:
                 raise InvalidInputError(f"{control.COMMAND.name} does not change the state of a topic")
         if self.leases is not None:
-            self.leases.removed(removed)
+            self.leases.removed_ranges(removed)
         self._settle()
         after = (self.evict_floor, self.floor, self.head_seq)
         check(all(map(int.__le__, before, after)), "INV-LIVE-EXACT", f"{before} became {after}")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Generic, TypeVar
 
+from seawall.errors import OutcomeUnknownError, SeawallError
+
 C = TypeVar("C")
 
 
@@ -64,15 +66,17 @@ class SharedChanges(Generic[C]):
         """Make the next group, which begins with this thread's change, and wake the thread that leads after it."""
         with self._mutex:
             group, self._queued = self._queued[: self._group_max], self._queued[self._group_max :]
-        error: BaseException | None = None
+        error: BaseException | None = OutcomeUnknownError("the change was interrupted; read to find out what is stored")
         try:
             self._make([each.change for each in group])
-        except BaseException as raised:
+            error = None
+        except (SeawallError, OSError) as raised:
             error = raised
-        for each in group:
-            each.error, each.is_done = error, True
-            each.woken.release()
-        self._pass_on()
+        finally:
+            for each in group:
+                each.error, each.is_done = error, True
+                each.woken.release()
+            self._pass_on()
 
     def _pass_on(self) -> None:
         """Let the first thread that waits lead."""

@@ -22,9 +22,7 @@ class Claim:
 
     __slots__ = ("_wake", "count_max", "error", "is_done", "lease_ms", "may_watch", "node", "result")
 
-    def __init__(
-        self, node: str, count_max: int, lease_ms: int, wake: Callable[[], None], *, may_watch: bool
-    ) -> None:
+    def __init__(self, node: str, count_max: int, lease_ms: int, wake: Callable[[], None], *, may_watch: bool) -> None:
         """`wake` is called on any thread when the claim is decided, or, if it `may_watch`, when it is the watcher."""
         self.node = node
         self.count_max = count_max

@@ -30,7 +30,7 @@ from seawall.api.transactions import StagedCall
 from seawall.core.transactions import StagedPart, WantedTransaction, partition_named
 from seawall.core.types import Seq
 from seawall.engine.api.log_transactions import AttemptBatches, unlocked
-from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, record_runs, worker_of
+from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, record_runs
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.engine.read.reading import stored_batches
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError, SeawallError
@@ -81,7 +81,7 @@ class DeadLetters:
             self._move(queue, seqs, target)
         except (SeawallError, OSError):
             with self._log.commits.state:
-                queue.view.revive(seqs, self._store.now_ms() + _RETRY_MS)
+                queue.view.revive(seqs)
 
     def _move(self, queue: JobQueue, seqs: Integers, target: str) -> None:
         with self._log.inspecting():
@@ -91,8 +91,9 @@ class DeadLetters:
             for (seq, record), count in zip(self._records(queue.topic, seqs), deliveries, strict=True)
         ]
         self._create_target(target)
-        finished = Finished(queue, seqs, 0)
-        self._publish(letters, target, [finished], DeadLettered(queue.topic.topic_id, len(seqs)))
+        self._publish(
+            letters, target, [self._removal(queue.topic, seqs)], DeadLettered(queue.topic.topic_id, len(seqs))
+        )
 
     def _create_target(self, name: str) -> None:
         """Create the dead-letter topic at its first use."""
@@ -113,7 +114,9 @@ class DeadLetters:
         moved, after = 0, 0
         while not count_max or moved < count_max:
             wanted = min(JOBS_MAX, count_max - moved) if count_max else JOBS_MAX
-            seqs = self._lease(topic, wanted) if topic.config.kind is TopicType.QUEUE else self._next(topic, after, wanted)
+            seqs = (
+                self._lease(topic, wanted) if topic.config.kind is TopicType.QUEUE else self._next(topic, after, wanted)
+            )
             seqs = seqs[seqs <= last_seq]
             if not len(seqs):
                 break
@@ -137,7 +140,7 @@ class DeadLetters:
         queue = self._log.queues.caught_up(topic.name)
         with self._log.inspecting():
             now_ms = self._store.now_ms()
-            return queue.view.claim(count, now_ms, now_ms + _MOVE_LEASE_MS, worker_of(_MOVER), 0).seqs
+            return queue.view.claim(count, now_ms, now_ms + _MOVE_LEASE_MS, self._store.workers.of(_MOVER), 0).seqs
 
     def _move_back(self, topic: TopicState, seqs: Integers) -> int:
         """Move dead letters to the queues that they name; the others stay."""
@@ -149,12 +152,12 @@ class DeadLetters:
         moved = 0
         for target, records in by_target.items():
             chosen = np.array([seq for seq, _ in records], np.int64)
-            self._publish([record for _, record in records], target, [self._finished(topic, chosen)])
+            self._publish([record for _, record in records], target, [self._removal(topic, chosen)])
             moved += len(records)
         return moved
 
-    def _finished(self, topic: TopicState, seqs: Integers) -> Finished:
-        """The deletes of dead letters that are moved."""
+    def _removal(self, topic: TopicState, seqs: Integers) -> Finished:
+        """The delete of jobs or dead letters that are moved."""
         with self._log.inspecting():
             return self._store.removal_locked(topic, seqs)
 

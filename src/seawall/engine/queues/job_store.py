@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,15 +27,16 @@ from seawall.core.types import Seq, TopicId
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
 from seawall.engine.queues.unique_keys import UniqueKeys
+from seawall.engine.queues.workers import WorkerNumbers
 from seawall.engine.read.planning import Planned
 from seawall.engine.read.reading import sound_batches
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import ConflictError, CorruptionError, SeawallError, WrongStateError
+from seawall.kernels.codec import blocks
 from seawall.limits import CLAIM_SIZE_MAX, DELETE_RANGES_MAX, MIB
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.segments.delete_sidecar import DeletedSeqs
-from seawall.kernels.codec import blocks
 from seawall.topics.config import Durability, TopicType
 from seawall.topics.queues.lease_view import Claimed, LeaseView
 from seawall.topics.state import TopicState
@@ -113,6 +113,7 @@ class JobStore:
         self._clock = parts.machine.clock
         self._budget = BlockBudget()
         self._queues: dict[TopicId, JobQueue] = {}
+        self.workers = WorkerNumbers(self._workers_in_use)
 
     def now_ms(self) -> int:
         """The time in milliseconds since the Unix epoch."""
@@ -125,7 +126,7 @@ class JobStore:
         if queue is not None and queue.topic is topic:
             return queue
         if topic.config.kind is not TopicType.QUEUE:
-            raise WrongStateError(f"topic {name!r} is not a queue; create it with type='queue'")
+            raise not_a_queue(name)
         if topic.leases is None:
             topic.leases = LeaseView(self.now_ms() << _LEASE_ID_SHIFT)
         queue = self._queues[topic.topic_id] = JobQueue(topic, topic.leases, self._budget)
@@ -137,6 +138,10 @@ class JobStore:
         find = self._parts.catalog.find
         for topic_id in [topic_id for topic_id, each in self._queues.items() if find(topic_id) is not each.topic]:
             del self._queues[topic_id]
+
+    def _workers_in_use(self) -> set[int]:
+        """The workers that hold leases."""
+        return {int(worker) for queue in self._queues.values() for worker in np.unique(queue.view.snapshot()["worker"])}
 
     # --- new jobs ------------------------------------------------------------------------------------------------
 
@@ -187,7 +192,7 @@ class JobStore:
         now_ms, config = self.now_ms(), queue.topic.config
         deadline_ms = now_ms + (lease_ms or config.lease_ms)
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
-        claimed = queue.view.claim(count_max, now_ms, deadline_ms, worker_of(node), deliveries_max)
+        claimed = queue.view.claim(count_max, now_ms, deadline_ms, self.workers.of(node), deliveries_max)
         return Taken(queue, claimed, deadline_ms, *self._locate(queue, claimed.seqs))
 
     def peek_locked(self, queue: JobQueue, count_max: int) -> Taken:
@@ -259,7 +264,7 @@ class JobStore:
 
     def finish_locked(self, queue: JobQueue, node: str, seqs: Integers, lease_ids: Integers) -> Finished:
         """Mark jobs of a worker as finished; `delete_finished` or `unfinish_locked` must follow."""
-        mask = queue.view.ack(seqs, lease_ids, worker_of(node), self.now_ms())
+        mask = queue.view.ack(seqs, lease_ids, self.workers.of(node), self.now_ms())
         finished = seqs[mask]
         return Finished(queue.topic, finished, self._size_of(queue, finished))
 
@@ -298,8 +303,8 @@ class JobStore:
                 if len(finished[-1].seqs) < len(seqs):
                     lost = np.setdiff1d(seqs, finished[-1].seqs).tolist()
                     raise ConflictError(
-                        f"{len(lost)} jobs of queue {ack.topic!r} are not leased to {ack.node!r} any more, the first is "
-                        f"{lost[0]}: another worker may have them; claim them again"
+                        f"{len(lost)} jobs of queue {ack.topic!r} are not leased to {ack.node!r} any more (the first "
+                        f"is {lost[0]}): another worker may have them; claim them again"
                     )
             yield self.deletes_of(finished)
         except BaseException:
@@ -360,9 +365,9 @@ class JobStore:
         self._orderer.change(delete, deletes[0].topic_id if len(deletes) == 1 else None)
 
 
-def worker_of(node: str) -> int:
-    """The number of a worker in lease views: a digest of its name."""
-    return int.from_bytes(blake2b(node.encode(), digest_size=8).digest(), "little") >> 1
+def not_a_queue(name: str) -> WrongStateError:
+    """The error for a queue command on a log topic."""
+    return WrongStateError(f"topic {name!r} is not a queue; create it with type='queue'")
 
 
 def record_runs(batches: Sequence[StoredBatch]) -> list[RecordRun]:

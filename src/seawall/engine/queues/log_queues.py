@@ -4,8 +4,8 @@
     ack       marks the jobs, and shares one delete with the acks of other threads
     others    change the lease view, or delete jobs
 
-A thread that waits for jobs is woken by the thread that serves its claim. One waiting thread of each queue watches: it is
-woken by commits and when a lease or a delay ends, and serves all claims that wait.
+A thread that waits for jobs is woken by the thread that serves its claim. One waiting thread of each queue watches: it
+is woken by commits and when a lease or a delay ends, and serves all claims that wait.
 
 A crash loses leases that are not durable, and no job. This module must not know connections.
 """
@@ -28,7 +28,7 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.shared_changes import SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
 from seawall.engine.queues.dead_letters import DeadLetters
-from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, Taken, worker_of
+from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, Taken, not_a_queue
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.process.clocks import OsClock
@@ -40,6 +40,7 @@ from seawall.limits import (
     LEASE_MS_MIN,
     NACK_DELAY_MS_MAX,
 )
+from seawall.topics.config import TopicType
 from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs
 
 if TYPE_CHECKING:
@@ -70,9 +71,14 @@ class LogQueues:
 
     def push(self, topic: str, records: Publishable) -> Delivery:
         """Append jobs."""
-        with self._log.inspecting():
-            self._store.queue_locked(topic)
+        self.check_queue(topic)
         return self._log.publish(topic, records)
+
+    def check_queue(self, topic: str) -> None:
+        """Raise unless a topic exists and is a queue."""
+        config = self._log.topic_named(topic).config
+        if config.kind is not TopicType.QUEUE:
+            raise not_a_queue(topic)
 
     def push_unique(self, topic: str, record: Message, key: bytes) -> PushedJob:
         """Append a job unless one with this key is there. One call at a time looks and appends."""
@@ -204,13 +210,24 @@ class LogQueues:
 
         def has_jobs() -> bool:
             with self._log.inspecting() as store:
-                topic_end = store.catalog.named(topic).next_seq
-                view = queue.view
-                return view.scanned_seq + 1 < topic_end or view.counts(now_ms).ready > 0 or view.next_time_ms(now_ms) != next_ms
+                is_new = queue.view.scanned_seq + 1 < store.catalog.named(topic).next_seq
+                return is_new or queue.view.counts(now_ms).ready > 0 or queue.view.next_time_ms(now_ms) != next_ms
 
         if next_ms >= 0:
             timeout_s = min(timeout_s, (next_ms - now_ms) / 1e3)
         self._log.wait_until(has_jobs, timeout_s)
+
+    def pause_s(self, topic: str, line: ClaimLine) -> float:
+        """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
+        with self._log.inspecting():
+            now_ms = self.now_ms()
+            next_ms = self._store.queue_locked(topic).view.next_time_ms(now_ms)
+        pauses = [CLAIM_WAIT_MS_MAX / 1e3]
+        if next_ms >= 0:
+            pauses.append((next_ms - now_ms) / 1e3)
+        if line.cohort_at_ms:
+            pauses.append(max(self.cohort_s(line), 0.0))
+        return min(pauses)
 
     # --- what becomes of claimed jobs ------------------------------------------------------------------------------
 
@@ -242,7 +259,7 @@ class LogQueues:
         delay_ms = min(max(delay_ms, 0), NACK_DELAY_MS_MAX)
         with self._log.inspecting():
             queue, now_ms = self._store.queue_locked(topic), self.now_ms()
-            mask = queue.view.nack(seqs, lease_ids, worker_of(node), now_ms + delay_ms, now_ms)
+            mask = queue.view.nack(seqs, lease_ids, self._store.workers.of(node), now_ms + delay_ms, now_ms)
         self._jobs_returned(queue)
         return self._outcome(queue, seqs, seqs[mask])
 
@@ -252,7 +269,7 @@ class LogQueues:
         with self._log.inspecting():
             queue = self._store.queue_locked(topic)
             deadline_ms = self.now_ms() + clamped_lease(lease_ms or queue.topic.config.lease_ms)
-            mask = queue.view.extend(seqs, lease_ids, worker_of(node), deadline_ms)
+            mask = queue.view.extend(seqs, lease_ids, self._store.workers.of(node), deadline_ms)
         return self._outcome(queue, seqs, seqs[mask], deadline_ms)
 
     def release(self, topic: str, jobs: JobKeys) -> int:
@@ -312,9 +329,7 @@ class LogQueues:
 def new_claim(node: str, count_max: int, lease_ms: int, wake: Callable[[], None], *, may_watch: bool) -> Claim:
     """A claim with checked values; a lease of 0 is the topic's."""
     check_node(node)
-    return Claim(
-        node, checked_count(count_max), clamped_lease(lease_ms) if lease_ms else 0, wake, may_watch=may_watch
-    )
+    return Claim(node, checked_count(count_max), clamped_lease(lease_ms) if lease_ms else 0, wake, may_watch=may_watch)
 
 
 def checked_count(count_max: int) -> int:

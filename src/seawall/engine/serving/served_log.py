@@ -308,7 +308,7 @@ class ServedLog(ServedSessions):
     @property
     def changes(self) -> asyncio.Event:
         """The event of the next records that can be read. Take it before a read, so that no later record is missed."""
-        return self._next_readable()
+        return self.next_readable()
 
     async def wait_for_change(self, timeout_s: float, changes: asyncio.Event) -> None:
         """Wait until new records can be read since `changes` was taken, for at most `timeout_s`."""

@@ -97,9 +97,10 @@ class Leases:
             raise InvalidInputError(f"{len(rows)} leases: 1 to {JOBS_MAX}, by rising seq, with valid numbers")
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Leases) and self.topic_id == other.topic_id and bool(np.array_equal(self.rows, other.rows))
-        )
+        return isinstance(other, Leases) and self.encode() == other.encode()
+
+    def __hash__(self) -> int:
+        return hash(self.encode())
 
     def _is_valid(self) -> bool:
         rows = self.rows
