@@ -173,7 +173,7 @@ class AsyncQueue:
     def _jobs(self, claimed: ClaimedJobs) -> list[AsyncJob]:
         jobs = []
         for fields in claimed_records(claimed):
-            job = AsyncJob(*fields)
+            job = AsyncJob(self.topic, self.node, *fields)
             job._queue = self
             jobs.append(job)
         return jobs

@@ -229,7 +229,7 @@ class Queue:
     def _jobs(self, claimed: ClaimedJobs) -> list[Job]:
         jobs = []
         for fields in claimed_records(claimed):
-            job = Job(*fields)
+            job = Job(self.topic, self.node, *fields)
             job._queue = self
             jobs.append(job)
         return jobs

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from seawall.api.jobs import JobKeys, PushedJob
@@ -60,7 +59,11 @@ class AsyncLogQueues:
         """Lease jobs to a worker; waits for the first one. A claim that is cancelled leases nothing."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        claim = new_claim(node, count_max, lease_ms, partial(loop.call_soon_threadsafe, woken.set), may_watch=False)
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        claim = new_claim(node, count_max, lease_ms, wake, may_watch=False)
         line = await self._run(self._queues.begin_claim, topic, claim)
         try:
             if not claim.is_done:

@@ -17,7 +17,7 @@ Moving it back removes these. This module must not know who claims.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -67,6 +67,8 @@ class DeadLetters:
     def __init__(self, log: EmbeddedLog, store: JobStore) -> None:
         self._log = log
         self._store = store
+        #: Creates a dead-letter topic at its first use.
+        self.create_topic: Callable[[str], object] = log.create_topic
         #: The keys of the transactions. One commit at a time, so that no epoch fences an earlier one.
         self._owner = f"dead-letters-{random_bytes(8).hex()}"
         self._epochs = count(1)
@@ -100,7 +102,7 @@ class DeadLetters:
         with suppress(SeawallError):
             self._log.describe(name)
             return
-        self._log.create_topic(name)
+        self.create_topic(name)
 
     # --- back ----------------------------------------------------------------------------------------------------
 

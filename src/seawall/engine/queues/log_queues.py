@@ -60,7 +60,7 @@ class LogQueues:
         self._store = store
         self._deletes = SharedChanges(self._delete, _ACKS_SHARED_MAX)
         self._lines: dict[TopicId, ClaimLine] = {}
-        self._dead_letters = DeadLetters(log, store)
+        self.dead_letters = DeadLetters(log, store)
         self._unique_lock = Lock()
 
     def now_ms(self) -> int:
@@ -172,7 +172,7 @@ class LogQueues:
             with self._log.inspecting():
                 taken = self._store.take_locked(queue, count, claim.node, claim.lease_ms)
             if len(taken.claimed.dead):
-                self._dead_letters.bury(queue, taken.claimed.dead)
+                self.dead_letters.bury(queue, taken.claimed.dead)
             if not len(taken.claimed.seqs):
                 if not len(taken.claimed.dead):
                     return None
@@ -323,7 +323,7 @@ class LogQueues:
 
     def redrive(self, topic: str, count_max: int) -> int:
         """Move dead letters of this topic back to the queues that they came from; returns how many."""
-        return self._dead_letters.redrive(topic, count_max)
+        return self.dead_letters.redrive(topic, count_max)
 
 
 def new_claim(node: str, count_max: int, lease_ms: int, wake: Callable[[], None], *, may_watch: bool) -> Claim:

@@ -124,6 +124,7 @@ class ServedLog(ServedSessions):
         store.sessions.live_clients.append(self._all_connected)
         self._rings = orderer.arrivals.rings
         self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
+        log.queues.dead_letters.create_topic = self._create_from_thread
         queue = log.commits
         queue.arrivals = self
         queue.listeners.append(self._answer_everywhere)
@@ -224,6 +225,10 @@ class ServedLog(ServedSessions):
         info = await super().create_topic(name, **settings)
         await self._learn(info.topic_id)
         return info
+
+    def _create_from_thread(self, name: str) -> TopicInfo:
+        """Create a topic from another thread than that of this loop."""
+        return asyncio.run_coroutine_threadsafe(self.create_topic(name), self._loop).result()
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
