@@ -654,7 +654,9 @@ class Twin:
         return self.log.committed("me", topic)
 
     def _group(self, topics: list[str]) -> object:
-        sent = [self.log.commits.offer(self.log.pending_batch_of(topic, self._messages(1, 9), None)) for topic in topics]
+        sent = [
+            self.log.commits.offer(self.log.pending_batch_of(topic, self._messages(1, 9), None)) for topic in topics
+        ]
         return [delivery.result().seqs for delivery in sent]
 
     def _checkpoint(self) -> None:

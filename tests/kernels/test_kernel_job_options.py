@@ -14,9 +14,9 @@ from seawall.kernels.codec import blocks, columns, job_options
 from seawall.kernels.runtime import jit
 from seawall.wire.format import job_options as codec
 from seawall.wire.format.envelope import Envelope, parse_envelope
-from seawall.wire.format.job_fields import JobFields, scan_job_options
-from seawall.wire.format.job_options import JobOptions
 from seawall.wire.format.records import Record, RecordType, decode_block, encode_record
+from seawall.wire.jobs.option_scan import JobFields, scan_job_options
+from seawall.wire.jobs.options import JobOptions
 from twins.codec import job_options as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 200

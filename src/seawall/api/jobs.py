@@ -18,8 +18,8 @@ from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TimestampNs
 from seawall.errors import InvalidInputError
 from seawall.limits import JOBS_MAX
-from seawall.wire.format.job_options import JobOptions
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.options import JobOptions
+from seawall.wire.jobs.rows import ClaimedJobs
 
 _MS: Final = 1_000
 

@@ -21,7 +21,7 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.queues.claims import Claim, ClaimLine
 from seawall.engine.queues.log_queues import LogQueues, new_claim
 from seawall.limits import CLAIM_WAIT_MS_MAX
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.rows import ClaimedJobs
 
 if TYPE_CHECKING:
     from seawall.engine.api.aio_embedded import AsyncLog

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.rows import ClaimedJobs
 
 
 class Claim:

@@ -40,8 +40,8 @@ from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.topics.config import Durability, TopicType
 from seawall.topics.queues.lease_view import Claimed, LeaseView
 from seawall.topics.state import TopicState
-from seawall.wire.format.job_fields import scan_job_options
-from seawall.wire.format.job_rows import JOB_ROW, JobRows
+from seawall.wire.jobs.option_scan import scan_job_options
+from seawall.wire.jobs.rows import JOB_ROW, JobRows
 
 #: Bytes of records that are scanned at once: other threads use the store in between.
 _SCAN_SIZE: Final = 8 * MIB

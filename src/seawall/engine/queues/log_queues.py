@@ -41,7 +41,7 @@ from seawall.limits import (
     NACK_DELAY_MS_MAX,
 )
 from seawall.topics.config import TopicType
-from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 
 if TYPE_CHECKING:
     from seawall.engine.api.embedded import EmbeddedLog

@@ -1,4 +1,4 @@
-"""Reads the options of jobs from the headers of their records; `wire.format.job_options` defines them.
+"""Reads the options of jobs from the headers of their records; `wire.jobs.options` defines them.
 
 A record has options only if it is a well-formed envelope with headers. The first header of a name counts, and one with
 a bad value is the same as none.

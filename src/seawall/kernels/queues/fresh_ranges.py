@@ -40,7 +40,7 @@ def add_fresh(view: np.void, first: int, end: int) -> None:
 
 
 @kernel(int64(_view, int64))
-def find_fresh(view: np.void, seq: int) -> int:
+def _find(view: np.void, seq: int) -> int:
     """The first row that ends above a seq, or the end of the used rows."""
     ranges = carray(pointer_at(view["ranges_at"]), (view["ranges_count"], 2), np.int64)
     low, high = view["first_range"], view["end_range"]
@@ -79,7 +79,7 @@ def remove_fresh(view: np.void, first: int, end: int) -> None:
     """Remove the seqs `first` … `end`, as far as they are there."""
     ranges = carray(pointer_at(view["ranges_at"]), (view["ranges_count"], 2), np.int64)
     tallies = carray(pointer_at(view["tallies_at"]), view["tallies_count"], np.int64)
-    row = find_fresh(view, first)
+    row = _find(view, first)
     while row < view["end_range"] and ranges[row, 0] < end:
         low = max(first, ranges[row, 0])
         high = min(end, ranges[row, 1])

@@ -332,7 +332,8 @@ def admit_jobs(
         if view["restored_seq"] >= known:
             _drop_between(view, known, low)
         known = end
-        if view["oldest_seq"] == 0:
+        # A restored job may be above this one.
+        if view["oldest_seq"] == 0 or low < view["oldest_seq"]:
             view["oldest_seq"] = low
         if not_before_ms.size == 0 and priorities.size == 0 and view["restored_seq"] < low:
             add_fresh(view, low, end)

@@ -250,8 +250,8 @@ class LeaseView:
     def snapshot(self) -> JobRows:
         """A LEASE_ROW for each job that is not fresh. What no commit has confirmed yet is as it was before."""
         found = _outside(self._rows[self._rows["seq"] != 0])
-        kept: JobRows = found[found["state"] != NO_ROW]
-        return kept
+        rows: JobRows = found[found["state"] != NO_ROW]
+        return rows
 
     def restore(self, rows: JobRows) -> None:
         """Set the rows of live jobs, which may not be admitted yet; `admit` then keeps those that are live."""
