@@ -12,19 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.queues.claims import Claim, ClaimLine
+from seawall.engine.queues.host import AsyncHostLog
 from seawall.engine.queues.log_queues import LogQueues, new_claim
 from seawall.limits import CLAIM_WAIT_MS_MAX
 from seawall.wire.jobs.rows import ClaimedJobs
-
-if TYPE_CHECKING:
-    from seawall.engine.api.aio_embedded import AsyncLog
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +31,7 @@ R = TypeVar("R")
 class AsyncLogQueues:
     """The queues of an embedded log on an event loop. Tasks of the loop may share it."""
 
-    def __init__(self, log: AsyncLog, queues: LogQueues, on_thread: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, log: AsyncHostLog, queues: LogQueues, on_thread: Callable[..., Awaitable[Any]]) -> None:
         self._log = log
         self._queues = queues
         self._on_thread = on_thread

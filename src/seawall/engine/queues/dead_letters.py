@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from seawall.api.transactions import StagedCall
 from seawall.core.transactions import StagedPart, WantedTransaction, partition_named
 from seawall.core.types import Seq
 from seawall.engine.api.log_transactions import AttemptBatches, unlocked
+from seawall.engine.queues.host import HostLog
 from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, record_runs
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.engine.read.reading import stored_batches
@@ -38,13 +39,10 @@ from seawall.io.process.own_process import random_bytes
 from seawall.limits import JOBS_MAX
 from seawall.storage.control.queues import DeadLettered
 from seawall.topics.config import TopicType
+from seawall.topics.state import TopicState
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.format.envelope import Envelope, parse_envelope
 from seawall.wire.format.records import Record, RecordType, encode_record, iter_records
-
-if TYPE_CHECKING:
-    from seawall.engine.api.embedded import EmbeddedLog
-    from seawall.topics.state import TopicState
 
 FROM: Final = "$dead_letter_from"
 SOURCE_SEQ: Final = "$dead_letter_src_seq"
@@ -64,9 +62,11 @@ _MOVER: Final = "seawall-redrive"
 class DeadLetters:
     """Moves jobs of a log to their dead-letter topics, and back."""
 
-    def __init__(self, log: EmbeddedLog, store: JobStore) -> None:
+    def __init__(self, log: HostLog, store: JobStore, caught_up: Callable[[str], JobQueue]) -> None:
+        """`caught_up` returns a queue once its view knows every record."""
         self._log = log
         self._store = store
+        self._caught_up = caught_up
         #: Creates a dead-letter topic at its first use.
         self.create_topic: Callable[[str], object] = log.create_topic
         #: The keys of the transactions. One commit at a time, so that no epoch fences an earlier one.
@@ -139,7 +139,7 @@ class DeadLetters:
 
     def _lease(self, topic: TopicState, count: int) -> Integers:
         """Lease the next jobs of a dead-letter queue, so that no worker gets them meanwhile."""
-        queue = self._log.queues.caught_up(topic.name)
+        queue = self._caught_up(topic.name)
         with self._log.inspecting():
             now_ms = self._store.now_ms()
             return queue.view.claim(count, now_ms, now_ms + _MOVE_LEASE_MS, self._store.workers.of(_MOVER), 0).seqs

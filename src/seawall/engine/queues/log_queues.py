@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.shared_changes import SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
 from seawall.engine.queues.dead_letters import DeadLetters
+from seawall.engine.queues.host import HostLog
 from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, Taken, not_a_queue
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.errors import InvalidInputError, SeawallError
@@ -43,9 +44,6 @@ from seawall.limits import (
 from seawall.topics.config import TopicType
 from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 
-if TYPE_CHECKING:
-    from seawall.engine.api.embedded import EmbeddedLog
-
 #: Acks that share one delete.
 _ACKS_SHARED_MAX: Final = 256
 
@@ -55,12 +53,12 @@ _NO_JOBS: Final = np.zeros(0, JOB_ROW)
 class LogQueues:
     """The queues of an embedded log. Threads may share it."""
 
-    def __init__(self, log: EmbeddedLog, store: JobStore) -> None:
+    def __init__(self, log: HostLog, store: JobStore) -> None:
         self._log = log
         self._store = store
         self._deletes = SharedChanges(self._delete, _ACKS_SHARED_MAX)
         self._lines: dict[TopicId, ClaimLine] = {}
-        self.dead_letters = DeadLetters(log, store)
+        self.dead_letters = DeadLetters(log, store, self.caught_up)
         self._unique_lock = Lock()
 
     def now_ms(self) -> int:
