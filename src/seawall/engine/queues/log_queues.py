@@ -229,6 +229,11 @@ class LogQueues:
             timeout_s = min(timeout_s, (next_ms - now_ms) / 1e3)
         self._log.wait_until(has_jobs, timeout_s)
 
+    def is_awaited(self, topic: str) -> bool:
+        """True if a claim waits for jobs of this queue."""
+        line = self._lines.get(self._log.topic_named(topic).topic_id)
+        return line is not None and line.watcher is not None
+
     def pause_s(self, topic: str, line: ClaimLine) -> float:
         """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
         with self._log.inspecting():
