@@ -24,6 +24,7 @@ import numpy as np
 from seawall.api.received import readable_block
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TopicId
+from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
 from seawall.engine.queues.unique_keys import UniqueKeys
@@ -363,7 +364,7 @@ class JobStore:
         ranges = np.array([*runs_of(seqs)], np.int64)
         return Finished(topic, seqs, self._parts.cleaner.size_of(topic, ranges))
 
-    def purge(self, queue: JobQueue) -> int:
+    def purge(self, queue: JobQueue, unlocked: Unlocked) -> int:
         """Delete all jobs that are not leased; returns how many. The caller has the store for itself."""
         ranges = queue.view.unclaimed(self.now_ms())
         deletes = []
@@ -371,7 +372,7 @@ class JobStore:
             some = ranges[first : first + DELETE_RANGES_MAX]
             size = self._parts.cleaner.size_of(queue.topic, some)
             deletes.append(DeleteRecords(queue.topic.topic_id, DeletedSeqs(some), size))
-        self._commit(deletes, durable=queue.topic.config.durability is Durability.FSYNC)
+        self._commit(deletes, unlocked, durable=queue.topic.config.durability is Durability.FSYNC)
         return int((ranges[:, 1] - ranges[:, 0]).sum())
 
     def deletes_of(self, finished: Sequence[Finished]) -> list[DeleteRecords]:
@@ -390,24 +391,25 @@ class JobStore:
                 deletes.append(DeleteRecords(topic_id, removed, size if not first else 0))
         return deletes
 
-    def commit(self, changes: Sequence[JobChange]) -> None:
+    def commit(self, changes: Sequence[JobChange], unlocked: Unlocked) -> None:
         """Delete finished jobs and log leases, as durably as the topics store records.
 
-        The caller has the store for itself. A topic that was deleted meanwhile took its jobs with it.
+        `unlocked` lets other threads claim jobs while this is written. The caller has the store for itself. A topic
+        that was deleted meanwhile took its jobs with it.
         """
         find = self._parts.catalog.find
         there = [each for each in changes if find(each.topic.topic_id) is each.topic]
         deletes = self.deletes_of([each for each in there if isinstance(each, Finished)])
         leases = [Leases(each.topic.topic_id, each.rows) for each in there if isinstance(each, LeaseChange)]
         durable = any(each.topic.config.durability is Durability.FSYNC for each in there)
-        self._commit([*leases, *deletes], durable=durable)
+        self._commit([*leases, *deletes], unlocked, durable=durable)
 
-    def _commit(self, controls: Sequence[DeleteRecords | Leases], *, durable: bool) -> None:
+    def _commit(self, controls: Sequence[DeleteRecords | Leases], unlocked: Unlocked, *, durable: bool) -> None:
         if not controls:
             return
 
         def commit() -> None:
-            self._parts.controls.commit_many(controls, durable=durable)
+            self._parts.controls.commit_many(controls, durable=durable, unlocked=unlocked)
             for each in controls:
                 if isinstance(each, DeleteRecords):
                     self._parts.cleaner.deleted(each)

@@ -24,6 +24,7 @@ from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.core.types import TopicId
+from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.shared_changes import QueuedChange, SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
@@ -263,7 +264,7 @@ class LogQueues:
         """Delete the jobs of several acks, and log leases, by one commit."""
         try:
             with self._log.changing() as store:
-                self._store.commit(changes)
+                self._store.commit(changes, partial(unlocked, self._log.commits))
                 if store.is_tidy_up_due:
                     store.tidy_up()
         except BaseException:
@@ -349,7 +350,7 @@ class LogQueues:
         queue = self.caught_up(topic)
         purged = 0
         with self._log.changing() as store:
-            purged = self._store.purge(queue)
+            purged = self._store.purge(queue, partial(unlocked, self._log.commits))
             if store.is_tidy_up_due:
                 store.tidy_up()
         return purged
