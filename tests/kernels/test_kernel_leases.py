@@ -312,3 +312,39 @@ def test_the_oldest_of_few_jobs_that_are_far_apart() -> None:
     assert leases.oldest_job(arrays.views) == 2**41
     leases.remove_jobs(arrays.views, np.array([[2**41, 2**41 + 1]]))
     assert leases.oldest_job(arrays.views) == 0
+
+
+def test_a_row_that_is_replaced_has_no_second_place_in_the_order() -> None:
+    arrays = Arrays()
+    restored = np.zeros(2, records.JOB)
+    restored["seq"], restored["state"], restored["priority"] = [4, 5], records.RETURNED, [3, 0]
+    arrays.make_space(arrays.ready, 8)
+    leases.restore_jobs(arrays.views, restored)
+    restored["priority"] = [0, 3]
+    leases.restore_jobs(arrays.views, restored)
+    leases.restore_jobs(arrays.views, restored)
+    seqs = np.zeros(4, np.int64)
+    assert leases.peek_jobs(arrays.views, 1, seqs) == 1
+    assert seqs[0] == 5
+    assert leases.peek_jobs(arrays.views, 4, seqs) == 2
+    assert seqs.tolist()[:2] == [5, 4]
+    assert arrays.entries(arrays.ready)[2:] == [], "the peek has dropped the entries of replaced rows"
+
+
+def test_removing_nothing_splits_nothing() -> None:
+    arrays = Arrays()
+    fresh_ranges.add_fresh(arrays.views[0], 1, 9)
+    for end in (3, 4, 5):
+        fresh_ranges.remove_fresh(arrays.views[0], 5, end)
+    assert arrays.seqs() == set(range(1, 9))
+    assert arrays.views[0]["end_range"] - arrays.views[0]["first_range"] == 1
+
+
+def test_a_queue_that_is_drained_again_and_again_needs_one_range() -> None:
+    arrays = Arrays()
+    view = arrays.views[0]
+    for seq in range(1, 5):
+        fresh_ranges.add_fresh(view, seq, seq + 1)
+        fresh_ranges.remove_fresh(view, seq, seq + 1)
+        assert fresh_ranges.first_fresh(view) == 0
+    assert view["end_range"] - view["first_range"] == 1
