@@ -220,10 +220,15 @@ class LeaseView:
         self._reserve(self._ready, len(seqs))
         return int(np.count_nonzero(self._change(records.ACTION_RETURN, seqs, lease_ids)))
 
-    def revive(self, seqs: Integers) -> None:
-        """Make dying jobs ready again, because they could not be moved to the dead-letter topic."""
+    def unclaim(self, seqs: Integers, lease_ids: Integers) -> None:
+        """Undo the claim of jobs that nobody has received: the delivery does not count."""
         self._reserve(self._ready, len(seqs))
-        self._change(records.ACTION_REVIVE, seqs)
+        self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
+
+    def revive(self, seqs: Integers, ready_at_ms: int) -> None:
+        """Delay dying jobs, because they could not be moved to the dead-letter topic: the next claim tries again."""
+        self._reserve(self._timers, len(seqs))
+        self._change(records.ACTION_REVIVE, seqs, time_ms=ready_at_ms)
 
     # --- sizes and stored leases ----------------------------------------------------------------------------------
 
