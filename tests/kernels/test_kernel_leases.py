@@ -309,6 +309,7 @@ def test_a_claim_that_is_undone_after_an_extension_can_be_claimed_again() -> Non
     for action, time_ms in ((records.ACTION_EXTEND, 20), (records.ACTION_UNCLAIM, 0)):
         assert leases.change_jobs(arrays.views, action, seqs, ids, 1, time_ms, np.zeros(1, np.uint8)) == 1
         arrays.check()
+    arrays.make_space(arrays.ready, 2)
     assert leases.pick_jobs(arrays.views, 1, 6, 1, seqs, np.zeros(1, np.int64)) == 1
 
 

@@ -64,7 +64,7 @@ LEASE_VIEW = np.dtype(
     ]
 )
 
-#: What `change_jobs` does with each job. All but UNFINISH and REVIVE need a lease; UNCLAIM needs one that has not ended.
+#: What `change_jobs` does with each job. All but UNFINISH and REVIVE need a lease, UNCLAIM one that has not ended.
 ACTION_FINISH = 0
 ACTION_RETURN = 1
 ACTION_DELAY = 2

@@ -445,8 +445,8 @@ def change_jobs(
 ) -> int:
     """Apply an ACTION to each job that is leased to `worker`, or that the action concerns; returns how many were.
 
-    `lease_ids` is empty, or has the id of each lease; 0 accepts any. `time_ms` is the new end of a lease or delay. UNCLAIM
-    takes back a delivery that did not take place.
+    `lease_ids` is empty, or has the id of each lease; 0 accepts any. `time_ms` is the new end of a lease or delay.
+    UNCLAIM takes back a delivery that did not take place.
     """
     view = views[0]
     rows = carray(pointer_at(view["rows_at"]), view["rows_count"], JOB)
