@@ -209,7 +209,7 @@ class LeaseViewMachine(RuleBasedStateMachine):
         jobs = [self.model.jobs.get(seq, Job(seq, 0, "none")) for seq in dict.fromkeys(seqs.tolist())]
         held = [job for job in jobs if job.state in ("leased", "expired") and not wrong]
         ids = array([job.lease_id + wrong for job in jobs])
-        assert self.view.release(array([job.seq for job in jobs]), ids) == len(held)
+        assert self.view.release(array([job.seq for job in jobs]), ids).sum() == len(held)
         for job in held:
             job.give_back()
 
@@ -225,11 +225,11 @@ class LeaseViewMachine(RuleBasedStateMachine):
                 del self.model.jobs[job.seq]
             return
         self.view.unfinish(array([job.seq for job in finishing]))
-        self.view.revive(array([job.seq for job in dying]))
+        self.view.revive(array([job.seq for job in dying]), self.now + 3)
         for job in finishing:
             job.state = "leased"
         for job in dying:
-            job.give_back()
+            job.give_back(self.now + 3)
 
     @rule(data=st.data(), length=st.sampled_from([1, 1, 2, 100]))
     def remove(self, data: st.DataObject, length: int) -> None:
@@ -429,9 +429,9 @@ def test_a_job_dies_once_and_is_tried_again() -> None:
     assert view.counts(2) == (0, 1, 0)
     assert view.claim(5, 2, 9, 0, 1).dead.tolist() == []
     assert view.peek(5, 2).tolist() == []
-    view.revive(claimed.dead)
-    assert view.counts(2) == (1, 1, 0)
-    assert view.claim(5, 2, 9, 0, 1).dead.tolist() == [1]
+    view.revive(claimed.dead, 5)
+    assert view.counts(2) == (0, 1, 1)
+    assert view.claim(5, 6, 9, 0, 1).dead.tolist() == [1]
     view.removed(1, 1)
     assert view.oldest_seq() == 2
 
