@@ -49,6 +49,7 @@ from numba.core import typeinfer, types
 from numba.core.caching import FunctionCache, NullCache
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import _nrt_python
+from numba.core.types import containers
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
@@ -150,6 +151,11 @@ def primitive(stand_in: Callable[P, R]) -> Callable[[Callable[..., Any]], Callab
 def record_array(dtype: np.dtype[np.void]) -> Any:
     """Numba's type of a writable array of the given structured dtype."""
     return types.Array(numba.from_dtype(dtype), 1, "C")
+
+
+def tuple_of(*members: Any) -> Any:
+    """Numba's type of a tuple of arrays or numbers: one argument for what several kernels take together."""
+    return containers.BaseTuple.from_types(members)
 
 
 def cache_status() -> CacheStatus:
