@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 from seawall.api.aio_transactions import AsyncStager, AsyncTransactionalLog
 from seawall.api.publisher_options import Compression, codec_of
 from seawall.api.transactions import OwnKeys
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_named
 from seawall.engine.api.log_transactions import AttemptBatches, EmbeddedTransactions
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -56,20 +56,8 @@ class AsyncTransactions(AsyncTransactionalLog):
         """Returns the staging topic; with `own_partition` the one for large amounts."""
         return await self._on_thread(self._opened().staging, own_partition=own_partition)
 
-    async def commit_staged(
-        self,
-        owner: str,
-        epoch: int,
-        parts: Iterable[StagedPart | tuple[str, StagedRange]],
-        *,
-        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
-    ) -> CommittedTransaction:
-        """Publish staged records to their topics, in the order given, atomically and at one position.
-
-        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
-        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
-        """
+    async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
+        owner, epoch, parts, offsets = wanted.owner, wanted.epoch, wanted.parts, wanted.offsets
         return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets)
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
