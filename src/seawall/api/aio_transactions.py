@@ -35,6 +35,7 @@ from seawall.api.transactions import (
 )
 from seawall.core.transactions import (
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -157,11 +158,13 @@ class AsyncTransaction(OpenTransaction):
     async def _commit(self) -> CommittedTransaction:
         await self._find_epoch()
         if self.owner is not None:
-            return await self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
+            return await self._log.commit_staged(
+                self.owner, self.epoch, self.parts(), offsets=self.offsets, acks=self.acks
+            )
         # One commit at a time, so that a later epoch never fences an earlier one.
         async with self._log.own_keys_lock:
             key = self._log.own_keys.next_key()
-            return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets)
+            return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets, acks=self.acks)
 
     async def abort(self) -> None:
         """Abort: delete all staged records. An exception in the `async with` block calls this.
@@ -218,12 +221,13 @@ class AsyncTransactionalLog(ABC):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to their topics, in the order given, atomically and at one position.
 
         The commit is durable when this returns; all else is as for threads.
         """
-        return await self._commit_wanted(wanted_of(owner, epoch, parts, offsets))
+        return await self._commit_wanted(wanted_of(owner, epoch, parts, offsets, acks))
 
     @abstractmethod
     async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction: ...

@@ -8,8 +8,8 @@ from typing import NamedTuple
 class JobOutcome(NamedTuple):
     """What an ack, nack or extension did, and the queue after it."""
 
-    #: How many jobs it concerned.
-    count: int
+    #: How many jobs were leased to the caller, and are acked, returned or extended now.
+    changed: int
     #: The jobs that were not leased to the caller any more; nothing happened to them.
     skipped: tuple[int, ...]
     #: Jobs that can be claimed now, and jobs that are leased.

@@ -36,10 +36,13 @@ from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.codec import Ceiling, SegmentRoll
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.control.queues import DeadLettered, LeaseRows, Leases
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
+from seawall.topics.queues.durable_leases import DurableLeases
+from seawall.topics.queues.lease_view import LeaseView
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.skips import Skips
 from seawall.wire.format.codes import GapReason
@@ -53,13 +56,16 @@ class TopicState:
         "ceiling",
         "config",
         "created_ms",
+        "dead_lettered",
         "deleted",
+        "durable_leases",
         "end_offset",
         "epoch",
         "floor",
         "head_seq",
         "keys",
         "last_timestamp_ns",
+        "leases",
         "live_bytes",
         "live_records",
         "losses",
@@ -94,6 +100,12 @@ class TopicState:
         self.live_bytes = 0
         self.keys = IdempotencyKeys()
         self.skips = Skips()
+        #: Queues: jobs that became dead letters since the topic was created.
+        self.dead_lettered = 0
+        #: Queues: the leases that the log keeps.
+        self.durable_leases = DurableLeases()
+        #: Queues: the state of every job, once somebody has used the queue; rebuildable.
+        self.leases: LeaseView | None = None
 
     @property
     def evict_floor(self) -> Seq:
@@ -157,6 +169,11 @@ class TopicState:
                 self.ceiling = max(self.ceiling, control.ceiling)
             case SegmentRoll():
                 self.segment_first_seq = max(self.segment_first_seq, control.first_seq)
+            case DeadLettered():
+                self.dead_lettered += control.count
+            case Leases():
+                self.durable_leases.add(control.rows)
+                self.durable_leases.compact_if_due(self.dead(Seq(1), self.head_seq))
             case _:
                 self._apply_removal(control)
 
@@ -210,6 +227,12 @@ class TopicState:
         deleted = self.deleted.inside(first, last)
         return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
 
+    def lease_rows(self) -> LeaseRows:
+        """The leases of live jobs that the log keeps."""
+        if not len(self.durable_leases):
+            return self.durable_leases.rows(DeletedSeqs())
+        return self.durable_leases.rows(self.dead(Seq(1), self.head_seq))
+
     def live(self, first: Seq, last: Seq) -> Ranges:
         """The fully live parts of a range, as rows of the first seq and the seq after the last."""
         first, last = max(first, self.floor), min(last, self.head_seq)
@@ -242,13 +265,18 @@ class TopicState:
         match control:
             case DeleteRecords():
                 self._delete(control)
+                removed = control.removed.ranges
             case FloorRaise():
+                removed = np.array([[self.floor, control.evict_floor]], np.int64)
                 self._evict(control)
             case Loss():
+                removed = np.array([[control.first_seq, control.last_seq + 1]], np.int64)
                 self._remove_live(control.first_seq, control.last_seq, control.lost_bytes)
                 self._lose(Gap(control.first_seq, control.last_seq, control.reason))
             case _:
                 raise InvalidInputError(f"{control.COMMAND.name} does not change the state of a topic")
+        if self.leases is not None:
+            self.leases.removed_ranges(removed)
         self._settle()
         after = (self.evict_floor, self.floor, self.head_seq)
         check(all(map(int.__le__, before, after)), "INV-LIVE-EXACT", f"{before} became {after}")

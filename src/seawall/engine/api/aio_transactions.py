@@ -57,8 +57,8 @@ class AsyncTransactions(AsyncTransactionalLog):
         return await self._on_thread(self._opened().staging, own_partition=own_partition)
 
     async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
-        owner, epoch, parts, offsets = wanted.owner, wanted.epoch, wanted.parts, wanted.offsets
-        return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets)
+        commit, given = self._opened().commit_staged, (wanted.owner, wanted.epoch, wanted.parts)
+        return await self._on_thread(commit, *given, offsets=wanted.offsets, acks=wanted.acks)
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

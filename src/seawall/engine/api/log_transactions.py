@@ -36,7 +36,7 @@ from seawall.wire.format.arrow import EncodedBlock
 class EmbeddedTransactions(TransactionalLog):
     """The transaction methods of an embedded log."""
 
-    queue: CommitQueue
+    commits: CommitQueue
 
     def __init__(self) -> None:
         self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
@@ -71,7 +71,7 @@ class EmbeddedTransactions(TransactionalLog):
 
     def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
         with self.changing() as store:
-            return store.commit_transaction(wanted, partial(unlocked, self.queue))
+            return store.commit_transaction(wanted, partial(unlocked, self.commits))
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

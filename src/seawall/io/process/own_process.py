@@ -17,6 +17,7 @@ __all__ = [
     "process_id",
     "random_bytes",
     "release_inherited",
+    "worker_name",
     "yield_gil",
 ]
 
@@ -96,6 +97,11 @@ def release_inherited(descriptor: int) -> None:
 def process_id() -> int:
     """The id of this process; a forked child has another one."""
     return os.getpid()
+
+
+def worker_name() -> str:
+    """A new name for a worker of queues: host, process, and some random digits."""
+    return f"{os.uname().nodename[:64]}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def random_bytes(count: int) -> bytes:

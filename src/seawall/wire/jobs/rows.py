@@ -36,8 +36,9 @@ JobRows: TypeAlias = npt.NDArray[np.void]
 
 
 class ClaimedJobs(NamedTuple):
-    """Jobs with their records, and how many more can be claimed now."""
+    """Jobs with their records, how many more can be claimed now, and how long the leases last."""
 
     rows: JobRows
     block: memoryview
     ready: int
+    lease_ms: int

@@ -1,0 +1,242 @@
+"""Claimed jobs and the decisions about them that queues for threads and for asyncio share.
+
+A job is a record of a topic of type queue. A claim leases it to a worker; if the worker does not ack it in time,
+another one gets it: a job is delivered at least once. `queue` and `aio_queue` have the public API. This module must not
+know where a log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
+
+from seawall.api.publishable import Message, OneRecord, Publishable
+from seawall.api.received_record import ReceivedRecord, parsed_records
+from seawall.core.jobs import JobOutcome
+from seawall.core.transactions import JobAck
+from seawall.core.types import Seq, TimestampNs
+from seawall.errors import InvalidInputError
+from seawall.limits import JOBS_MAX
+from seawall.wire.jobs.options import JobOptions
+from seawall.wire.jobs.rows import ClaimedJobs
+
+_MS: Final = 1_000
+
+
+class JobKeys(NamedTuple):
+    """Claimed jobs: their seqs, rising, and the lease of each."""
+
+    seqs: Sequence[int]
+    lease_ids: Sequence[int]
+
+
+class PushedJob(NamedTuple):
+    """A job pushed under a unique key: its seq, and whether it is new. If not, the seq is that of the job that has
+    the key already."""
+
+    seq: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a failed job waits before it is delivered again: longer after each delivery."""
+
+    first_s: float = 1.0
+    factor: float = 2.0
+    max_s: float = 300.0
+
+    def delay_s(self, deliveries: int) -> float:
+        """The delay after a failed delivery; `deliveries` counts from 1."""
+        try:
+            return min(self.max_s, self.first_s * self.factor ** (deliveries - 1))
+        except OverflowError:
+            return self.max_s
+
+
+class ClaimedJob:
+    """A job that is leased to this worker: its record, and how to name it to the queue."""
+
+    __slots__ = ("_is_decided", "deadline_ms", "deliveries", "lease_id", "node", "record", "topic")
+
+    def __init__(
+        self, topic: str, node: str, record: ReceivedRecord, lease_id: int, deadline_ms: int, deliveries: int
+    ) -> None:
+        #: The queue, and the worker that has the job.
+        self.topic = topic
+        self.node = node
+        self.record = record
+        self.lease_id = lease_id
+        #: When the lease ends, in milliseconds since the Unix epoch.
+        self.deadline_ms = deadline_ms
+        #: How often the job was delivered, this time included.
+        self.deliveries = deliveries
+        self._is_decided = False
+
+    @property
+    def seq(self) -> Seq:
+        """The seq of the record."""
+        return self.record.seq
+
+    @property
+    def value(self) -> bytes:
+        """The value of the record."""
+        return self.record.value
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record."""
+        return self.record.key
+
+    @property
+    def is_decided(self) -> bool:
+        """True after an ack or a nack of this job."""
+        return self._is_decided
+
+    def json(self) -> Any:
+        """The value parsed as JSON; `ValueError` if it is none."""
+        return self.record.json()
+
+    def decided(self) -> None:
+        """Note that the job was acked or nacked."""
+        self._is_decided = True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.seq}, delivery {self.deliveries}>"
+
+
+#: What `ack`, `nack` and `extend` of a queue accept.
+Selection: TypeAlias = "ClaimedJob | Iterable[ClaimedJob]"
+
+
+def selected(jobs: Selection) -> list[ClaimedJob]:
+    """The jobs of a selection, by rising seq; raises if there are none, or too many for one call."""
+    found = [jobs] if isinstance(jobs, ClaimedJob) else sorted(jobs, key=lambda job: job.seq)
+    if not 1 <= len(found) <= JOBS_MAX:
+        raise InvalidInputError(f"{len(found)} jobs in one call: give 1 to {JOBS_MAX}")
+    return found
+
+
+def keys_of(jobs: Sequence[ClaimedJob]) -> JobKeys:
+    """How to name jobs to the queue."""
+    return JobKeys([job.seq for job in jobs], [job.lease_id for job in jobs])
+
+
+def job_acks(jobs: Sequence[ClaimedJob]) -> list[JobAck]:
+    """The acks of jobs, one for each queue and worker."""
+    found: dict[tuple[str, str], list[ClaimedJob]] = {}
+    for job in jobs:
+        found.setdefault((job.topic, job.node), []).append(job)
+    return [JobAck(*owner, *map(tuple, keys_of(held))) for owner, held in found.items()]
+
+
+def milliseconds(seconds: float, what: str) -> int:
+    """Convert a duration that a user gave."""
+    if not 0 <= seconds < 1e12:
+        raise InvalidInputError(f"{what} of {seconds} s: give a number of seconds that is not negative")
+    return round(seconds * _MS)
+
+
+def claimed_records(claimed: ClaimedJobs) -> Iterator[tuple[ReceivedRecord, int, int, int]]:
+    """The record, lease, deadline and deliveries of each claimed job."""
+    rows = claimed.rows
+    columns = (rows["seq"], rows["timestamp_ns"], rows["lease_id"], rows["deadline_ms"], rows["deliveries"])
+    records = parsed_records(claimed.block, 0, TimestampNs(0))
+    for record, seq, timestamp_ns, *lease in zip(records, *(column.tolist() for column in columns), strict=True):
+        lease_id, deadline_ms, deliveries = lease
+        yield record._replace(seq=seq, timestamp_ns=timestamp_ns), lease_id, deadline_ms, deliveries
+
+
+def with_options(records: Publishable, options: JobOptions) -> Publishable:
+    """Records that carry options; the records themselves if there are none."""
+    headers = options.headers()
+    if not headers:
+        return records
+    if isinstance(records, (bytes, bytearray, memoryview, str, Mapping, Message)):
+        return _with_headers(records, headers)
+    if hasattr(records, "schema") or hasattr(records, "iloc"):
+        raise InvalidInputError(f"a {type(records).__name__} cannot have a delay or a priority: push a list of records")
+    return [_with_headers(record, headers) for record in cast(Iterable[OneRecord], records)]
+
+
+def _with_headers(record: OneRecord, added: list[tuple[bytes, bytes]]) -> Message:
+    texts: list[tuple[str, bytes | str]] = [(name.decode(), value) for name, value in added]
+    if not isinstance(record, Message):
+        return Message(bytes(record) if isinstance(record, (bytearray, memoryview)) else record, headers=texts)
+    own = record.headers.items() if isinstance(record.headers, Mapping) else record.headers or ()
+    # The first header of a name counts.
+    return replace(record, headers=[*texts, *own])
+
+
+def not_before(now_ms: int, delay_s: float) -> int:
+    """When a job with a delay may be claimed first; 0 for at once."""
+    delay_ms = milliseconds(delay_s, "a delay")
+    return now_ms + delay_ms if delay_ms else 0
+
+
+def unique_message(record: OneRecord, key: str | bytes, not_before_ms: int, priority: int) -> tuple[Message, bytes]:
+    """The record that is pushed under a unique key, and the key as bytes."""
+    name = key.encode() if isinstance(key, str) else key
+    return _with_headers(record, JobOptions(not_before_ms, priority, name).headers()), name
+
+
+def decide(jobs: Sequence[ClaimedJob], outcome: JobOutcome) -> JobOutcome:
+    """Mark jobs as decided, after the queue has acked or nacked them; returns the outcome."""
+    for job in jobs:
+        job.decided()
+    return outcome
+
+
+def extended(jobs: Sequence[ClaimedJob], outcome: JobOutcome) -> JobOutcome:
+    """Set the deadlines of extended jobs; returns the outcome."""
+    skipped = set(outcome.skipped)
+    for job in jobs:
+        if job.seq not in skipped:
+            job.deadline_ms = outcome.deadline_ms
+    return outcome
+
+
+class HeldJobs:
+    """The claimed jobs of a work loop, and the one that the loop works on. Threads may share it."""
+
+    #: How long one claim of a work loop waits for jobs.
+    WAIT_S: ClassVar = 20.0
+
+    def __init__(self, backoff: Backoff | None) -> None:
+        self._backoff = backoff or Backoff()
+        self._jobs: Sequence[ClaimedJob] = ()
+        self._current: ClaimedJob | None = None
+        #: How long a lease lasts, in milliseconds; 0 before the first claim.
+        self.lease_ms = 0
+
+    def hold(self, jobs: Sequence[ClaimedJob], lease_ms: int) -> None:
+        """Hold newly claimed jobs; those before them are decided."""
+        self._jobs, self.lease_ms = jobs, lease_ms
+
+    def begin(self, job: ClaimedJob) -> None:
+        """The loop works on this job now."""
+        self._current = job
+
+    def end(self) -> None:
+        """The loop is done with its job."""
+        self._current = None
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the leases are extended again: a late extension still finds them alive."""
+        return self.lease_ms / 3 / _MS
+
+    @property
+    def undecided(self) -> list[ClaimedJob]:
+        """The jobs whose leases must be kept."""
+        return [job for job in self._jobs if not job.is_decided]
+
+    def returns(self) -> Iterator[tuple[list[ClaimedJob], float]]:
+        """The jobs to return after the loop has ended, with their delays: the current one has failed."""
+        failed = [job for job in self.undecided if job is self._current]
+        rest = [job for job in self.undecided if job is not self._current]
+        if failed:
+            yield failed, self._backoff.delay_s(failed[0].deliveries)
+        if rest:
+            yield rest, 0.0
