@@ -3,6 +3,7 @@
 Rules for every kernel
 - It never raises: callers validate before, results are integer codes. Only the checked mode raises (IndexError).
 - It has one explicit signature; no type is inferred from a caller. Read-only parameters also accept writable arrays.
+  Arrays that several kernels take together are one argument, a tuple (`tuple_of`).
 - It does not hold the GIL, allocates nothing, and computes in int64: mixing u64 with a loop index would silently become
   float64 (a test rejects every kernel whose inferred types contain a float).
 - It lives in this package and has a pure-Python twin of the same name in `tests/kernels/twins`, with identical results.
