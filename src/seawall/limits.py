@@ -54,7 +54,8 @@ V1_FETCH_DATA_SIZE_MAX = V1_PAYLOAD_SIZE_MAX - FRAME_HEADER_SIZE - 16
 #: Fixed part of FETCH_DATA and DATA, before the first chunk.
 FETCH_DATA_HEADER_SIZE = 48
 
-#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers.
+#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers. So may
+#: JOBS, which carries a whole job.
 FETCH_DATA_EXTRA_SIZE = FETCH_DATA_HEADER_SIZE + BATCH_HEADER_SIZE
 
 #: Strings in control frames: short texts that people type, not data.
