@@ -94,6 +94,8 @@ NACK_DELAY_MS_MAX = 86_400_000
 CLAIM_WAIT_MS_MAX = FETCH_WAIT_MS_MAX
 #: Bytes of records in one claim: a claim of large jobs returns fewer, at least one.
 CLAIM_SIZE_MAX = 8 * MIB
+#: Leases that a server releases when the connection that they are bound to ends, the latest ones: 96 KiB of memory.
+BOUND_LEASES_MAX = 4_096
 
 #: Keepalive replies per connection in version 1, where published clients reply to every reply.
 V1_KEEPALIVE_BURST = 64

@@ -44,7 +44,8 @@ u64 = st.integers(0, 2**64 - 1)
 topics = u32.map(TopicId)
 nodes = st.text(min_size=1, max_size=JOB_NODE_SIZE_MAX // 4)
 counts = st.integers(1, 2**32 - 1)
-jobs = st.dictionaries(st.integers(1, 2**64 - 1), u64, min_size=1, max_size=9).map(
+u63 = st.integers(0, 2**63 - 1)
+jobs = st.dictionaries(st.integers(1, 2**63 - 1), u63, min_size=1, max_size=9).map(
     lambda found: tuple(zip(*sorted(found.items()), strict=True))
 )
 
@@ -166,6 +167,8 @@ def claim(count: int = 1, flags: int = 0, node: bytes = b"me", length: int | Non
         *((command, change(node=bytes(JOB_NODE_SIZE_MAX + 1))) for command in CHANGES),
         *((command, change(node=b"\xff")) for command in CHANGES),
         *((command, change(keys=(0, 6))) for command in CHANGES),
+        *((command, change(keys=(2**63, 6))) for command in CHANGES),
+        *((command, change(keys=(5, 2**63))) for command in CHANGES),
         *((command, change(count=2, keys=(5, 6, 5, 7))) for command in CHANGES),
         *((command, change(count=2, keys=(5, 6, 4, 7))) for command in CHANGES),
         (Command.JOB_ACK, change(number=1)),

@@ -26,9 +26,10 @@ The answer to 90 and 96 is 91, to 92, 93 and 94 it is 95, to 97 it is 98, to 9B 
 RECORDS_DELETED: how many jobs were deleted, or moved.
 
 A payload is valid if it has exactly this length, zeros in fields specified as 0, no other flag, a count of at least 1
-where 0 has no meaning, a node of 1 to `JOB_NODE_SIZE_MAX` bytes of UTF-8, rising seqs from 1, and in 91 as many records
-as rows. Other payloads are refused with error 04, more than `JOBS_MAX` jobs in 92, 93 or 94 with error 09; the
-connection stays open. Times and other counts above their limits are valid: the server uses the limit instead.
+where 0 has no meaning, a node of 1 to `JOB_NODE_SIZE_MAX` bytes of UTF-8, rising seqs from 1, seqs and lease ids below
+2^63, and in 91 as many records as rows. Other payloads are refused with error 04, more than `JOBS_MAX` jobs in 92, 93
+or 94 with error 09; the connection stays open. Times and other counts above their limits are valid: the server uses
+the limit instead.
 
 This module must not know what a request does.
 """
@@ -424,8 +425,8 @@ def _read_change(what: str, payload: Buffer) -> tuple[TopicId, str, tuple[int, .
     node = _read_node(payload[_CHANGE.size : end])
     keys = _read_numbers(payload[end:])
     seqs = keys[::2]
-    if any(first >= second for first, second in pairwise((0, *seqs))):
-        raise malformed(f"{what}: the seqs of jobs begin at 1 and rise")
+    if any(first >= second for first, second in pairwise((0, *seqs))) or max(keys) >> 63:
+        raise malformed(f"{what}: the seqs of jobs begin at 1 and rise; seqs and lease ids are below 2^63")
     return topic_id, node, seqs, keys[1::2], number
 
 
