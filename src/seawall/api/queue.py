@@ -16,7 +16,7 @@ the same API for event loops, `jobs` what both share. A crash of a worker costs 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Protocol
@@ -49,7 +49,7 @@ class PushDelivery(Protocol):
     """The records of one push; `seqs` waits until they are stored."""
 
     @property
-    def seqs(self) -> range:
+    def seqs(self) -> Sequence[int]:
         """The seq of each job."""
         ...
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import weakref
-from typing import Protocol
+from typing import Final, Protocol
 
 from seawall.errors import WrongStateError
 
@@ -17,6 +18,7 @@ __all__ = [
     "process_id",
     "random_bytes",
     "release_inherited",
+    "worker_name",
     "yield_gil",
 ]
 
@@ -28,6 +30,9 @@ class Disowned(Protocol):
         """Called in a forked child: everything that this object holds belongs to the parent."""
         ...
 
+
+#: Characters of the host name in the name of a worker.
+_HOST_NAME_SHOWN: Final = 64
 
 _held: weakref.WeakSet[Disowned] = weakref.WeakSet()
 
@@ -96,6 +101,13 @@ def release_inherited(descriptor: int) -> None:
 def process_id() -> int:
     """The id of this process; a forked child has another one."""
     return os.getpid()
+
+
+def worker_name() -> str:
+    """A new name for a worker of this process: its machine, its process id and random digits."""
+    # A host name has up to 255 bytes, the name of a worker 128.
+    host = socket.gethostname().encode("ascii", "replace").decode()[:_HOST_NAME_SHOWN]
+    return f"{host}-{process_id()}-{random_bytes(4).hex()}"
 
 
 def random_bytes(count: int) -> bytes:
