@@ -36,6 +36,7 @@ from seawall.client.connection.requests import Requests
 from seawall.client.publish.delivery import Delivery
 from seawall.client.queues.requests import (
     Claim,
+    MakeChange,
     check_count,
     join_jobs,
     joined_claims,
@@ -77,8 +78,6 @@ _NS_PER_MS: Final = 1_000_000
 
 #: Runs a function with a topic, and once more if the topic was deleted and created again.
 WithTopic: TypeAlias = Callable[[str, Callable[[TopicReply], Any]], Any]
-#: Makes the request that changes jobs of a worker, from its topic, its name, and the seqs and leases.
-MakeChange: TypeAlias = Callable[[TopicId, str, tuple[int, ...], tuple[int, ...]], JobAck | JobNack | JobExtend]
 
 
 class RemoteQueue(Queue):

@@ -8,19 +8,24 @@ Callers may share a request if everything but their jobs is the same: topic, wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from seawall.api.jobs import JobKeys
 from seawall.core.jobs import JobOutcome
+from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
 from seawall.kernels.codec.blocks import RECORDS_VERSION_2, scan_block
 from seawall.limits import CLAIM_WAIT_MS_MAX, JOBS_MAX
 from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.lwp2.jobs import JobAck, JobExtend, JobNack
 
 _NS_PER_MS: Final = 1_000_000
+
+#: Makes the request that changes jobs of a worker, from its topic, its name, and the seqs and leases.
+MakeChange: TypeAlias = Callable[[TopicId, str, tuple[int, ...], tuple[int, ...]], JobAck | JobNack | JobExtend]
 
 
 class Claim(NamedTuple):
