@@ -113,6 +113,7 @@ NOT_AWAITED = {
     # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),
+    ("transaction", "ack"),
 }
 
 #: Names that only other layers of the product use; docs/api.md omits them.
@@ -134,7 +135,10 @@ INTERNAL = {
             "own_keys",
             "own_keys_lock",
             "flush_thread",
-            "queue",
+            "commits",
+            "queues",
+            "next_readable",
+            "wait_until",
             "read_on",
             "staging",
             "start_position",

@@ -235,6 +235,8 @@ TRANSACTION_SIZE_MAX = 4 * GIB
 #: Topics that one transaction writes, and cursors that join it: each costs a sync, or an entry of one control batch.
 TRANSACTION_TOPICS_MAX = 256
 TRANSACTION_CURSORS_MAX = 1_024
+#: Queues whose jobs one transaction finishes, each for one worker.
+TRANSACTION_ACKS_MAX = 64
 #: Owners whose last transaction is remembered, some megabytes with a few topics each; and the size of their names.
 TRANSACTION_OWNERS_MAX = 10_000
 TRANSACTION_OWNER_SIZE_MAX = 255

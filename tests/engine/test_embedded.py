@@ -293,7 +293,7 @@ def test_a_commit_error_reaches_every_waiting_publisher(error: BaseException) ->
     disk.wait_for_write()
     for thread in threads[1:]:
         thread.start()
-    while log.queue.record_count < 3:
+    while log.commits.record_count < 3:
         os.sched_yield()
     disk.write_error = error
     disk.open_gate()
@@ -320,7 +320,7 @@ def test_a_batch_for_a_recreated_topic_is_refused(log: EmbeddedLog) -> None:
     log.delete_topic("events")
     log.create_topic("events")
     with pytest.raises(NotFoundError, match="publish anew"):
-        log.queue.publish(late)
+        log.commits.publish(late)
     log.publish("events", b"for the new one")
     assert values(log) == [b"for the new one"]
 
@@ -362,8 +362,8 @@ def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:
 
 def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
     # A record is queued, and others would be merged into its batch.
-    waiting = log.queue.offer(log.pending_batch_of("events", b"waits"))
-    assert log.queue.joinable
+    waiting = log.commits.offer(log.pending_batch_of("events", b"waits"))
+    assert log.commits.joinable
     child = os.fork()
     if child == 0:
         refused = 0

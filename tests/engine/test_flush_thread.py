@@ -324,7 +324,7 @@ def test_a_topic_is_not_deleted_during_its_flush(simulated: EmbeddedLog, disk: G
     assert values(log) == [b"first", b"second"]
     deleter = threading.Thread(target=log.delete_topic, args=("events",))
     deleter.start()
-    assert until(lambda: log.queue._has_leader)
+    assert until(lambda: log.commits._has_leader)
     assert log.topics() == ["events"]
     disk.open_gate()
     flushing.join()

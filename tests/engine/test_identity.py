@@ -52,7 +52,7 @@ def test_a_repeated_key_returns_the_first_seq(tmp_path: Path, size: int, checkpo
 
 def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        twins = [log.queue.offer(log.pending_batch_of("events", b"%d" % number, "same")) for number in range(2)]
+        twins = [log.commits.offer(log.pending_batch_of("events", b"%d" % number, "same")) for number in range(2)]
         assert [delivery.result().first_seq for delivery in twins] == [1, 1]
         assert [delivery.is_duplicate for delivery in twins] == [False, True]
         assert values(log) == [b"0"]

@@ -349,10 +349,10 @@ def test_ordered_reads_include_the_commit_in_flight(brokers: int) -> None:
         log.publish("events", b"before")
         disk.close_gate()
         sent = [
-            log.queue.offer(log.pending_batch_of(*each))
+            log.commits.offer(log.pending_batch_of(*each))
             for each in (("events", [b"1", b"2"]), ("other", b"elsewhere"), ("events", bytes(70_000)))
         ]
-        thread = threading.Thread(target=log.queue.commit_queued)
+        thread = threading.Thread(target=log.commits.commit_queued)
         thread.start()
         disk.wait_for_write()
         durable, ahead = log.read("events"), log.read("events", mode="ordered")

@@ -53,7 +53,7 @@ def store_taken(log: EmbeddedLog) -> Iterator[Callable[[], None]]:
     taken, wanted = threading.Event(), threading.Event()
 
     def take() -> None:
-        with log.queue.exclusive():
+        with log.commits.exclusive():
             taken.set()
             assert wanted.wait(30)
 
@@ -116,7 +116,7 @@ def test_records_published_during_a_commit_share_the_next(gated_log: EmbeddedLog
 def test_a_waiting_thread_commits_without_a_driver(log: EmbeddedLog) -> None:
     pending_batch = log.pending_batch_of("events", b"x")
     pending_batch.driver = lambda: None
-    delivery = log.queue.offer(pending_batch)
+    delivery = log.commits.offer(pending_batch)
     assert not delivery.done
     assert delivery.result(5).first_seq == 1
 
@@ -194,7 +194,7 @@ def test_a_ticket_interrupted_when_first_passes_leadership_on(
 def test_callbacks_run_once_before_or_after_the_decision(log: EmbeddedLog) -> None:
     """INV-DELIVERY-ONCE."""
     called: list[Delivery] = []
-    delivery = log.queue.offer(log.pending_batch_of("events", b"x"))
+    delivery = log.commits.offer(log.pending_batch_of("events", b"x"))
     delivery.add_callback(called.append)
     delivery.add_callback(called.append)
     delivery.result()
@@ -210,8 +210,8 @@ def test_a_raising_callback_does_not_block_other_deliveries(log: EmbeddedLog, ca
 
     log.create_topic("others")
     called: list[Delivery] = []
-    first = log.queue.offer(log.pending_batch_of("events", b"x"))
-    second = log.queue.offer(log.pending_batch_of("others", b"y"))
+    first = log.commits.offer(log.pending_batch_of("events", b"x"))
+    second = log.commits.offer(log.pending_batch_of("others", b"y"))
     first.add_callback(raises)
     second.add_callback(called.append)
     assert ends(second.result)
@@ -231,8 +231,8 @@ def test_a_closed_loop_does_not_block_other_deliveries(log: EmbeddedLog) -> None
                 await delivery
 
     log.create_topic("others")
-    first = log.queue.offer(log.pending_batch_of("events", b"x"))
-    second = log.queue.offer(log.pending_batch_of("others", b"y"))
+    first = log.commits.offer(log.pending_batch_of("events", b"x"))
+    second = log.commits.offer(log.pending_batch_of("others", b"y"))
     asyncio.run(give_up(first))
     assert ends(second.result)
     assert second.first_seq == first.first_seq == 1
@@ -306,12 +306,12 @@ def test_changes_wait_for_earlier_batches(gated_log: EmbeddedLog, disk: GatedDis
     publisher.publish(b"first")
     disk.wait_for_write()
     publisher.publish(b"second")
-    assert log.queue.joinable
+    assert log.commits.joinable
     made: list[str] = []
     thread = threading.Thread(target=lambda: made.append(log.create_topic("late").name))
     thread.start()
     # Once its ticket is queued, no record joins a batch before it.
-    while log.queue.joinable:
+    while log.commits.joinable:
         os.sched_yield()
     third = threading.Thread(target=log.publish, args=("events", b"third"))
     third.start()
@@ -332,18 +332,18 @@ def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
         *(("events", b"0"), ("other", b"elsewhere"), ("events", b"1"), ("events", bytes(70_000)), ("events", b"2")),
         *(("events", bytes(65_430)), ("events", bytes(1_000))),
     ]
-    deliveries = [log.queue.offer(log.pending_batch_of(*each)) for each in records]
+    deliveries = [log.commits.offer(log.pending_batch_of(*each)) for each in records]
     ordered = log.pending_batch_of("events", b"another level")
     ordered.ack = 1
-    deliveries.append(log.queue.offer(ordered))
-    group = log.queue.acquire_leadership()
+    deliveries.append(log.commits.offer(ordered))
+    group = log.commits.acquire_leadership()
     assert group is not None
     assert [append.record_count for append in group.appends] == [2, 1, 1, 1, 1, 1, 1]
-    commit = log.queue.begin(group)
+    commit = log.commits.begin(group)
     commit.execute()
-    log.queue.finish(group)
-    log.queue.deliver(group)
-    log.queue.release_leadership()
+    log.commits.finish(group)
+    log.commits.deliver(group)
+    log.commits.release_leadership()
     assert [each.result().first_seq for each in deliveries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [each.position - deliveries[0].position for each in deliveries] == [0, 1, 0, 2, 3, 4, 5, 6]
 

@@ -219,12 +219,12 @@ def test_batches_after_a_refused_one_are_refused_and_can_be_resent(log: Embedded
 
 
 def test_keys_are_stored_once_even_within_one_commit(log: EmbeddedLog) -> None:
-    twins = [log.queue.offer(log.pending_batch_of("events", b"%d" % number, "same")) for number in range(3)]
+    twins = [log.commits.offer(log.pending_batch_of("events", b"%d" % number, "same")) for number in range(3)]
     assert [delivery.result().first_seq for delivery in twins] == [1, 1, 1]
     assert [delivery.is_duplicate for delivery in twins] == [False, True, True]
     again = log.publish("events", b"again", idempotency_key="same")
     assert (again.is_duplicate, again.first_seq) == (True, 1)
-    refused = [log.queue.offer(log.pending_batch_of("events", bytes(300 * KIB), "large")) for _ in range(2)]
+    refused = [log.commits.offer(log.pending_batch_of("events", bytes(300 * KIB), "large")) for _ in range(2)]
     for delivery in refused:
         with pytest.raises(LimitError):
             delivery.result()
@@ -654,7 +654,9 @@ class Twin:
         return self.log.committed("me", topic)
 
     def _group(self, topics: list[str]) -> object:
-        sent = [self.log.queue.offer(self.log.pending_batch_of(topic, self._messages(1, 9), None)) for topic in topics]
+        sent = [
+            self.log.commits.offer(self.log.pending_batch_of(topic, self._messages(1, 9), None)) for topic in topics
+        ]
         return [delivery.result().seqs for delivery in sent]
 
     def _checkpoint(self) -> None:

@@ -44,19 +44,19 @@ def opened(path: Path, brokers: int = 0, **config: int) -> Iterator[EmbeddedLog]
 
 
 def store_of(log: EmbeddedLog) -> Store:
-    with log.queue.exclusive() as store:
+    with log.commits.exclusive() as store:
         return store
 
 
 def put(log: EmbeddedLog, *records: bytes) -> None:
     pending_batch = PendingBatch(log.topic_named("events"), [b"".join(records)], sum(map(len, records)), len(records))
-    log.queue.publish(pending_batch)
+    log.commits.publish(pending_batch)
 
 
 def put_opaque(log: EmbeddedLog, payload: bytes) -> None:
     pending_batch = PendingBatch(log.topic_named("events"), [payload], len(payload), 1)
     pending_batch.identity = OPAQUE
-    log.queue.publish(pending_batch)
+    log.commits.publish(pending_batch)
 
 
 def fetch(log: EmbeddedLog, start: int, size_max: int = 1 * MIB) -> StreamPiece:
@@ -184,7 +184,7 @@ def test_extended_and_compressed_batches_keep_their_size(tmp_path: Path) -> None
     squeezed = compress(Codec.ZSTD, block)
     with opened(tmp_path) as log:
         topic_id = log.topic_named("events").topic_id
-        with log.queue.exclusive() as store:
+        with log.commits.exclusive() as store:
             store.append([Append(topic_id, squeezed, 2, codec=Codec.ZSTD, raw_length=len(block))])
             store.append([Append(topic_id, block, 2)])
         shown = bytes(records_for_v1(block))

@@ -49,7 +49,6 @@ from seawall.wire.format.compression import compress, decompress, decompress_v1
 from seawall.wire.format.decoder import FrameDecoder
 from seawall.wire.format.envelope import Envelope, parse_envelope
 from seawall.wire.format.frames import header_crc_v2, parse_frame_header
-from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs
 from seawall.wire.format.record_values import KeyValue, parse_key_value, parse_timestamped, parse_timestamped_key_value
 from seawall.wire.format.records import (
     Record,
@@ -59,6 +58,7 @@ from seawall.wire.format.records import (
     records_for_v1,
     v1_record_count,
 )
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 from seawall.wire.lwp1 import frames as lwp1
 from seawall.wire.lwp1 import replies as lwp1_replies
 from seawall.wire.lwp1 import requests as lwp1_requests

@@ -15,8 +15,8 @@ from seawall.errors import InvalidInputError, LimitError, ProtocolError
 from seawall.limits import JOB_NODE_SIZE_MAX, JOBS_MAX, PAYLOAD_SIZE_MIN
 from seawall.wire.format.codes import U64_MAX, ClaimFlags, Command, ErrorCode
 from seawall.wire.format.decoder import FrameDecoder
-from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs
 from seawall.wire.format.records import Record, encode_block
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 from seawall.wire.lwp1 import requests as lwp1_requests
 from seawall.wire.lwp2 import frames as lwp2
 from seawall.wire.lwp2.jobs import (

@@ -35,8 +35,8 @@ from seawall.api.publishable import Message, OneRecord, Publishable
 from seawall.api.queue import PushDelivery
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
-from seawall.wire.format.job_options import JobOptions
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.options import JobOptions
+from seawall.wire.jobs.rows import ClaimedJobs
 
 
 class _Backend(Protocol):
@@ -173,7 +173,7 @@ class AsyncQueue:
     def _jobs(self, claimed: ClaimedJobs) -> list[AsyncJob]:
         jobs = []
         for fields in claimed_records(claimed):
-            job = AsyncJob(*fields)
+            job = AsyncJob(self.topic, self.node, *fields)
             job._queue = self
             jobs.append(job)
         return jobs

@@ -32,7 +32,7 @@ from seawall.api.transactions import (
     check_owner,
     next_epoch,
 )
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, joined
+from seawall.core.transactions import CommittedTransaction, JobAck, OffsetCommit, StagedPart, StagedRange, joined
 from seawall.errors import OutcomeUnknownError, SeawallError
 
 
@@ -149,11 +149,13 @@ class AsyncTransaction(OpenTransaction):
     async def _commit(self) -> CommittedTransaction:
         await self._find_epoch()
         if self.owner is not None:
-            return await self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
+            return await self._log.commit_staged(
+                self.owner, self.epoch, self.parts(), offsets=self.offsets, acks=self.acks
+            )
         # One commit at a time, so that a later epoch never fences an earlier one.
         async with self._log.own_keys_lock:
             key = self._log.own_keys.next_key()
-            return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets)
+            return await self._log.commit_staged(*key, self.parts(), offsets=self.offsets, acks=self.acks)
 
     async def abort(self) -> None:
         """Abort: delete all staged records. An exception in the `async with` block calls this.
@@ -211,6 +213,7 @@ class AsyncTransactionalLog(ABC):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to their topics, in the order given, atomically and at one position."""
 

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 from seawall.api.publishable import Message, OneRecord, Publishable
 from seawall.api.received_record import ReceivedRecord, parsed_records
 from seawall.core.jobs import JobOutcome
+from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TimestampNs
 from seawall.errors import InvalidInputError
 from seawall.limits import JOBS_MAX
-from seawall.wire.format.job_options import JobOptions
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.options import JobOptions
+from seawall.wire.jobs.rows import ClaimedJobs
 
 _MS: Final = 1_000
 
@@ -57,9 +58,14 @@ class Backoff:
 class ClaimedJob:
     """A job that is leased to this worker: its record, and how to name it to the queue."""
 
-    __slots__ = ("_is_decided", "deadline_ms", "deliveries", "lease_id", "record")
+    __slots__ = ("_is_decided", "deadline_ms", "deliveries", "lease_id", "node", "record", "topic")
 
-    def __init__(self, record: ReceivedRecord, lease_id: int, deadline_ms: int, deliveries: int) -> None:
+    def __init__(
+        self, topic: str, node: str, record: ReceivedRecord, lease_id: int, deadline_ms: int, deliveries: int
+    ) -> None:
+        #: The queue, and the worker that has the job.
+        self.topic = topic
+        self.node = node
         self.record = record
         self.lease_id = lease_id
         #: When the lease ends, in milliseconds since the Unix epoch.
@@ -115,6 +121,14 @@ def selected(jobs: Selection) -> list[ClaimedJob]:
 def keys_of(jobs: Sequence[ClaimedJob]) -> JobKeys:
     """How to name jobs to the queue."""
     return JobKeys([job.seq for job in jobs], [job.lease_id for job in jobs])
+
+
+def job_acks(jobs: Sequence[ClaimedJob]) -> list[JobAck]:
+    """The acks of jobs, one for each queue and worker."""
+    found: dict[tuple[str, str], list[ClaimedJob]] = {}
+    for job in jobs:
+        found.setdefault((job.topic, job.node), []).append(job)
+    return [JobAck(*owner, *map(tuple, keys_of(held))) for owner, held in found.items()]
 
 
 def milliseconds(seconds: float, what: str) -> int:

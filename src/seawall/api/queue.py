@@ -41,8 +41,8 @@ from seawall.api.jobs import (
 from seawall.api.publishable import Message, OneRecord, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
-from seawall.wire.format.job_options import JobOptions
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.options import JobOptions
+from seawall.wire.jobs.rows import ClaimedJobs
 
 
 class PushDelivery(Protocol):
@@ -229,7 +229,7 @@ class Queue:
     def _jobs(self, claimed: ClaimedJobs) -> list[Job]:
         jobs = []
         for fields in claimed_records(claimed):
-            job = Job(*fields)
+            job = Job(self.topic, self.node, *fields)
             job._queue = self
             jobs.append(job)
         return jobs

@@ -31,11 +31,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from seawall.api.jobs import ClaimedJob, Selection, job_acks, selected
 from seawall.api.publishable import Publishable, encode
 from seawall.api.publisher_options import Compression
 from seawall.core.transactions import (
     PARTITION_SEQS,
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -196,6 +198,7 @@ class OpenTransaction:
         self.epoch = epoch
         self.published: list[Published] = []
         self.offsets: list[OffsetCommit] = []
+        self._jobs: list[ClaimedJob] = []
         self._result: CommittedTransaction | None = None
         self._is_over = False
         self._is_inherited = False
@@ -211,6 +214,19 @@ class OpenTransaction:
         """Store with the transaction how far `owner` has read a topic: `next_seq` is the seq it reads next."""
         self.require_open()
         self.offsets.append(OffsetCommit(owner, topic, Seq(next_seq)))
+
+    def ack(self, jobs: Selection) -> None:
+        """Finish claimed jobs with the transaction: their results and their acks are one step.
+
+        The commit fails, and nothing is published, if one of them is not leased to its worker any more.
+        """
+        self.require_open()
+        self._jobs += selected(jobs)
+
+    @property
+    def acks(self) -> list[JobAck]:
+        """The jobs that the commit finishes."""
+        return job_acks(self._jobs)
 
     def disown(self) -> None:
         """Called in a forked child: only the parent may commit or abort the transaction."""
@@ -233,6 +249,8 @@ class OpenTransaction:
         self._result = result
         if result is None:
             return
+        for job in self._jobs:
+            job.decided()
         counts: dict[str, int] = {}
         for each in self.published:
             counts[each.topic] = counts.get(each.topic, 0) + each.call.record_count
@@ -272,9 +290,11 @@ class Transaction(OpenTransaction):
             for each in self.published:
                 each.call.ranges()
             if self.owner is None:
-                result = self._log.own_keys.commit(self._log, self.parts(), self.offsets)
+                result = self._log.own_keys.commit(self._log, self.parts(), self.offsets, self.acks)
             else:
-                result = self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
+                result = self._log.commit_staged(
+                    self.owner, self.epoch, self.parts(), offsets=self.offsets, acks=self.acks
+                )
         except OutcomeUnknownError:
             self._end(None)
             raise
@@ -327,11 +347,15 @@ class OwnKeys:
         self._lock = threading.Lock()
 
     def commit(
-        self, log: TransactionalLog, parts: Sequence[StagedPart], offsets: Sequence[OffsetCommit]
+        self,
+        log: TransactionalLog,
+        parts: Sequence[StagedPart],
+        offsets: Sequence[OffsetCommit],
+        acks: Sequence[JobAck],
     ) -> CommittedTransaction:
         """Commit under the next key. One commit at a time, so that a later epoch never fences an earlier one."""
         with self._lock:
-            return log.commit_staged(*self.next_key(), parts, offsets=offsets)
+            return log.commit_staged(*self.next_key(), parts, offsets=offsets, acks=acks)
 
     def next_key(self) -> tuple[str, int]:
         """Returns the next owner and epoch."""
@@ -361,12 +385,14 @@ class TransactionalLog(ABC):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to their topics, in the order given, atomically and at one position.
 
         The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
-        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
+        commit; `acks` are jobs that it finishes. A repetition with the same owner and epoch returns the first result
+        and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
+        nothing.
         """
 
     @abstractmethod

@@ -30,6 +30,7 @@ from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.publisher import RemotePublisher
 from seawall.core.transactions import (
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -70,10 +71,11 @@ def wanted_of(
     epoch: int,
     parts: Iterable[StagedPart | tuple[str, StagedRange]],
     offsets: Iterable[OffsetCommit | tuple[str, str, int]],
+    acks: Iterable[JobAck],
 ) -> TransactionCommit:
     """The request that commits a transaction."""
     kept = [OffsetCommit(cursor_owner(each.owner), each.topic, each.next_seq) for each in as_offsets(offsets)]
-    return TransactionCommit(WantedTransaction(owner, epoch, as_parts(parts), tuple(kept)))
+    return TransactionCommit(WantedTransaction(owner, epoch, as_parts(parts), tuple(kept), tuple(acks)))
 
 
 def committed_in(frame: Frame) -> CommittedTransaction:
@@ -177,13 +179,14 @@ class RemoteTransactions(TransactionalLog):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to topics, in the order given, atomically and at one position.
 
         The commit is durable when this returns. The key of the transaction is (`owner`, `epoch`): committing again
         under the same key returns the first result. `offsets` are committed atomically with the records.
         """
-        request = wanted_of(owner, epoch, parts, offsets)
+        request = wanted_of(owner, epoch, parts, offsets, acks)
         attempts = CommitAttempts(owner, epoch)
         while True:
             with attempts:

@@ -51,6 +51,16 @@ class OffsetCommit(NamedTuple):
     next_seq: Seq
 
 
+class JobAck(NamedTuple):
+    """Claimed jobs of a queue that are finished if and only if the transaction commits."""
+
+    topic: str
+    #: The worker that holds the jobs, their seqs, rising, and the lease of each.
+    node: str
+    seqs: tuple[int, ...]
+    lease_ids: tuple[int, ...]
+
+
 class TopicSpan(NamedTuple):
     """The seqs of a transaction's records in one topic: `record_count` consecutive ones from `first_seq`."""
 
@@ -66,12 +76,14 @@ class TopicSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WantedTransaction:
-    """A request to commit: staged ranges with their topics, in order, and the offsets to store with them."""
+    """A request to commit: staged ranges with their topics, in order, the offsets to store with them, and the jobs
+    that they finish."""
 
     owner: str
     epoch: int
     parts: tuple[StagedPart, ...]
     offsets: tuple[OffsetCommit, ...] = ()
+    acks: tuple[JobAck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ _REASONS: Final = {int(reason): reason for reason in GapReason}
 #: The plain numbers of a topic: the JSON keys are the field names.
 _NUMBERS: Final = (
     *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
-    *("ttl_floor", "live_records", "live_bytes", "created_ms"),
+    *("ttl_floor", "live_records", "live_bytes", "created_ms", "dead_lettered"),
 )
 
 
@@ -143,8 +143,8 @@ def _parse_topic(document: JsonObject) -> TopicState:
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
     config = stored_config(json_object(document, "config", what))
     topic = TopicState(topic_id, name, epoch, config)
-    # Snapshots of early versions do not have the creation time.
-    document = {"created_ms": 0, **document}
+    # Snapshots of early versions do not have these.
+    document = {"created_ms": 0, "dead_lettered": 0, **document}
     for number in _NUMBERS:
         setattr(topic, number, json_unsigned(document, number, what, 63))
     losses = document.get("losses")

@@ -36,10 +36,12 @@ from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.codec import Ceiling, SegmentRoll
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.control.queues import DeadLettered
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
+from seawall.topics.queues.lease_view import LeaseView
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.skips import Skips
 from seawall.wire.format.codes import GapReason
@@ -53,6 +55,7 @@ class TopicState:
         "ceiling",
         "config",
         "created_ms",
+        "dead_lettered",
         "deleted",
         "end_offset",
         "epoch",
@@ -60,6 +63,7 @@ class TopicState:
         "head_seq",
         "keys",
         "last_timestamp_ns",
+        "leases",
         "live_bytes",
         "live_records",
         "losses",
@@ -94,6 +98,10 @@ class TopicState:
         self.live_bytes = 0
         self.keys = IdempotencyKeys()
         self.skips = Skips()
+        #: Queues: jobs that became dead letters since the topic was created.
+        self.dead_lettered = 0
+        #: Queues: the state of every job, once somebody has used the queue; rebuildable, unless leases are durable.
+        self.leases: LeaseView | None = None
 
     @property
     def evict_floor(self) -> Seq:
@@ -157,6 +165,8 @@ class TopicState:
                 self.ceiling = max(self.ceiling, control.ceiling)
             case SegmentRoll():
                 self.segment_first_seq = max(self.segment_first_seq, control.first_seq)
+            case DeadLettered():
+                self.dead_lettered += control.count
             case _:
                 self._apply_removal(control)
 
@@ -242,13 +252,18 @@ class TopicState:
         match control:
             case DeleteRecords():
                 self._delete(control)
+                removed = control.removed.ranges
             case FloorRaise():
+                removed = np.array([[self.floor, control.evict_floor]], np.int64)
                 self._evict(control)
             case Loss():
+                removed = np.array([[control.first_seq, control.last_seq + 1]], np.int64)
                 self._remove_live(control.first_seq, control.last_seq, control.lost_bytes)
                 self._lose(Gap(control.first_seq, control.last_seq, control.reason))
             case _:
                 raise InvalidInputError(f"{control.COMMAND.name} does not change the state of a topic")
+        if self.leases is not None:
+            self.leases.removed_ranges(removed)
         self._settle()
         after = (self.evict_floor, self.floor, self.head_seq)
         check(all(map(int.__le__, before, after)), "INV-LIVE-EXACT", f"{before} became {after}")

@@ -43,7 +43,7 @@ from seawall.io.process.clocks import OsClock
 from seawall.limits import JOBS_MAX, LEASE_MS_MAX, NACK_DELAY_MS_MAX
 from seawall.wire.format.codes import ClaimFlags
 from seawall.wire.format.decoder import Frame
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.rows import ClaimedJobs
 from seawall.wire.lwp1.replies import TopicReply
 from seawall.wire.lwp2.jobs import (
     JobAck,

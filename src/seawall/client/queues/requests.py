@@ -19,7 +19,7 @@ from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
 from seawall.kernels.codec.blocks import RECORDS_VERSION_2, scan_block
 from seawall.limits import CLAIM_WAIT_MS_MAX, JOBS_MAX
-from seawall.wire.format.job_rows import ClaimedJobs
+from seawall.wire.jobs.rows import ClaimedJobs
 from seawall.wire.lwp2.jobs import JobAck, JobExtend, JobNack
 
 _NS_PER_MS: Final = 1_000_000

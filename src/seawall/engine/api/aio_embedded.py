@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
+from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression
 from seawall.api.read_options import PositionStart, ReadMode, Start
@@ -35,13 +36,14 @@ from seawall.engine.api.open_log import open_log
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
+from seawall.engine.queues.aio_queues import AsyncLogQueues
 from seawall.engine.read.read_results import Item, PositionItem, Publishable, seq_after
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import SeawallError, WrongStateError
 from seawall.io.disk.disk_ring import DiskRing
 from seawall.io.disk.ring_backends import open_configured_ring
 from seawall.io.process.exits import finish_at_exit, report_undelivered
-from seawall.io.process.own_process import disown_on_fork
+from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.storage.findings import VerifyReport
 from seawall.wire.format.fields import JsonObject, JsonValue
 
@@ -86,7 +88,7 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         self._join: Callable[[str, bytes], Delivery | None] | None = None
         #: Set when new records can be read; None while no reader waits.
         self._readable: asyncio.Event | None = None
-        self._readers_waiting = 0
+        self._queues: AsyncLogQueues | None = None
 
     async def open(self) -> Self:
         """Open the data directory. `async with` calls this."""
@@ -95,9 +97,10 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         loop = asyncio.get_running_loop()
         log, ring = await asyncio.to_thread(self._open)
         self._log = log
-        self._driver = RingDriver(log.queue, ring, loop)
+        self._driver = RingDriver(log.commits, ring, loop)
         self._join = self._driver.join
-        log.queue.listeners.append(partial(self._schedule_notify, loop))
+        self._queues = AsyncLogQueues(self, log.queues, self._on_thread)
+        log.commits.listeners.append(partial(self._schedule_notify, loop))
         disown_on_fork(self)
         finish_at_exit(self)
         return self
@@ -145,9 +148,8 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         if log is not None and driver is not None:
             driver.close()
             await asyncio.to_thread(log.close)
-            if self._readers_waiting:
-                # Readers that wait for records wake up and raise.
-                self._notify_readers()
+            # Readers that wait for records wake up and raise.
+            self._notify_readers()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -220,6 +222,20 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records. Durable when this returns."""
         await self._on_thread(self._opened().delete_topic, name)
+
+    def queue(self, topic: str, /, *, node: str | None = None) -> AsyncQueue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return AsyncQueue(self.queues, topic, node or worker_name())
+
+    @property
+    def queues(self) -> AsyncLogQueues:
+        """The commands of queues."""
+        self._opened()
+        assert self._queues is not None, "made when the log was opened"
+        return self._queues
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -428,20 +444,16 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
     async def _wait_until(self, is_readable: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
-        self._readers_waiting += 1
-        try:
-            while True:
-                readable = self._next_readable()
-                # Test after taking the event: a record that becomes readable from here on sets it.
-                if await is_readable():
-                    return True
-                if deadline is not None and loop.time() >= deadline:
-                    return False
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await readable.wait()
-        finally:
-            self._readers_waiting -= 1
+        while True:
+            readable = self.next_readable()
+            # Test after taking the event: a record that becomes readable from here on sets it.
+            if await is_readable():
+                return True
+            if deadline is not None and loop.time() >= deadline:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await readable.wait()
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         if self._driver is not None:
@@ -456,14 +468,14 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
 
     def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the waiting readers, since new records can be read; called by the committing thread."""
-        if self._readers_waiting:
+        if self._readable is not None:
             loop.call_soon_threadsafe(self._notify_readers)
 
-    def _next_readable(self) -> asyncio.Event:
+    def next_readable(self) -> asyncio.Event:
         """Returns an event that is set by the next record that can be read."""
         if self._readable is None:
             self._readable = asyncio.Event()
-        self._opened().queue.expect_change()
+        self._opened().commits.expect_change()
         return self._readable
 
     def _notify_readers(self) -> None:

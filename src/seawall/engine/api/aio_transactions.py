@@ -13,7 +13,14 @@ from typing import ParamSpec, TypeVar
 from seawall.api.aio_transactions import AsyncStager, AsyncTransactionalLog
 from seawall.api.publisher_options import Compression, codec_of
 from seawall.api.transactions import OwnKeys
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, partition_named
+from seawall.core.transactions import (
+    CommittedTransaction,
+    JobAck,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    partition_named,
+)
 from seawall.engine.api.log_transactions import AttemptBatches, EmbeddedTransactions
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -63,14 +70,16 @@ class AsyncTransactions(AsyncTransactionalLog):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to their topics, in the order given, atomically and at one position.
 
         The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
-        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
+        commit; `acks` are jobs that it finishes. A repetition with the same owner and epoch returns the first result
+        and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
+        nothing.
         """
-        return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets)
+        return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets, acks=acks)
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

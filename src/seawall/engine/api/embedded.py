@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
@@ -39,13 +40,14 @@ from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.maintenance.flush_thread import FlushThread
 from seawall.engine.ordering.orderer import SessionSpec
+from seawall.engine.queues.log_queues import LogQueues
 from seawall.engine.read.arrow_reading import read_table
 from seawall.engine.read.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.read.reading import ReadPlan
 from seawall.engine.store.store import Store
 from seawall.errors import InvalidInputError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
-from seawall.io.process.own_process import disown_on_fork
+from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.io.process.shared_lock import MemoryLock
 from seawall.limits import MIB
 from seawall.storage.control.deletes import MatchKind, TagMatch
@@ -73,11 +75,13 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
         self._refusal: tuple[type[SeawallError], str] | None = None
         #: Looks up a topic by name without taking the lock of the store.
         self.topic_named = store.topic_named
-        self.queue = CommitQueue(store, state)
+        self.commits = CommitQueue(store, state)
         self._creations = TopicCreations(self.changing)
-        self.queue.listeners.append(self._notify_readers)
-        self._committer = WorkerThread(self.queue.commit_queued)
-        self.flush_thread = FlushThread(self.queue, store)
+        self.commits.listeners.append(self._notify_readers)
+        self._committer = WorkerThread(self.commits.commit_queued)
+        #: The commands of queues.
+        self.queues = LogQueues(self, store.jobs)
+        self.flush_thread = FlushThread(self.commits, store)
         store.checkpoint_schedule.flush_in_background(self.flush_thread.wake)
         disown_on_fork(self)
         store.sessions.live_clients.append(self._open_sessions)
@@ -135,6 +139,13 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
         with self.changing() as store:
             store.delete_topic(name)
 
+    def queue(self, topic: str, /, *, node: str | None = None) -> Queue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return Queue(self.queues, topic, node or worker_name())
+
     # --- writing -------------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
@@ -145,12 +156,12 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
         With an `idempotency_key` the records are stored once, however often the call is repeated within the topic's
         `idempotency_window_ms`: the delivery of a repetition reports the seqs of the records stored first.
         """
-        queue = self.queue
-        if queue.joinable and type(records) is bytes and idempotency_key is None:
-            delivery = queue.join(topic, records)
+        commits = self.commits
+        if commits.joinable and type(records) is bytes and idempotency_key is None:
+            delivery = commits.join(topic, records)
             if delivery is not None:
                 return delivery.result()
-        return queue.publish(self.pending_batch_of(topic, records, idempotency_key))
+        return commits.publish(self.pending_batch_of(topic, records, idempotency_key))
 
     def publisher(
         self,
@@ -217,7 +228,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
     def offer(self, pending_batch: PendingBatch) -> Delivery:
         """Queue records and return; the log's committer thread commits them."""
         pending_batch.driver = self._committer.wake
-        return self.queue.offer(pending_batch)
+        return self.commits.offer(pending_batch)
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
@@ -331,7 +342,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
         timestamp_ns = TimestampNs(int(when.timestamp() * 1e6) * 1_000)
         if self._refusal is not None:
             self._check_usable()
-        with self.queue.state:
+        with self.commits.state:
             self._check_usable()
             return self._store.queries.seq_at(topic, timestamp_ns)
 
@@ -369,22 +380,23 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
 
     def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
         """Wait until the record `seq` can be read. Returns False after `timeout_s`; None waits without limit."""
-        return self._wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
+        return self.wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
 
     def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
         """Wait until a record at `position` or after it can be read.
 
         Returns False after `timeout_s`; None waits without limit.
         """
-        return self._wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
+        return self.wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
 
-    def _wait_until(self, is_readable: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_until(self, is_readable: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until a condition holds, which is checked whenever new records can be read; False after the timeout."""
         deadline = None if timeout_s is None else OsClock().monotonic_ns() + int(timeout_s * 1e9)
         with self._readable:
             self._readers_waiting += 1
             try:
                 while True:
-                    self.queue.expect_change()
+                    self.commits.expect_change()
                     if is_readable():
                         break
                     left_s = None if deadline is None else (deadline - OsClock().monotonic_ns()) / 1e9
@@ -436,7 +448,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
             return
         self._committer.stop()
         self.flush_thread.stop()
-        with self.queue.exclusive() as store:
+        with self.commits.exclusive() as store:
             if self._refusal is None:
                 self._refusal = WrongStateError, "this log is closed"
                 store.close()
@@ -447,7 +459,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
         """Called in a forked child: files, locks and threads belong to the parent."""
         self._refusal = UnsupportedError, "this log was opened by another process: a forked child must not use it"
         # This process has no thread that would commit a queued batch.
-        self.queue.joinable.clear()
+        self.commits.joinable.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -461,7 +473,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
     def changing(self) -> Iterator[Store]:
         """Lock the store exclusively, for a change other than an append."""
         self._check_usable()
-        with self.queue.exclusive() as store:
+        with self.commits.exclusive() as store:
             self._check_usable()
             yield store
 
@@ -469,7 +481,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
     def inspecting(self) -> Iterator[Store]:
         """Lock the store's memory, for a read-only query. Hot paths inline this instead of calling it."""
         self._check_usable()
-        with self.queue.state:
+        with self.commits.state:
             self._check_usable()
             yield self._store
 
@@ -482,7 +494,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
             raise InvalidInputError(f"mode {mode!r}: give durable or ordered")
         if self._refusal is not None:
             self._check_usable()
-        with self.queue.state:
+        with self.commits.state:
             self._check_usable()
             plan = self._store.queries.plan_ordered if mode == "ordered" else self._store.queries.plan_read
             return plan(topic, Seq(from_seq), size_max=size_max, records_max=records_max)

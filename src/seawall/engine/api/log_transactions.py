@@ -19,6 +19,7 @@ from seawall.api.transactions import OwnKeys, Stager, TransactionalLog, as_offse
 from seawall.core.identifiers import CLIENT_ID_SIZE, client_id_from, synthetic_client_id
 from seawall.core.transactions import (
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -38,7 +39,7 @@ from seawall.wire.format.arrow import EncodedBlock
 class EmbeddedTransactions(TransactionalLog):
     """The transaction methods of an embedded log."""
 
-    queue: CommitQueue
+    commits: CommitQueue
 
     def __init__(self) -> None:
         self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
@@ -78,16 +79,18 @@ class EmbeddedTransactions(TransactionalLog):
         parts: Iterable[StagedPart | tuple[str, StagedRange]],
         *,
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+        acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
         """Publish staged records to their topics, in the order given, atomically and at one position.
 
         The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit. A repetition with the same owner and epoch returns the first result and changes nothing. Raises
-        `FencedError` if a later epoch of the owner is committed. A refused commit changes nothing.
+        commit; `acks` are jobs that it finishes. A repetition with the same owner and epoch returns the first result
+        and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
+        nothing.
         """
-        wanted = WantedTransaction(owner, epoch, as_parts(parts), as_offsets(offsets))
+        wanted = WantedTransaction(owner, epoch, as_parts(parts), as_offsets(offsets), tuple(acks))
         with self.changing() as store:
-            return store.commit_transaction(wanted, partial(unlocked, self.queue))
+            return store.commit_transaction(wanted, partial(unlocked, self.commits))
 
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

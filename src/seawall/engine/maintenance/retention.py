@@ -197,6 +197,10 @@ class LogCleaner:
         """Plain bytes of rising runs of live records, as a delete states them."""
         return self._sizes_of(topic).bytes_of(runs)
 
+    def time_of(self, topic: TopicState, seq: Seq) -> TimestampNs | None:
+        """When the record with a seq was stored; None if no segment holds it."""
+        return self._sizes_of(topic).time_of(seq)
+
     def deleted(self, delete: DeleteRecords) -> None:
         """Note a durable delete that was planned elsewhere; its segments may be dropped."""
         self._mark_unchecked(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)

@@ -20,6 +20,7 @@ from functools import partial
 from threading import get_ident
 from typing import ParamSpec, Self, TypeVar
 
+from seawall.engine.queues.aio_queues import AsyncLogQueues
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.serving.topic_rules import TopicRules
 from seawall.errors import WrongStateError
@@ -39,12 +40,13 @@ class LoopView(ServedLog):
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._orderer = first._log, first._driver, first._store, first._orderer
         self._readers, self._checkers = first._readers, first._checkers
+        self._queues = AsyncLogQueues(self, self._opened().queues, self._on_thread)
         self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
         with self._opened().inspecting():
             self.rules = TopicRules(self._store.catalog)
         self.loop_views = first.loop_views
         self.loop_views.append(self)
-        self._opened().queue.listeners.append(partial(self._schedule_notify, self._loop))
+        self._opened().commits.listeners.append(partial(self._schedule_notify, self._loop))
 
     async def open(self) -> Self:
         """Always raises: the first loop has opened the log."""

@@ -124,7 +124,8 @@ class ServedLog(ServedSessions):
         store.sessions.live_clients.append(self._all_connected)
         self._rings = orderer.arrivals.rings
         self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
-        queue = log.queue
+        log.queues.dead_letters.create_topic = self._create_from_thread
+        queue = log.commits
         queue.arrivals = self
         queue.listeners.append(self._answer_everywhere)
         store.guard.on_failed = self._report_failure
@@ -174,7 +175,7 @@ class ServedLog(ServedSessions):
 
     def resident(self, publishers: npt.NDArray[np.void], interrupt: Callable[[], None]) -> ResidentCommit:
         """Create the commit kernel of the publish thread."""
-        queue = self._opened().queue
+        queue = self._opened().commits
         self._resident = resident = ResidentCommit(queue, self._store, self._orderer, publishers, interrupt)
         self._loop.add_reader(resident.readable.wait_fd, resident.notify)
         return resident
@@ -225,6 +226,10 @@ class ServedLog(ServedSessions):
         await self._learn(info.topic_id)
         return info
 
+    def _create_from_thread(self, name: str) -> TopicInfo:
+        """Create a topic from another thread than that of this loop."""
+        return asyncio.run_coroutine_threadsafe(self.create_topic(name), self._loop).result()
+
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
         info = await super().configure_topic(name, **settings)
@@ -260,7 +265,7 @@ class ServedLog(ServedSessions):
 
     async def ask(self, query: Callable[[Store], R]) -> R:
         """Run a short read-only query on the store, under its lock: here if the lock is free, otherwise on a thread."""
-        state = self._opened().queue.state
+        state = self._opened().commits.state
         if state.acquire(blocking=False):
             try:
                 return query(self._store)
@@ -270,7 +275,7 @@ class ServedLog(ServedSessions):
 
     def try_ask(self, query: Callable[[Store], R]) -> R | None:
         """Run a short read-only query on the store now; None if its lock is held."""
-        state = self._opened().queue.state
+        state = self._opened().commits.state
         if not state.acquire(blocking=False):
             return None
         try:
@@ -308,7 +313,7 @@ class ServedLog(ServedSessions):
     @property
     def changes(self) -> asyncio.Event:
         """The event of the next records that can be read. Take it before a read, so that no later record is missed."""
-        return self._next_readable()
+        return self.next_readable()
 
     async def wait_for_change(self, timeout_s: float, changes: asyncio.Event) -> None:
         """Wait until new records can be read since `changes` was taken, for at most `timeout_s`."""
@@ -348,7 +353,7 @@ class ServedLog(ServedSessions):
         super()._notify_readers()
         if self._followers:
             # Before they read: a later record notifies them again.
-            self._opened().queue.expect_change()
+            self._opened().commits.expect_change()
             for follower in tuple(self._followers.values()):
                 follower()
 

@@ -97,7 +97,7 @@ class ServedSessions(AsyncLog):
         self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int
     ) -> KnownOutcome:
         """Returns what the store remembers of a repeated batch that the sequencer no longer knows."""
-        with self._opened().queue.state:
+        with self._opened().commits.state:
             return remembered(self._store.sessions, client_id, session_epoch, client_seq, block_crc, 0)
 
     # --- for operators -------------------------------------------------------------------------------------------

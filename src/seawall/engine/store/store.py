@@ -21,6 +21,7 @@ from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Orderer
+from seawall.engine.queues.job_store import JobStore
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.session_keeper import SessionKeeper
 from seawall.engine.store.store_queries import StoreQueries
@@ -32,6 +33,7 @@ from seawall.errors import SeawallError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.process.shared_lock import MemoryLock
 from seawall.sequencer.frontier import Numbered
+from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.deletes import TagMatch
 from seawall.storage.findings import VerifyReport
 from seawall.topics.catalog import TopicCatalog
@@ -55,6 +57,7 @@ class Store:
         self.queries = StoreQueries(parts, orderer)
         self.session_keeper = SessionKeeper(parts, orderer)
         self._transactions = Transactions(parts, maintenance)
+        self.jobs = JobStore(parts, orderer)
         #: The most bytes that the appends of one commit may take in the log.
         self.commit_size_max = parts.settings.commit_size_max
         #: The most topics that one commit may create.
@@ -249,17 +252,22 @@ class Store:
             return single_topic(self._create([(partition_name(partition), config)], is_reserved=True))
         return self._configure(found, config.to_json())
 
-    def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
+    def commit_transaction(
+        self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext, *, also: Sequence[SimpleControl] = ()
+    ) -> CommittedTransaction:
         """Publish staged records, all or none, at one position, once for each key; durable when this returns.
 
-        `unlocked` lets readers use the store while batches are copied.
+        `unlocked` lets readers use the store while batches are copied. The changes in `also` take effect with it.
         """
         known = self._transactions.repeated(wanted.owner, wanted.epoch)
         if known is not None:
             return known
-        # Check first: evictions of the check are logged on their own and must not use the position of the transaction.
-        self._transactions.check(wanted)
-        return self.orderer.change(partial(self._transactions.commit, wanted, unlocked))
+        with self.jobs.finishing(wanted.acks) as deletes:
+            changes = (*also, *deletes)
+            # Check first: evictions of the check are logged on their own and must not use the position of the
+            # transaction.
+            self._transactions.check(wanted, changes)
+            return self.orderer.change(partial(self._transactions.commit, wanted, changes, unlocked))
 
     def abort_staged(self, ranges: Sequence[StagedRange]) -> int:
         """Delete staged records that will not be published; returns how many. Durable when this returns."""

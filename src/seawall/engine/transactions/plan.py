@@ -5,6 +5,7 @@ This module must not know how the plan is executed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,7 @@ from seawall.engine.commit.reserver import CONTROL_SIZE_MAX, Need
 from seawall.engine.transactions.adoption import Adopted
 from seawall.engine.transactions.staging import StagedBatches
 from seawall.kernels.runtime.memory import Bytes
+from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.codec import CursorCommit, SegmentRoll
 from seawall.storage.control.documents import FloorRaise
 from seawall.storage.shared_file import FilePins
@@ -28,6 +30,8 @@ from seawall.topics.state import TopicState
 _REFERENCE_SIZE: Final = 120
 _CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
 _RANGE_SIZE: Final = 64
+#: What a compound adds to each part.
+_PART_SIZE: Final = 8
 
 _NOTHING: Final = Need(0, 0, 0)
 
@@ -68,6 +72,8 @@ class TransactionPlan:
     segments: npt.NDArray[np.uint64]
     file_positions: npt.NDArray[np.uint64]
     headers: Bytes
+    #: Changes that join the transaction: deletes of finished jobs, and what belongs to them.
+    also: Sequence[SimpleControl] = ()
     #: Pins of the files that it writes or moves: they are open before numbers are assigned.
     pins: FilePins = field(default_factory=FilePins)
 
@@ -76,4 +82,5 @@ class TransactionPlan:
         """The most bytes that its compound takes in the log."""
         adopted = sum(len(write.adopted) for write in self.writes.values())
         fixed = CONTROL_SIZE_MAX * (1 + len(self.writes)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
-        return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE
+        also = sum(len(control.encode()) + _PART_SIZE for control in self.also)
+        return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE + also

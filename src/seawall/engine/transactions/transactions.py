@@ -90,23 +90,28 @@ class Transactions:
         self._log_of(topic).wants_roll = True
         self._parts.reservations.forget()
 
-    def check(self, wanted: WantedTransaction) -> None:
+    def check(self, wanted: WantedTransaction, also: Sequence[SimpleControl]) -> None:
         """Refuse a transaction that cannot be committed now; evicts expired records to make space for it."""
         self._parts.controls.begin_change()
         with self._parts.guard.preparing():
             now = TimestampNs(self._parts.machine.clock.wall_ns())
-            for write in self._plan(wanted).writes.values():
+            for write in self._plan(wanted, also).writes.values():
                 self._parts.cleaner.check_space(write.topic, write.need.records, write.need.plain_size, now)
 
-    def commit(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
-        """Publish staged records, once for each key; durable when this returns. A refusal changes nothing."""
+    def commit(
+        self, wanted: WantedTransaction, also: Sequence[SimpleControl], unlocked: Unlocked = nullcontext
+    ) -> CommittedTransaction:
+        """Publish staged records, once for each key; durable when this returns. A refusal changes nothing.
+
+        The changes in `also` take effect with it.
+        """
         parts = self._parts
         self._parts.controls.begin_change()
         parts.reservations.forget()
         now = parts.machine.clock.wall_ns()
         adoptions = Adoption(self._log_of)
         with self._parts.guard.preparing():
-            plan = self._plan(wanted)
+            plan = self._plan(wanted, also)
             try:
                 self._reserve(plan, adoptions, now)
                 self._copy(plan, unlocked)
@@ -139,7 +144,7 @@ class Transactions:
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
-    def _plan(self, wanted: WantedTransaction) -> TransactionPlan:
+    def _plan(self, wanted: WantedTransaction, also: Sequence[SimpleControl]) -> TransactionPlan:
         """The plan of a transaction; raises if it cannot be committed."""
         catalog, cleaner = self._parts.catalog, self._parts.cleaner
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
@@ -167,7 +172,7 @@ class Transactions:
         segments: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         file_positions: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
-        plan = TransactionPlan(wanted, batches, writes, cursors, topic_ids, segments, file_positions, headers)
+        plan = TransactionPlan(wanted, batches, writes, cursors, topic_ids, segments, file_positions, headers, also)
         if plan.logged_size > self._logged_max:
             raise LimitError(
                 f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
@@ -254,7 +259,7 @@ class Transactions:
                 self._write_headers(plan, write, entries)
         parts += adoptions.rolls()
         parts += _references(plan)
-        parts += deletes
+        parts += [*deletes, *plan.also]
         records = int(rows["record_count"].sum(dtype=np.int64))
         mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
         control = writer.control_of([mark, *parts, *plan.cursors])

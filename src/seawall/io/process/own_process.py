@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 import weakref
-from typing import Final, Protocol
+from typing import Protocol
 
 from seawall.errors import WrongStateError
 
@@ -30,9 +29,6 @@ class Disowned(Protocol):
         """Called in a forked child: everything that this object holds belongs to the parent."""
         ...
 
-
-#: Characters of the host name in the name of a worker.
-_HOST_NAME_SHOWN: Final = 64
 
 _held: weakref.WeakSet[Disowned] = weakref.WeakSet()
 
@@ -104,10 +100,8 @@ def process_id() -> int:
 
 
 def worker_name() -> str:
-    """A new name for a worker of this process: its machine, its process id and random digits."""
-    # A host name has up to 255 bytes, the name of a worker 128.
-    host = socket.gethostname().encode("ascii", "replace").decode()[:_HOST_NAME_SHOWN]
-    return f"{host}-{process_id()}-{random_bytes(4).hex()}"
+    """A new name for a worker of queues: host, process, and some random digits."""
+    return f"{os.uname().nodename[:64]}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def random_bytes(count: int) -> bytes:

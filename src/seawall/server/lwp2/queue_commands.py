@@ -27,7 +27,7 @@ from seawall.server.lwp2.topic_commands import TopicCommands
 from seawall.server.publish.ingest import Ingest
 from seawall.topics.state import TopicState
 from seawall.wire.format.fields import Buffer, malformed, read_text
-from seawall.wire.format.job_options import job_options
+from seawall.wire.jobs.options import job_options
 from seawall.wire.lwp2.jobs import (
     JobAck,
     JobExtend,

@@ -28,7 +28,7 @@ from seawall.server.connection.connection import Connection
 from seawall.server.lwp2.queue_commands import QueueCommands
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import ClaimFlags
-from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs, JobRows
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs, JobRows
 from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.jobs import JobClaim, JobRequest, Jobs, encode_jobs
 

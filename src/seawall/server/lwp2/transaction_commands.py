@@ -37,7 +37,7 @@ class TransactionCommands:
             case TransactionCommit():
                 wanted = request.wanted
                 key = (wanted.owner, wanted.epoch)
-                committed = await self._log.commit_staged(*key, wanted.parts, offsets=wanted.offsets)
+                committed = await self._log.commit_staged(*key, wanted.parts, offsets=wanted.offsets, acks=wanted.acks)
                 return TransactionStatus(wanted.owner, committed)
             case TransactionAbort():
                 return RecordsDeleted(await self._log.abort_staged(request.ranges))

@@ -46,6 +46,7 @@ from seawall.storage.control.documents import (
     TopicDelete,
 )
 from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.storage.control.queues import DeadLettered, Leases
 from seawall.storage.control.sessions import SessionsRetired
 from seawall.storage.control.transactions import TransactionMark, check_whole
 from seawall.wire.format.batches import BatchHeader, batch_header, encode_batch, stamp
@@ -74,6 +75,8 @@ SimpleControl: TypeAlias = (
     | OrderSkip
     | TransactionMark
     | SessionsRetired
+    | DeadLettered
+    | Leases
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -96,6 +99,8 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         OrderSkip,
         TransactionMark,
         SessionsRetired,
+        DeadLettered,
+        Leases,
     )
 }
 

@@ -26,6 +26,8 @@ the compound and joins header and block. None of them knows what a change does t
 | 17 ASIDE           | as COMPOUND; takes no position (`batches`)                                                     |
 | 18 TRANSACTION     | owner, epoch and counts: `transactions`                                                        |
 | 19 SESSIONS_RETIRED| sessions that are forgotten: `sessions`                                                        |
+| 22 DEAD_LETTERED   | how many jobs of a queue became dead letters: `queues`                                         |
+| 23 LEASES          | leases of a queue that keeps them: `queues`                                                    |
 
 Commands that change an object carry its old and its new state. The new one takes effect. The old one is for consumers
 of the change feed; replay does not compare it, since a damaged log may have lost the change before.
@@ -88,6 +90,8 @@ class ControlCommand(IntEnum):
     ASIDE = 17
     TRANSACTION = 18
     SESSIONS_RETIRED = 19
+    DEAD_LETTERED = 22
+    LEASES = 23
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 | 90   | JOB_CLAIM          | 24 + … | topic u32, count u32, lease_ms u32 (0: that of the topic), wait_ms u32,         |
 |      |                    |        | flags u32 (1: the leases end with the connection), node length u32, node        |
 | 91   | JOBS               | 16 + … | ready u64, lease_ms u32, count u32; then a row for each job, and one block with |
-|      |                    |        | one record for each row (`format/job_rows.py`)                                  |
+|      |                    |        | one record for each row (`wire/jobs/rows.py`)                                  |
 | 92   | JOB_ACK            | 12 + … | topic u32, count u16, node length u16, 0 u32, node; then the jobs, each:        |
 |      |                    |        | seq u64, lease_id u64                                                           |
 | 93   | JOB_NACK           | 12 + … | the same with delay_ms u32 instead of 0                                         |
@@ -19,7 +19,7 @@
 | 99   | QUEUE_PURGE        | 8      | topic u32, 0 u32                                                                |
 | 9A   | QUEUE_REDRIVE      | 8      | topic u32, count u32 (0: all)                                                   |
 | 9B   | JOB_PUSH_UNIQUE    | 8 + …  | topic u32, 0 u32, then one plain block with one record, whose headers include   |
-|      |                    |        | its unique key (`format/job_options.py`)                                        |
+|      |                    |        | its unique key (`wire/jobs/options.py`)                                        |
 | 9C   | JOB_PUSHED         | 16     | seq u64, flags u32 (1: the job is new), 0 u32                                   |
 
 The answer to 90 and 96 is 91, to 92, 93 and 94 it is 95, to 97 it is 98, to 9B it is 9C. The answer to 99 and 9A is 65,
@@ -61,7 +61,7 @@ from seawall.wire.format.fields import (
     write_text,
 )
 from seawall.wire.format.frames import checksum, encode_header_v2
-from seawall.wire.format.job_rows import JOB_ROW, ClaimedJobs
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 
 _CLAIM: Final = Struct("<6I")
 _JOBS: Final = Struct("<QII")

@@ -4,9 +4,10 @@
 |------|--------------------|--------|---------------------------------------------------------------------------------|
 | 66   | STAGING_FIND       | 4      | flags u32 (1 use a staging partition: for bulk writers)                         |
 | 67   | TRANSACTION_COMMIT | 24 + … | epoch u64, owner length u16, topic count u16, part count u32, offset count u32, |
-|      |                    |        | 0 u32, owner; topics, each: name length u16, name; parts, each: topic u32,      |
-|      |                    |        | 0 u32, first seq u64, last seq u64; offsets, each: topic u32, owner length u16, |
-|      |                    |        | 0 u16, next_seq u64, owner                                                      |
+|      |                    |        | ack count u32, owner; topics, each: name length u16, name; parts, each: topic   |
+|      |                    |        | u32, 0 u32, first seq u64, last seq u64; offsets, each: topic u32, owner length |
+|      |                    |        | u16, 0 u16, next_seq u64, owner; acks, each: topic u32, job count u32, node     |
+|      |                    |        | length u16, 0 u16, 0 u32, node, then for each job its seq u64 and lease id u64  |
 | 68   | TRANSACTION_STATUS | 32 + … | epoch u64, position u64, timestamp_ns u64, flags u8 (1 there is one, 2 it was   |
 |      |                    |        | committed before), 0 u8, owner length u16, span count u32, owner; spans, each:  |
 |      |                    |        | name length u16, 0 u16, 0 u32, first seq u64, records u64, name                 |
@@ -16,7 +17,8 @@
 The answer to 66 is 80, the topic to stage records in; batches are published there as to any topic. It is `_staging`, or
 with flag 1 the next one of the staging partitions `_staging.1`, `_staging.2` and so on. A seq of a staging partition is
 sent as the number of the partition times 2^48 plus the seq. The answer to 67 and 6A is 68, the answer to 69 is 65. The
-topic of a part or an offset is its index among the topics, from 0.
+topic of a part, an offset or an ack is its index among the topics, from 0. An ack finishes jobs that its node has
+claimed.
 
 A payload is valid if it has exactly this length, zeros in fields specified as 0, topic indexes in range, and no count
 above the limits of a transaction; without its first flag 68 has nothing but the owner. Other payloads are refused with
@@ -28,12 +30,14 @@ This module must not know what is staged, nor which clients commit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import ClassVar, Final, TypeAlias
 
 from seawall import limits
 from seawall.core.transactions import (
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -49,6 +53,8 @@ _COMMIT: Final = Struct("<QHHIII")
 _LENGTH: Final = Struct("<H")
 _PART: Final = Struct("<IIQQ")
 _OFFSET: Final = Struct("<IHHQ")
+_ACK: Final = Struct("<IIHHI")
+_JOB: Final = Struct("<QQ")
 _STATUS: Final = Struct("<QQQBBHI")
 _SPAN: Final = Struct("<HHIQQ")
 _FIND: Final = Struct("<I")
@@ -62,7 +68,7 @@ _EXISTS: Final = 1
 _IS_REPEATED: Final = 2
 
 #: Topics that a commit names: those that it writes, and those of its offsets.
-_TOPICS_MAX: Final = limits.TRANSACTION_TOPICS_MAX + limits.TRANSACTION_CURSORS_MAX
+_TOPICS_MAX: Final = limits.TRANSACTION_TOPICS_MAX + limits.TRANSACTION_CURSORS_MAX + limits.TRANSACTION_ACKS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +93,13 @@ class TransactionCommit:
     def encode(self) -> bytes:
         """The payload."""
         wanted = self.wanted
-        names = dict.fromkeys([part.topic for part in wanted.parts] + [offset.topic for offset in wanted.offsets])
+        named: list[StagedPart | OffsetCommit | JobAck] = [*wanted.parts, *wanted.offsets, *wanted.acks]
+        names = dict.fromkeys(each.topic for each in named)
         indexes = {name: index for index, name in enumerate(names)}
-        counts = (len(names), len(wanted.parts), len(wanted.offsets))
+        counts = (len(names), len(wanted.parts), len(wanted.offsets), len(wanted.acks))
         _require_bounds(*counts)
         owner = write_text(wanted.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
-        pieces = [pack(_COMMIT, "TRANSACTION_COMMIT", wanted.epoch, len(owner), *counts, 0), owner]
+        pieces = [pack(_COMMIT, "TRANSACTION_COMMIT", wanted.epoch, len(owner), *counts), owner]
         for name in names:
             text = write_text(name, limits.TOPIC_NAME_SIZE_MAX, "topic")
             pieces += (_LENGTH.pack(len(text)), text)
@@ -100,6 +107,10 @@ class TransactionCommit:
         for offset in wanted.offsets:
             text = write_text(offset.owner, limits.CURSOR_OWNER_SIZE_MAX, "owner")
             pieces += (pack(_OFFSET, "offset", indexes[offset.topic], len(text), 0, offset.next_seq), text)
+        for ack in wanted.acks:
+            text = write_text(ack.node, limits.JOB_NODE_SIZE_MAX, "node")
+            pieces += (pack(_ACK, "ack", indexes[ack.topic], len(ack.seqs), len(text), 0, 0), text)
+            pieces += [pack(_JOB, "job", *job) for job in zip(ack.seqs, ack.lease_ids, strict=True)]
         return b"".join(pieces)
 
 
@@ -169,9 +180,8 @@ def parse_staging_find(payload: Buffer) -> StagingFind:
 def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
     """Parse a client's TRANSACTION_COMMIT."""
     fields = _Fields(payload, "TRANSACTION_COMMIT")
-    epoch, owner_length, topics, parts, offsets, reserved = fields.take(_COMMIT)
-    require_zero(fields.what, reserved)
-    if problem := _bounds_problem(topics, parts, offsets):
+    epoch, owner_length, topics, parts, offsets, acks = fields.take(_COMMIT)
+    if problem := _bounds_problem(topics, parts, offsets, acks):
         raise malformed(f"{fields.what}: {problem}")
     owner = fields.text(owner_length, limits.TRANSACTION_OWNER_SIZE_MAX)
     names = [fields.text(fields.take(_LENGTH)[0], limits.TOPIC_NAME_SIZE_MAX) for _ in range(topics)]
@@ -186,8 +196,22 @@ def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
         require_zero(fields.what, reserved)
         reader = fields.text(length, limits.CURSOR_OWNER_SIZE_MAX)
         found_offsets.append(OffsetCommit(reader, _name_at(names, topic), Seq(next_seq)))
+    found_acks = tuple(_take_ack(fields, names) for _ in range(acks))
     fields.end()
-    return TransactionCommit(WantedTransaction(owner, epoch, tuple(found_parts), tuple(found_offsets)))
+    return TransactionCommit(WantedTransaction(owner, epoch, tuple(found_parts), tuple(found_offsets), found_acks))
+
+
+def _take_ack(fields: _Fields, names: list[str]) -> JobAck:
+    topic, count, length, zero, reserved = fields.take(_ACK)
+    require_zero(fields.what, zero, reserved)
+    node = fields.text(length, limits.JOB_NODE_SIZE_MAX)
+    if not node or not 1 <= count <= limits.JOBS_MAX:
+        raise malformed(f"{fields.what}: an ack of {count} jobs by {node!r}; 1 to {limits.JOBS_MAX}, by a named node")
+    jobs = [fields.take(_JOB) for _ in range(count)]
+    seqs, lease_ids = zip(*jobs, strict=True)
+    if any(after <= before for before, after in pairwise(seqs)) or not seqs[0] or max(*seqs, *lease_ids) >> 63:
+        raise malformed(f"{fields.what}: the seqs of an ack must rise from 1, and all numbers be below 2^63")
+    return JobAck(_name_at(names, topic), node, seqs, lease_ids)
 
 
 def parse_transaction_status(payload: Buffer) -> TransactionStatus:
@@ -269,17 +293,18 @@ def _name_at(names: list[str], index: int) -> str:
     return names[index]
 
 
-def _bounds_problem(topics: int, parts: int, offsets: int) -> str:
+def _bounds_problem(topics: int, parts: int, offsets: int, acks: int = 0) -> str:
     for count, bound, what in (
         (topics, _TOPICS_MAX, "topics"),
         (parts, limits.TRANSACTION_BATCHES_MAX, "ranges"),
         (offsets, limits.TRANSACTION_CURSORS_MAX, "offsets"),
+        (acks, limits.TRANSACTION_ACKS_MAX, "acks"),
     ):
         if count > bound:
             return f"{count} {what}, at most {bound}"
     return ""
 
 
-def _require_bounds(topics: int, parts: int, offsets: int) -> None:
-    if problem := _bounds_problem(topics, parts, offsets):
+def _require_bounds(topics: int, parts: int, offsets: int, acks: int = 0) -> None:
+    if problem := _bounds_problem(topics, parts, offsets, acks):
         raise LimitError(f"a transaction of {problem}")

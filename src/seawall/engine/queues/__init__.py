@@ -1,0 +1,1 @@
+"""Job queues: what is ready, who holds which job, and what becomes of jobs that nobody finishes."""

@@ -1,0 +1,139 @@
+"""The queue commands of an embedded log for asyncio: the backend of `log.queue(…)` on an event loop.
+
+Each command runs on a thread, as `log_queues` executes it. Acks of tasks share one call, so that they share a delete.
+A claim that waits holds no thread: one task of each queue is woken by commits and when a lease or a delay ends, and
+serves all claims that wait.
+
+This module must not know connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar, cast
+
+from seawall.api.jobs import JobKeys, PushedJob
+from seawall.api.publishable import Message, Publishable
+from seawall.core.jobs import JobOutcome, QueueCounts
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.queues.claims import Claim, ClaimLine
+from seawall.engine.queues.host import AsyncHostLog
+from seawall.engine.queues.log_queues import LogQueues, new_claim
+from seawall.limits import CLAIM_WAIT_MS_MAX
+from seawall.wire.jobs.rows import ClaimedJobs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLogQueues:
+    """The queues of an embedded log on an event loop. Tasks of the loop may share it."""
+
+    def __init__(self, log: AsyncHostLog, queues: LogQueues, on_thread: Callable[..., Awaitable[Any]]) -> None:
+        self._log = log
+        self._queues = queues
+        self._on_thread = on_thread
+        #: The task of each queue with claims that wait.
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+
+    def now_ms(self) -> int:
+        """The time in milliseconds since the Unix epoch."""
+        return self._queues.now_ms()
+
+    async def push(self, topic: str, records: Publishable) -> Delivery:
+        """Append jobs."""
+        self._queues.check_queue(topic)
+        delivery = self._log.publish(topic, records)
+        await delivery
+        return delivery
+
+    async def push_unique(self, topic: str, record: Message, key: bytes) -> PushedJob:
+        """Append a job unless one with this key is there."""
+        return await self._run(self._queues.push_unique, topic, record, key)
+
+    async def claim(self, topic: str, node: str, count_max: int, lease_ms: int, wait_ms: int) -> ClaimedJobs:
+        """Lease jobs to a worker; waits for the first one. A claim that is cancelled leases nothing."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        claim = new_claim(node, count_max, lease_ms, wake, may_watch=False)
+        line = await self._run(self._queues.begin_claim, topic, claim)
+        try:
+            if not claim.is_done:
+                wait_s = max(min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3, self._queues.cohort_s(line))
+                if wait_s > 0:
+                    self._watch(topic, line)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await woken.wait()
+        finally:
+            if not claim.is_done:
+                await asyncio.shield(self._withdraw(topic, line, claim))
+        return self._queues.claimed(topic, claim)
+
+    async def _withdraw(self, topic: str, line: ClaimLine, claim: Claim) -> None:
+        """Withdraw a claim that waits no more; if its task was cancelled, return what it got meanwhile."""
+        await self._run(line.remove, claim)
+        task = asyncio.current_task()
+        if claim.result is not None and task is not None and task.cancelling():
+            rows = claim.result.rows
+            await self._run(self._queues.release, topic, JobKeys(rows["seq"].tolist(), rows["lease_id"].tolist()))
+
+    def _watch(self, topic: str, line: ClaimLine) -> None:
+        """Make sure that a task serves the claims that wait."""
+        if topic not in self._watchers:
+            task = asyncio.create_task(self._serve(topic, line))
+            self._watchers[topic] = task
+            task.add_done_callback(lambda _: self._watchers.pop(topic, None))
+
+    async def _serve(self, topic: str, line: ClaimLine) -> None:
+        """Serve the claims of a queue whenever there may be jobs, as long as there are any."""
+        while len(line):
+            changes = self._log.next_readable()
+            await self._run(self._queues.serve, topic, line)
+            if not len(line):
+                return
+            wait_s = await self._run(self._queues.pause_s, topic, line)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await changes.wait()
+
+    async def ack(self, topic: str, node: str, jobs: JobKeys) -> JobOutcome:
+        """Delete jobs that are leased to the worker."""
+        return await self._run(self._queues.ack, topic, node, jobs)
+
+    async def nack(self, topic: str, node: str, jobs: JobKeys, delay_ms: int) -> JobOutcome:
+        """Return jobs, to be delivered again after a delay."""
+        return await self._run(self._queues.nack, topic, node, jobs, delay_ms)
+
+    async def extend(self, topic: str, node: str, jobs: JobKeys, lease_ms: int) -> JobOutcome:
+        """Let the leases end `lease_ms` from now; 0 is the topic's lease."""
+        return await self._run(self._queues.extend, topic, node, jobs, lease_ms)
+
+    async def release(self, topic: str, jobs: JobKeys) -> int:
+        """Return jobs at once, whoever holds them under these leases."""
+        return await self._run(self._queues.release, topic, jobs)
+
+    async def peek(self, topic: str, count_max: int) -> ClaimedJobs:
+        """The jobs that would be claimed next, without a lease."""
+        return await self._run(self._queues.peek, topic, count_max)
+
+    async def counts(self, topic: str) -> QueueCounts:
+        """The jobs by their state."""
+        return await self._run(self._queues.counts, topic)
+
+    async def purge(self, topic: str) -> int:
+        """Delete all jobs that are not leased; returns how many."""
+        return await self._run(self._queues.purge, topic)
+
+    async def redrive(self, topic: str, count_max: int) -> int:
+        """Move dead letters of this topic back to the queues that they came from; returns how many."""
+        return await self._run(self._queues.redrive, topic, count_max)
+
+    async def _run(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        return cast(R, await self._on_thread(call, *arguments, **named))

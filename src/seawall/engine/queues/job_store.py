@@ -1,0 +1,413 @@
+"""The queues of one store: brings their lease views up to date, leases jobs, and deletes what was finished.
+
+    view       a lease view (`topics/queues`) holds the state of every job of one queue: ready, leased, delayed
+    catch up   new records are scanned for their options, outside the lock, and admitted to the view
+    claim      the view chooses jobs; their records are read outside the lock, most of them from `recent_blocks`
+    finish     an ack marks jobs in the view; one control deletes those of many acks, and removes them from the view
+
+A job is ready as soon as its record can be read. What must survive is in the log: the record with its options, and the
+delete of a finished job. Leases are not, unless the topic says so (`leases_durable`): after a crash every unfinished
+job can be claimed. A delete that fails leaves its jobs leased.
+
+Methods named `…_locked` need the lock of the store's memory; `delete_finished` needs the store for itself. The others
+need neither. This module must not know who waits for jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from seawall.api.received import readable_block
+from seawall.core.transactions import JobAck
+from seawall.core.types import Seq, TopicId
+from seawall.engine.ordering.orderer import Orderer
+from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
+from seawall.engine.queues.unique_keys import UniqueKeys
+from seawall.engine.queues.workers import WorkerNumbers
+from seawall.engine.read.planning import Planned
+from seawall.engine.read.reading import sound_batches
+from seawall.engine.store.parts import StoreParts
+from seawall.engine.store.topic_log import StoredBatch
+from seawall.errors import ConflictError, CorruptionError, SeawallError, WrongStateError
+from seawall.kernels.codec import blocks
+from seawall.limits import CLAIM_SIZE_MAX, DELETE_RANGES_MAX, MIB
+from seawall.storage.control.deletes import DeleteRecords
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
+from seawall.topics.config import Durability, TopicType
+from seawall.topics.queues.lease_view import Claimed, LeaseView
+from seawall.topics.state import TopicState
+from seawall.wire.jobs.option_scan import scan_job_options
+from seawall.wire.jobs.rows import JOB_ROW, JobRows
+
+#: Bytes of records that are scanned at once: other threads use the store in between.
+_SCAN_SIZE: Final = 8 * MIB
+
+_NONE: Final[Integers] = np.zeros(0, np.int64)
+_NOTHING_LIVE: Final[Integers] = np.zeros((0, 2), np.int64)
+
+#: Milliseconds of the clock are the upper bits of the first lease id of a life, so no lease of an earlier life has it.
+_LEASE_ID_SHIFT: Final = 20
+
+
+class JobQueue:
+    """One queue: its topic, the state of its jobs, and the records that were read last."""
+
+    __slots__ = ("blocks", "topic", "unique", "view")
+
+    def __init__(self, topic: TopicState, view: LeaseView, budget: BlockBudget) -> None:
+        self.topic = topic
+        self.view = view
+        self.blocks = RecentBlocks(budget)
+        self.unique = UniqueKeys(topic)
+
+
+class Scanned(NamedTuple):
+    """The records of consecutive batches, with their options."""
+
+    run: RecordRun
+    not_before_ms: Integers
+    priorities: Integers
+    unique: list[tuple[int, bytes]]
+
+
+class Taken(NamedTuple):
+    """Jobs that a claim has leased, before their records are read."""
+
+    queue: JobQueue
+    claimed: Claimed
+    deadline_ms: int
+    #: Records that have to be read, as plans of whole batches.
+    plans: list[Planned]
+    #: Runs of records that are at hand.
+    runs: list[RecordRun]
+
+
+class ReadJobs(NamedTuple):
+    """The records of claimed jobs: the pieces of their block, and what had to be read from files."""
+
+    rows: JobRows
+    sizes: Integers
+    pieces: list[memoryview]
+    loaded: list[RecordRun]
+
+
+class Finished(NamedTuple):
+    """Jobs of one ack, marked in the view, to be deleted."""
+
+    topic: TopicState
+    #: Rising.
+    seqs: Integers
+    size: int
+
+
+class JobStore:
+    """The queues of one store."""
+
+    def __init__(self, parts: StoreParts, orderer: Orderer) -> None:
+        self._parts = parts
+        self._orderer = orderer
+        self._clock = parts.machine.clock
+        self._budget = BlockBudget()
+        self._queues: dict[TopicId, JobQueue] = {}
+        self.workers = WorkerNumbers(self._workers_in_use)
+
+    def now_ms(self) -> int:
+        """The time in milliseconds since the Unix epoch."""
+        return self._clock.wall_ns() // 1_000_000
+
+    def queue_locked(self, name: str) -> JobQueue:
+        """The queue with this name; `NotFoundError` or `WrongStateError` if there is none."""
+        topic = self._parts.current_catalog().named(name)
+        queue = self._queues.get(topic.topic_id)
+        if queue is not None and queue.topic is topic:
+            return queue
+        if topic.config.kind is not TopicType.QUEUE:
+            raise not_a_queue(name)
+        if topic.leases is None:
+            topic.leases = LeaseView(self.now_ms() << _LEASE_ID_SHIFT)
+        queue = self._queues[topic.topic_id] = JobQueue(topic, topic.leases, self._budget)
+        self._forget_deleted()
+        return queue
+
+    def _forget_deleted(self) -> None:
+        """Forget the queues of deleted topics, as often as queues are added."""
+        find = self._parts.catalog.find
+        for topic_id in [topic_id for topic_id, each in self._queues.items() if find(topic_id) is not each.topic]:
+            del self._queues[topic_id]
+
+    def _workers_in_use(self) -> set[int]:
+        """The workers that hold leases."""
+        return {int(worker) for queue in self._queues.values() for worker in np.unique(queue.view.snapshot()["worker"])}
+
+    # --- new jobs ------------------------------------------------------------------------------------------------
+
+    def plan_scan_locked(self, queue: JobQueue) -> Planned | None:
+        """Plan the read of records that the view does not know yet; None if it knows all."""
+        topic, log = queue.topic, self._parts.logs.get(queue.topic.topic_id)
+        first = max(queue.view.scanned_seq + 1, topic.floor)
+        if first >= topic.next_seq or log is None:
+            return None
+        planned = log.plan(Seq(first), topic.next_seq, _SCAN_SIZE)
+        log.note_reader(planned.end_seq)
+        return planned
+
+    @staticmethod
+    def scan(planned: Planned) -> list[Scanned]:
+        """Read planned batches and the options of their records. Damaged batches have no jobs."""
+        found = []
+        for run in record_runs(sound_batches(planned)):
+            not_before_ms, priorities, starts, lengths, _ = scan_job_options(run.data, len(run.starts) - 1)
+            unique = [
+                (run.first_seq + number, bytes(run.data[starts[number] : starts[number] + lengths[number]]))
+                for number in np.flatnonzero(lengths >= 0).tolist()
+            ]
+            found.append(Scanned(run, not_before_ms, priorities, unique))
+        return found
+
+    def admit_locked(self, queue: JobQueue, scanned: Sequence[Scanned], end_seq: int) -> None:
+        """Let the jobs below `end_seq` be claimed, except those that another thread has admitted meanwhile."""
+        view, topic, now_ms = queue.view, queue.topic, self.now_ms()
+        for each in scanned:
+            run = each.run
+            if run.end_seq <= view.scanned_seq + 1:
+                continue
+            first = max(run.first_seq, view.scanned_seq + 1)
+            live = topic.live(Seq(first), Seq(run.end_seq - 1))
+            view.admit(run.first_seq, live, each.not_before_ms, each.priorities, run.end_seq, now_ms)
+            for seq, key in each.unique:
+                queue.unique.add(key, seq)
+            queue.blocks.add(run)
+        if view.scanned_seq + 1 < end_seq:
+            # What is left is damaged: readers get a gap.
+            view.admit(end_seq, _NOTHING_LIVE, _NONE, _NONE, end_seq, now_ms)
+
+    # --- claims --------------------------------------------------------------------------------------------------
+
+    def take_locked(self, queue: JobQueue, count_max: int, node: str, lease_ms: int) -> Taken:
+        """Lease jobs to a worker, and plan the read of their records."""
+        now_ms, config = self.now_ms(), queue.topic.config
+        deadline_ms = now_ms + (lease_ms or config.lease_ms)
+        deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
+        claimed = queue.view.claim(count_max, now_ms, deadline_ms, self.workers.of(node), deliveries_max)
+        return Taken(queue, claimed, deadline_ms, *self._locate(queue, claimed.seqs))
+
+    def peek_locked(self, queue: JobQueue, count_max: int) -> Taken:
+        """The jobs that would be claimed next, without leases."""
+        seqs = queue.view.peek(count_max, self.now_ms())
+        nothing = np.zeros(len(seqs), np.int64)
+        claimed = Claimed(seqs, nothing, nothing, nothing[:0])
+        return Taken(queue, claimed, 0, *self._locate(queue, seqs))
+
+    def _locate(self, queue: JobQueue, seqs: Integers) -> tuple[list[Planned], list[RecordRun]]:
+        """Find the runs of records that are at hand, and plan the read of the others."""
+        plans: list[Planned] = []
+        runs: list[RecordRun] = []
+        log = self._parts.logs.get(queue.topic.topic_id)
+        for first, end in runs_of(seqs):
+            seq = first
+            while seq < end:
+                run = queue.blocks.find(seq)
+                if run is not None:
+                    if not runs or runs[-1] is not run:
+                        runs.append(run)
+                    seq = run.end_seq
+                elif log is None:
+                    break
+                else:
+                    planned = log.plan(Seq(seq), Seq(end), CLAIM_SIZE_MAX)
+                    plans.append(planned)
+                    seq = max(seq + 1, planned.end_seq)
+        return plans, runs
+
+    @staticmethod
+    def read(taken: Taken) -> ReadJobs:
+        """Read the records of leased jobs. Jobs whose record cannot be read have no row."""
+        loaded = [run for planned in taken.plans for run in record_runs(sound_batches(planned))]
+        claimed = taken.claimed
+        rows: JobRows = np.zeros(len(claimed.seqs), JOB_ROW)
+        rows["seq"], rows["lease_id"], rows["deliveries"] = claimed.seqs, claimed.lease_ids, claimed.deliveries
+        rows["deadline_ms"] = taken.deadline_ms
+        pieces: list[memoryview] = []
+        is_found = np.zeros(len(rows), np.bool_)
+        sizes = np.zeros(len(rows), np.int64)
+        for run in sorted([*taken.runs, *loaded], key=_first_seq):
+            low, high = claimed.seqs.searchsorted((run.first_seq, run.end_seq)).tolist()
+            # The same record may be in two runs: one at hand, one read for a neighbour.
+            while low < high and is_found[low]:
+                low += 1
+            if low == high:
+                continue
+            inside = claimed.seqs[low:high]
+            pieces += [run.bytes_of(first, end) for first, end in runs_of(inside)]
+            rows["timestamp_ns"][low:high] = run.times_ns(inside)
+            sizes[low:high] = run.sizes(inside)
+            is_found[low:high] = True
+        return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded)
+
+    @staticmethod
+    def read_done_locked(taken: Taken, read: ReadJobs) -> None:
+        """Keep what was read; jobs without a readable record leave the view, and readers get a gap for them."""
+        queue, claimed = taken.queue, taken.claimed
+        for run in read.loaded:
+            queue.blocks.add(run)
+        found = read.rows["seq"].astype(np.int64)
+        queue.view.set_sizes(found, read.sizes)
+        if len(found) < len(claimed.seqs):
+            lost = np.setdiff1d(claimed.seqs, found)
+            queue.view.removed_ranges(np.stack((lost, lost + 1), axis=1))
+
+    # --- finished jobs -------------------------------------------------------------------------------------------
+
+    def finish_locked(self, queue: JobQueue, node: str, seqs: Integers, lease_ids: Integers) -> Finished:
+        """Mark jobs of a worker as finished; `delete_finished` or `unfinish_locked` must follow."""
+        mask = queue.view.ack(seqs, lease_ids, self.workers.of(node), self.now_ms())
+        finished = seqs[mask]
+        return Finished(queue.topic, finished, self._size_of(queue, finished))
+
+    def _size_of(self, queue: JobQueue, seqs: Integers) -> int:
+        """Plain bytes of finished jobs."""
+        sizes = queue.view.sizes(seqs)
+        unknown = seqs[sizes == 0]
+        ranges = [[first, end] for first, end in runs_of(unknown)]
+        size = int(sizes.sum())
+        return size + self._parts.cleaner.size_of(queue.topic, np.array(ranges, np.int64)) if ranges else size
+
+    def stored_ms_locked(self, queue: JobQueue, seq: int) -> int | None:
+        """When a job was stored, in milliseconds since the Unix epoch."""
+        time_ns = self._parts.cleaner.time_of(queue.topic, Seq(seq))
+        return None if time_ns is None else time_ns // 1_000_000
+
+    def unfinish_locked(self, finished: Sequence[Finished]) -> None:
+        """Undo `finish_locked`: the jobs are leased again."""
+        for each in finished:
+            if each.topic.leases is not None:
+                each.topic.leases.unfinish(each.seqs)
+
+    @contextmanager
+    def finishing(self, acks: Sequence[JobAck]) -> Iterator[list[DeleteRecords]]:
+        """Finish jobs by a transaction: the controls that delete them, to be committed inside the block.
+
+        If a job is not leased to its worker any more, or the block raises, nothing is finished. The caller has the
+        store for itself.
+        """
+        finished: list[Finished] = []
+        try:
+            for ack in acks:
+                queue = self.queue_locked(ack.topic)
+                seqs, lease_ids = np.array(ack.seqs, np.int64), np.array(ack.lease_ids, np.int64)
+                finished.append(self.finish_locked(queue, ack.node, seqs, lease_ids))
+                if len(finished[-1].seqs) < len(seqs):
+                    lost = np.setdiff1d(seqs, finished[-1].seqs).tolist()
+                    raise ConflictError(
+                        f"{len(lost)} jobs of queue {ack.topic!r} are not leased to {ack.node!r} any more (the first "
+                        f"is {lost[0]}): another worker may have them; claim them again"
+                    )
+            yield self.deletes_of(finished)
+        except BaseException:
+            self.unfinish_locked(finished)
+            raise
+
+    def removal_locked(self, topic: TopicState, seqs: Integers) -> Finished:
+        """Live records that are deleted as jobs are, whatever their topic is."""
+        ranges = np.array([*runs_of(seqs)], np.int64)
+        return Finished(topic, seqs, self._parts.cleaner.size_of(topic, ranges))
+
+    def purge(self, queue: JobQueue) -> int:
+        """Delete all jobs that are not leased; returns how many. The caller has the store for itself."""
+        ranges = queue.view.unclaimed(self.now_ms())
+        deletes = []
+        for first in range(0, len(ranges), DELETE_RANGES_MAX):
+            some = ranges[first : first + DELETE_RANGES_MAX]
+            size = self._parts.cleaner.size_of(queue.topic, some)
+            deletes.append(DeleteRecords(queue.topic.topic_id, DeletedSeqs(some), size))
+        self._delete(deletes, durable=queue.topic.config.durability is Durability.FSYNC)
+        return int((ranges[:, 1] - ranges[:, 0]).sum())
+
+    def deletes_of(self, finished: Sequence[Finished]) -> list[DeleteRecords]:
+        """The controls that delete finished jobs, as few as possible."""
+        by_queue: dict[TopicId, list[Finished]] = {}
+        for each in finished:
+            if len(each.seqs):
+                by_queue.setdefault(each.topic.topic_id, []).append(each)
+        deletes = []
+        for topic_id, of_queue in by_queue.items():
+            seqs = of_queue[0].seqs if len(of_queue) == 1 else np.sort(np.concatenate([each.seqs for each in of_queue]))
+            size = sum(each.size for each in of_queue)
+            ranges = np.array([*runs_of(seqs)], np.int64)
+            for first in range(0, len(ranges), DELETE_RANGES_MAX):
+                removed = DeletedSeqs(ranges[first : first + DELETE_RANGES_MAX])
+                deletes.append(DeleteRecords(topic_id, removed, size if not first else 0))
+        return deletes
+
+    def delete_finished(self, finished: Sequence[Finished]) -> None:
+        """Delete finished jobs, as durably as their topics store records. The caller has the store for itself.
+
+        A topic that was deleted meanwhile took its jobs with it.
+        """
+        find = self._parts.catalog.find
+        there = [each for each in finished if find(each.topic.topic_id) is each.topic]
+        deletes = self.deletes_of(there)
+        self._delete(deletes, durable=any(each.topic.config.durability is Durability.FSYNC for each in there))
+
+    def _delete(self, deletes: Sequence[DeleteRecords], *, durable: bool) -> None:
+        if not deletes:
+            return
+
+        def delete() -> None:
+            self._parts.controls.commit_many(deletes, durable=durable)
+            for each in deletes:
+                self._parts.cleaner.deleted(each)
+
+        self._orderer.change(delete, deletes[0].topic_id if len(deletes) == 1 else None)
+
+
+def not_a_queue(name: str) -> WrongStateError:
+    """The error for a queue command on a log topic."""
+    return WrongStateError(f"topic {name!r} is not a queue; create it with type='queue'")
+
+
+def record_runs(batches: Sequence[StoredBatch]) -> list[RecordRun]:
+    """The records of batches, with consecutive batches joined. Batches that cannot be decoded are left out."""
+    runs: list[RecordRun] = []
+    joined: list[tuple[StoredBatch, memoryview]] = []
+    for batch in batches:
+        try:
+            block = batch.block if batch.is_plain else readable_block(batch.header, batch.block)
+        except SeawallError:
+            continue
+        if joined and joined[-1][0].base_seq + joined[-1][0].record_count != batch.base_seq:
+            runs += _join(joined)
+            joined = []
+        joined.append((batch, block))
+    return runs + _join(joined)
+
+
+def _join(joined: Sequence[tuple[StoredBatch, memoryview]]) -> list[RecordRun]:
+    if not joined:
+        return []
+    data = joined[0][1] if len(joined) == 1 else memoryview(b"".join(block for _, block in joined))
+    counts = np.array([batch.record_count for batch, _ in joined], np.int64)
+    times_ns = np.array([batch.timestamp_ns for batch, _ in joined], np.int64)
+    try:
+        starts = record_starts(data, int(counts.sum()))
+    except CorruptionError:
+        # One of the batches is not a run of records.
+        return [] if len(joined) == 1 else [run for each in joined for run in _join([each])]
+    return [RecordRun(joined[0][0].base_seq, data, starts, counts.cumsum() - counts, times_ns)]
+
+
+def record_starts(block: memoryview, count: int) -> Integers:
+    """Where each record of a block begins, and its end; `CorruptionError` if it is not `count` records."""
+    source = np.frombuffer(block, np.uint8)
+    starts = np.empty(count + 1, np.int64)
+    if blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, count, starts) != count:
+        raise CorruptionError(f"a block of {source.size} bytes is not {count} records")
+    return starts
+
+
+def _first_seq(run: RecordRun) -> int:
+    return run.first_seq

@@ -1,0 +1,1 @@
+"""Job queues: which jobs of a topic are ready, leased or delayed."""
