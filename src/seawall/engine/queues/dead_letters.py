@@ -83,7 +83,7 @@ class DeadLetters:
             self._move(queue, seqs, target)
         except (SeawallError, OSError):
             with self._log.commits.state:
-                queue.view.revive(seqs)
+                queue.view.revive(seqs, self._store.now_ms() + _RETRY_MS)
 
     def _move(self, queue: JobQueue, seqs: Integers, target: str) -> None:
         with self._log.inspecting():

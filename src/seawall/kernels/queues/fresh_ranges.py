@@ -79,18 +79,20 @@ def remove_fresh(view: np.void, first: int, end: int) -> None:
     """Remove the seqs `first` … `end`, as far as they are there."""
     ranges = carray(pointer_at(view["ranges_at"]), (view["ranges_count"], 2), np.int64)
     tallies = carray(pointer_at(view["tallies_at"]), view["tallies_count"], np.int64)
+    if first >= end:
+        return
     row = _find(view, first)
     while row < view["end_range"] and ranges[row, 0] < end:
         low = max(first, ranges[row, 0])
         high = min(end, ranges[row, 1])
-        tallies[NO_ROW] -= max(high - low, 0)
+        tallies[NO_ROW] -= high - low
         if low > ranges[row, 0] and high < ranges[row, 1]:
             _split(view, row, low, high)
             return
         if low > ranges[row, 0]:
             ranges[row, 1] = low
         else:
-            ranges[row, 0] = max(high, low)
+            ranges[row, 0] = high
         row += 1
 
 

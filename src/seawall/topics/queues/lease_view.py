@@ -215,15 +215,15 @@ class LeaseView:
         self._reserve(self._timers, len(seqs))
         return self._change(records.ACTION_EXTEND, seqs, lease_ids, worker, deadline_ms)
 
-    def release(self, seqs: Integers, lease_ids: Integers) -> int:
-        """Return the jobs of a worker that disappeared, where the lease is still this one; returns how many."""
+    def release(self, seqs: Integers, lease_ids: Integers) -> Mask:
+        """Return the jobs of a worker that disappeared; true for those whose lease is still this one."""
         self._reserve(self._ready, len(seqs))
-        return int(np.count_nonzero(self._change(records.ACTION_RETURN, seqs, lease_ids)))
+        return self._change(records.ACTION_RETURN, seqs, lease_ids)
 
-    def revive(self, seqs: Integers) -> None:
-        """Make dying jobs ready again, because they could not be moved to the dead-letter topic."""
-        self._reserve(self._ready, len(seqs))
-        self._change(records.ACTION_REVIVE, seqs)
+    def revive(self, seqs: Integers, ready_at_ms: int) -> None:
+        """Delay dying jobs, because they could not be moved to the dead-letter topic."""
+        self._reserve(self._timers, len(seqs))
+        self._change(records.ACTION_REVIVE, seqs, time_ms=ready_at_ms)
 
     # --- sizes and stored leases ----------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ def change_jobs(
             row.state = LEASED
         elif action == ACTION_EXTEND:
             row.state, row.time_ms = LEASED, time_ms
-        elif action == ACTION_DELAY:
+        elif action in (ACTION_DELAY, ACTION_REVIVE):
             row.end_lease(DELAYED, time_ms)
         else:
             row.end_lease(RETURNED, 0)
