@@ -21,6 +21,7 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.queues.claims import Claim, ClaimLine
 from seawall.engine.queues.host import AsyncHostLog
 from seawall.engine.queues.log_queues import LogQueues, new_claim
+from seawall.errors import SeawallError
 from seawall.limits import CLAIM_WAIT_MS_MAX
 from seawall.wire.jobs.rows import ClaimedJobs
 
@@ -37,6 +38,8 @@ class AsyncLogQueues:
         self._on_thread = on_thread
         #: The task of each queue with claims that wait.
         self._watchers: dict[str, asyncio.Task[None]] = {}
+        #: Tasks that return the jobs of cancelled claims.
+        self._returns: set[asyncio.Task[None]] = set()
 
     def now_ms(self) -> int:
         """The time in milliseconds since the Unix epoch."""
@@ -62,27 +65,40 @@ class AsyncLogQueues:
             loop.call_soon_threadsafe(woken.set)
 
         claim = new_claim(node, count_max, lease_ms, wake, may_watch=False)
-        line = await self._run(self._queues.begin_claim, topic, claim)
+        # A task of its own: a thread that serves the claim cannot be cancelled.
+        served = asyncio.create_task(self._served(topic, claim, woken, wait_ms))
         try:
+            return await asyncio.shield(served)
+        except asyncio.CancelledError:
+            woken.set()
+            returned = asyncio.create_task(self._return(topic, served))
+            self._returns.add(returned)
+            returned.add_done_callback(self._returns.discard)
+            await asyncio.shield(returned)
+            raise
+
+    async def _served(self, topic: str, claim: Claim, woken: asyncio.Event, wait_ms: int) -> ClaimedJobs:
+        """The outcome of a claim; it waits until `woken`."""
+        line = await self._run(self._queues.begin_claim, topic, claim)
+        if not claim.is_done:
+            wait_s = max(min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3, self._queues.cohort_s(line))
+            if wait_s > 0:
+                self._watch(topic, line)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await woken.wait()
             if not claim.is_done:
-                wait_s = max(min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3, self._queues.cohort_s(line))
-                if wait_s > 0:
-                    self._watch(topic, line)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(wait_s):
-                            await woken.wait()
-        finally:
-            if not claim.is_done:
-                await asyncio.shield(self._withdraw(topic, line, claim))
+                await self._run(line.remove, claim)
         return self._queues.claimed(topic, claim)
 
-    async def _withdraw(self, topic: str, line: ClaimLine, claim: Claim) -> None:
-        """Withdraw a claim that waits no more; if its task was cancelled, return what it got meanwhile."""
-        await self._run(line.remove, claim)
-        task = asyncio.current_task()
-        if claim.result is not None and task is not None and task.cancelling():
-            rows = claim.result.rows
-            await self._run(self._queues.release, topic, JobKeys(rows["seq"].tolist(), rows["lease_id"].tolist()))
+    async def _return(self, topic: str, served: asyncio.Task[ClaimedJobs]) -> None:
+        """Return the jobs that the claim of a cancelled task got meanwhile."""
+        await asyncio.wait((served,))
+        # Without a topic or a log there is nothing to return.
+        with suppress(SeawallError):
+            rows = served.result().rows
+            if len(rows):
+                await self._run(self._queues.release, topic, JobKeys(rows["seq"].tolist(), rows["lease_id"].tolist()))
 
     def _watch(self, topic: str, line: ClaimLine) -> None:
         """Make sure that a task serves the claims that wait."""
