@@ -54,7 +54,8 @@ V1_FETCH_DATA_SIZE_MAX = V1_PAYLOAD_SIZE_MAX - FRAME_HEADER_SIZE - 16
 #: Fixed part of FETCH_DATA and DATA, before the first chunk.
 FETCH_DATA_HEADER_SIZE = 48
 
-#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers.
+#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers. So may
+#: JOBS, which carries a whole job.
 FETCH_DATA_EXTRA_SIZE = FETCH_DATA_HEADER_SIZE + BATCH_HEADER_SIZE
 
 #: Strings in control frames: short texts that people type, not data.
@@ -93,6 +94,8 @@ NACK_DELAY_MS_MAX = 86_400_000
 CLAIM_WAIT_MS_MAX = FETCH_WAIT_MS_MAX
 #: Bytes of records in one claim: a claim of large jobs returns fewer, at least one.
 CLAIM_SIZE_MAX = 8 * MIB
+#: Leases that a server releases when the connection that they are bound to ends, the latest ones: 96 KiB of memory.
+BOUND_LEASES_MAX = 4_096
 
 #: Keepalive replies per connection in version 1, where published clients reply to every reply.
 V1_KEEPALIVE_BURST = 64

@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
+from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import IN_FLIGHT_SIZE, PublisherOptions
@@ -47,6 +48,7 @@ from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
 from seawall.client.publish.publisher import SYNC_OPTIONS, encode_records, outgoing_of
+from seawall.client.queues.aio_queues import AsyncRemoteQueue, AsyncRemoteQueues
 from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
 from seawall.client.read.position_reading import PositionReader, topics_in
@@ -57,6 +59,7 @@ from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
+from seawall.io.process.own_process import worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.format.arrow import check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
@@ -90,6 +93,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
         self._topics: dict[str, TopicReply] = {}
         self._sender: AsyncSender | None = None
         self._opening = asyncio.Lock()
+        self._queues = AsyncRemoteQueues(lambda: self._requests, self.publish, self._with_topic)
 
     async def open(self) -> Self:
         """Connect to the server; `async with` calls it."""
@@ -109,6 +113,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
             await sender.close()
         if self._opened is not None:
             self._opened.close()
+        await self._queues.settle()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -171,6 +176,13 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
 
         await self._with_topic(name, run)
         self._topics.pop(name, None)
+
+    def queue(self, topic: str, /, *, node: str | None = None) -> AsyncQueue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return AsyncRemoteQueue(self._queues, topic, node or worker_name())
 
     # --- sessions ------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import PublishingLog
+from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import RecordLog
@@ -51,6 +52,7 @@ from seawall.client.publish.keyed_records import KeyedRecords
 from seawall.client.publish.publisher import SYNC_OPTIONS, RemotePublisher, encode_records, outgoing_of
 from seawall.client.publish.sender_pool import SenderPool
 from seawall.client.publish.waiting_sender import WaitingSender
+from seawall.client.queues.queues import RemoteQueue, RemoteQueues
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
@@ -61,7 +63,7 @@ from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError
-from seawall.io.process.own_process import disown_on_fork
+from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.format.arrow import check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
@@ -95,6 +97,7 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
         self._senders = self._new_pool()
+        self._queues = RemoteQueues(self._requests, self.publish, self._with_topic)
         disown_on_fork(self)
         try:
             # Only connects: a token that may only write could not send any other request.
@@ -164,6 +167,13 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
 
         self._with_topic(name, run)
         self._topics.pop(name, None)
+
+    def queue(self, topic: str, /, *, node: str | None = None) -> Queue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return RemoteQueue(self._queues, topic, node or worker_name())
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -396,12 +406,14 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
     def close(self) -> None:
         """Close all connections; idempotent."""
         self._senders.close()
+        self._queues.close()
         self._requests.close()
 
     def disown(self) -> None:
         """Run in a forked child: use new keys, and open a new session when one is needed."""
         super().disown()
         self._senders = self._new_pool()
+        self._queues.disown()
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from typing import Final
 from seawall import limits
 from seawall.engine.serving.served_log import ServedLog
 from seawall.server.connection.access import Access
+from seawall.server.lwp2.queue_commands import QueueCommands
 from seawall.server.lwp2.refusals import reason_of
 from seawall.server.lwp2.session_commands import SessionCommands
 from seawall.server.lwp2.topic_commands import TopicCommands
@@ -64,10 +65,12 @@ class ServerContext:
     load: Callable[[], NodeLoad | None] = lambda: None
     transactions: TransactionCommands = field(init=False)
     sessions: SessionCommands = field(init=False)
+    queues: QueueCommands = field(init=False)
 
     def __post_init__(self) -> None:
         self.transactions = TransactionCommands(self.log)
         self.sessions = SessionCommands(self.log)
+        self.queues = QueueCommands(self.log, self.commands, self.ingest)
 
     def status(self, reply: ClusterStatusReply) -> ClusterStatusReply:
         """The answer to GetClusterStatus, with the fields of version 2."""

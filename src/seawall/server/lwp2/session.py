@@ -33,6 +33,7 @@ from seawall.server.connection.session import Bytes
 from seawall.server.lwp2.errors import error_frame, refusal
 from seawall.server.lwp2.fetch import Fetching
 from seawall.server.lwp2.push import Subscriptions
+from seawall.server.lwp2.queue_requests import QueueRequests
 from seawall.server.lwp2.refusals import read_only_text
 from seawall.server.publish.keyed_publishing import KeyedPublishing
 from seawall.server.publish.producer_session import ProducerSession
@@ -42,6 +43,18 @@ from seawall.wire.lwp1.replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1.requests import Authenticate, SharedRequest
 from seawall.wire.lwp2.files import FilesRequest
 from seawall.wire.lwp2.frames import Request, encode_control, encode_ping, encode_pong, parse_request
+from seawall.wire.lwp2.jobs import (
+    JobAck,
+    JobClaim,
+    JobExtend,
+    JobNack,
+    JobPeek,
+    JobPushUnique,
+    JobRequest,
+    QueueCountsRequest,
+    QueuePurge,
+    QueueRedrive,
+)
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2.session import Goodbye, Hello, Welcome, choose_version
@@ -65,7 +78,15 @@ _ATTACH_AFTER: Final = 4
 
 #: Requests that may take time, and only need an answer.
 _SlowRequest: TypeAlias = (
-    Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
+    Fetch
+    | Commit
+    | Bounds
+    | FilesRequest
+    | TopicRequest
+    | TransactionRequest
+    | SessionRequest
+    | JobRequest
+    | SharedRequest
 )
 
 
@@ -89,6 +110,7 @@ class Lwp2Session:
         self._unanswered = 0
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
+        self._queues = QueueRequests(server.log, server.queues, connection, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
         self._requests = RequestMemory(connection.memory.waiting, connection.resume)
@@ -229,6 +251,18 @@ class Lwp2Session:
                 return self._answer_sessions(request, request_id)
             case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
                 return self._answer_transaction(request, request_id)
+            case (
+                JobClaim()
+                | JobAck()
+                | JobNack()
+                | JobExtend()
+                | JobPeek()
+                | JobPushUnique()
+                | QueueCountsRequest()
+                | QueuePurge()
+                | QueueRedrive()
+            ):
+                return self._queues.execute(request, request_id)
             case _:
                 return self._answer_shared(request, request_id)
 
@@ -423,6 +457,7 @@ class Lwp2Session:
         """Continue to push and answer: everything written is sent."""
         self._subscriptions.has_space()
         self._fetching.has_space()
+        self._queues.has_space()
 
     def lost(self) -> None:
         """Cancel all tasks and end the producer session: the connection is closed."""
@@ -430,6 +465,7 @@ class Lwp2Session:
         self._subscriptions.end()
         for task in list(self._tasks):
             task.cancel()
+        self._queues.lost()
         if self._producer is not None:
             self._server.ingest.end(self._producer)
 
@@ -444,6 +480,7 @@ class Lwp2Session:
         self._connection.stop_reading()
         self._subscriptions.end()
         self._fetching.stop_waiting()
+        self._queues.stop_waiting()
         self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)
         self._end_if_answered()
 
