@@ -34,12 +34,14 @@ from seawall.storage.control.codec import (
     ControlCommand,
     CursorCommit,
     Reference,
+    RouterStep,
     SegmentRoll,
 )
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
+    RouterChange,
     TermStart,
     TopicConfigure,
     TopicCreate,
@@ -74,6 +76,8 @@ SimpleControl: TypeAlias = (
     | OrderSkip
     | TransactionMark
     | SessionsRetired
+    | RouterChange
+    | RouterStep
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -96,6 +100,8 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         OrderSkip,
         TransactionMark,
         SessionsRetired,
+        RouterChange,
+        RouterStep,
     )
 }
 
