@@ -104,6 +104,10 @@ class TopicCatalog:
             raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
 
+    def has(self, name: str) -> bool:
+        """True if there is a user topic with this name."""
+        return name in self._by_name and not is_reserved_name(name)
+
     def stored(self, name: str) -> TopicState:
         """The topic with this name, reserved or not; it must exist."""
         return self._by_name[name]

@@ -21,6 +21,7 @@ from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.commit.appends import Append, Commit
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Orderer
+from seawall.engine.routing.routing import Routing
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.session_keeper import SessionKeeper
 from seawall.engine.store.store_queries import StoreQueries
@@ -54,6 +55,7 @@ class Store:
         self.sessions = parts.sessions
         self.queries = StoreQueries(parts, orderer)
         self.session_keeper = SessionKeeper(parts, orderer)
+        self.routing = Routing(parts, maintenance, orderer)
         self._transactions = Transactions(parts, maintenance)
         #: The most bytes that the appends of one commit may take in the log.
         self.commit_size_max = parts.settings.commit_size_max

@@ -89,19 +89,18 @@ class CompoundWriter:
         controls: list[SimpleControl] = []
         for topic_id, write in appends.writes.items():
             controls += write.controls_before
-            controls += self.raise_ceiling(topic_id, write.need.records)
+            for raised in self.plan_ceiling(topic_id, write.need.records):
+                self._writer.frontier.set_ceiling(topic_id, raised.ceiling)
+                controls.append(raised)
         return controls
 
-    def raise_ceiling(self, topic_id: TopicId, records: int) -> list[Ceiling]:
-        """The higher ceiling that a topic needs for some more seqs, if it needs one; it applies at once."""
-        frontier = self._writer.frontier
-        numbers = frontier.topic(topic_id)
+    def plan_ceiling(self, topic_id: TopicId, records: int) -> list[Ceiling]:
+        """The higher ceiling that a topic needs for some more seqs, if it needs one."""
+        numbers = self._writer.frontier.topic(topic_id)
         end_seq = numbers.next_seq + records
         if numbers.ceiling - end_seq >= self._ceiling_step // 4:
             return []
-        ceiling = Seq(end_seq + self._ceiling_step)
-        frontier.set_ceiling(topic_id, ceiling)
-        return [Ceiling(topic_id, ceiling, numbers.ceiling)]
+        return [Ceiling(topic_id, Seq(end_seq + self._ceiling_step), numbers.ceiling)]
 
     def number(self, appends: CompoundAppends, now: int) -> CompoundNumbers:
         """Number the batches. `commit` must follow."""

@@ -27,7 +27,7 @@ from seawall.storage.shared_file import FilePins
 from seawall.topics.state import TopicState
 
 #: The most bytes that one part of the compound takes in the log: a reference, a cursor, a deleted range.
-_REFERENCE_SIZE: Final = 120
+REFERENCE_SIZE: Final = 120
 _CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
 _RANGE_SIZE: Final = 64
 
@@ -90,7 +90,7 @@ class CompoundAppends:
     @property
     def logged_size(self) -> int:
         """The most bytes that references and preceding controls take in the log."""
-        return CONTROL_SIZE_MAX * (1 + len(self.writes)) + len(self) * _REFERENCE_SIZE
+        return CONTROL_SIZE_MAX * (1 + len(self.writes)) + len(self) * REFERENCE_SIZE
 
 
 @dataclass(slots=True, eq=False)
