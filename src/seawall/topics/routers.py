@@ -45,13 +45,15 @@ class Router:
 class RouterTable:
     """All routers, as of the position of the catalog."""
 
-    __slots__ = ("_by_dest", "_by_name", "_by_source")
+    __slots__ = ("_by_dest", "_by_name", "_by_source", "_order")
 
     def __init__(self) -> None:
         self._by_name: dict[str, Router] = {}
         #: The routers of a destination, and of a source, by rising age.
         self._by_dest: dict[TopicId, list[Router]] = {}
         self._by_source: dict[TopicId, list[Router]] = {}
+        #: The result of `in_order`, until the table changes.
+        self._order: list[Router] | None = None
 
     def __len__(self) -> int:
         """The number of routers."""
@@ -87,6 +89,16 @@ class RouterTable:
             found[:0] = routers
             topic_id = routers[0].source_id
         return found
+
+    def in_order(self) -> list[Router]:
+        """Every router, each after those that copy to its source."""
+        if self._order is None:
+            found: dict[str, Router] = {}
+            for router in self:
+                if router.name not in found:
+                    found |= {each.name: each for each in self.upstream(router.dest_id)}
+            self._order = list(found.values())
+        return self._order
 
     # --- planning ----------------------------------------------------------------------------------------------------
 
@@ -196,11 +208,13 @@ class RouterTable:
         """Add a router from a snapshot or a create."""
         check(router.name not in self._by_name, "INV-ROUTER-ONWARD", f"router {router.name} exists")
         self._by_name[router.name] = router
+        self._order = None
         self._by_dest.setdefault(router.dest_id, []).append(router)
         self._by_source.setdefault(router.source_id, []).append(router)
 
     def _remove(self, router: Router) -> None:
         del self._by_name[router.name]
+        self._order = None
         for table, topic_id in ((self._by_dest, router.dest_id), (self._by_source, router.source_id)):
             left = [each for each in table[topic_id] if each is not router]
             if left:

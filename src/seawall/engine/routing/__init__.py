@@ -1,4 +1,4 @@
 """Routers: copy what is appended to one topic to another one.
 
-Reading order: `copies`, `routing`, `route_thread`.
+Reading order: `copies`, `routing`, `forwarder`.
 """

@@ -39,7 +39,7 @@ from seawall.engine.store.topic_creation import plan_creations
 from seawall.engine.transactions.compounds import CompoundWriter, restamp
 from seawall.engine.transactions.plan import REFERENCE_SIZE, CompoundAppends, TopicWrite
 from seawall.engine.transactions.transactions import Unlocked
-from seawall.errors import CallerError, FullError, LimitError, RetryableError
+from seawall.errors import CallerError, CorruptionError, FullError, LimitError, RetryableError
 from seawall.io.disk.files import write_all
 from seawall.storage.control.codec import RouterStep
 from seawall.storage.control.documents import Loss, TopicCreate
@@ -140,16 +140,11 @@ class Routing:
 
     def upstream(self, topic_id: TopicId | None) -> list[str]:
         """The routers to run before a topic is read, in this order; all of them for None."""
-        if topic_id is not None:
-            return [router.name for router in self._routers.upstream(topic_id)]
-        found: dict[str, None] = {}
-        for router in self._routers:
-            if router.name not in found:
-                found |= dict.fromkeys(each.name for each in self._routers.upstream(router.dest_id))
-        return list(found)
+        routers = self._routers.in_order() if topic_id is None else self._routers.upstream(topic_id)
+        return [router.name for router in routers]
 
-    def due_end(self, name: str) -> Seq | None:
-        """The next seq of the source, if a step of the router is due; None if not."""
+    def due(self, name: str) -> range | None:
+        """The seqs of the source that a router has to copy, if a step is due; None if not."""
         if self._parts.guard.is_failed:
             return None
         catalog = self._parts.current_catalog()
@@ -159,7 +154,7 @@ class Routing:
             return None
         pause = self._pauses.get(name)
         is_waiting = pause is not None and self._now_ns() < pause.until_ns and pause.seen == self._seen(router)
-        return None if is_waiting else source.next_seq
+        return None if is_waiting else range(router.next_seq, source.next_seq)
 
     @property
     def retry_s(self) -> float | None:
@@ -175,13 +170,13 @@ class Routing:
         """
         self._parts.controls.begin_change()
         batches_max = self._batches_max
-        while self.due_end(name) is not None:
+        while self.due(name) is not None:
             router, made = self._routers.named(name), None
             try:
                 with self._parts.guard.preparing():
                     made = self._next(router, batches_max, unlocked)
                 self._execute(router, made, unlocked)
-            except (CallerError, RetryableError) as error:
+            except (CallerError, RetryableError, CorruptionError) as error:
                 if isinstance(error, FullError | LimitError) and made is not None and len(made.batches) > 1:
                     # Some of them may fit.
                     batches_max = len(made.batches) // 2
