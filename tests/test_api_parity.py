@@ -120,6 +120,7 @@ INTERNAL = {
     "log": {
         *(
             "ask",
+            "catch_up",
             "pending_batch_of",
             "changing",
             "create_each",
@@ -133,6 +134,7 @@ INTERNAL = {
             "offer",
             "own_keys",
             "own_keys_lock",
+            "forwarder",
             "flush_thread",
             "queue",
             "read_on",

@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.sessions import SessionInfo
 from seawall.core.transactions import (
     CommittedTransaction,
@@ -61,6 +62,7 @@ from seawall.wire.lwp1 import requests as lwp1_requests
 from seawall.wire.lwp2 import frames as lwp2
 from seawall.wire.lwp2 import keyed as lwp2_keyed
 from seawall.wire.lwp2 import reading as lwp2_reading
+from seawall.wire.lwp2 import routers as lwp2_routers
 from seawall.wire.lwp2 import session as lwp2_session
 from seawall.wire.lwp2 import sessions as lwp2_sessions
 from seawall.wire.lwp2 import topics as lwp2_topics
@@ -289,6 +291,10 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
         lwp2_sessions.SessionList(7, 100),
         lwp2_sessions.SessionRetire(7),
+        lwp2_routers.RouterPut("a->b", "a", "b", RouterSettings(tag="x")),
+        lwp2_routers.RouterDescribe("a->b"),
+        lwp2_routers.RouterList("a->b", 7),
+        lwp2_routers.RouterDelete("a->b"),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -301,6 +307,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionStatus("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
         lwp2_transactions.TransactionStatus("job", None),
         lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
+        lwp2_routers.RoutersReply((RouterInfo("r", "a", "b", RouterSettings(node="n"), 7, 9, "full"),)),
         lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],

@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import AbstractContextManager
 
-from seawall.core.routers import Guarantee, RouterInfo, RouterSettings
+from seawall.api.routers import RouterLog
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.engine.routing.forwarder import Forwarder
 from seawall.engine.store.store import Store
 
 
-class EmbeddedRouters:
+class EmbeddedRouters(RouterLog):
     """The router methods of an embedded log."""
 
     forwarder: Forwarder
@@ -27,47 +28,7 @@ class EmbeddedRouters:
     def inspecting(self) -> AbstractContextManager[Store]:
         """Lock the store's memory, for a read-only query."""
 
-    def create_router(
-        self,
-        name: str,
-        source: str,
-        dest: str,
-        *,
-        tag: str | None = None,
-        tag_prefix: str | None = None,
-        node: str | None = None,
-        preserve_node: bool = True,
-        preserve_tag: bool = True,
-        create_dest: bool = True,
-        allow_cycle: bool = False,
-        guarantee: str = Guarantee.AT_LEAST_ONCE,
-    ) -> RouterInfo:
-        """Create a router: it copies to topic `dest` what is published to topic `source` from now on.
-
-        With `tag`, `tag_prefix` or `node` it copies only the records that match all of them. Without `preserve_node` or
-        `preserve_tag` copies lack the node or the tag. Topics that do not exist are created; `dest` only with
-        `create_dest`. A topic gets copies from one source at most, and routers form no loop unless `allow_cycle`.
-
-        If there is a router of this name with the same topics, its settings change; it continues where it is. Durable
-        when this returns.
-        """
-        settings = RouterSettings.of(
-            {
-                "tag": tag,
-                "tag_prefix": tag_prefix,
-                "node": node,
-                "preserve_node": preserve_node,
-                "preserve_tag": preserve_tag,
-                "allow_cycle": allow_cycle,
-                "guarantee": guarantee,
-            }
-        )
-        return self.put_router(name, source, dest, settings, create_dest=create_dest)
-
-    def put_router(
-        self, name: str, source: str, dest: str, settings: RouterSettings, *, create_dest: bool
-    ) -> RouterInfo:
-        """Create a router, or change its settings."""
+    def _put_router(self, name: str, source: str, dest: str, settings: RouterSettings, create_dest: bool) -> RouterInfo:
         with self.changing() as store:
             store.routing.put(name, source, dest, settings, create_dest=create_dest)
             return store.routing.info(name)

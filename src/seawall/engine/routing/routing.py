@@ -100,9 +100,10 @@ class Routing:
         self._orderer.change(lambda: self._parts.controls.commit(self._routers.plan_delete(name)))
         self._pauses.pop(name, None)
 
-    def infos(self) -> list[RouterInfo]:
-        """All routers, by rising name."""
-        return [self._info(router) for router in sorted(self._routers, key=lambda router: router.name)]
+    def infos(self, after: str = "", count: int | None = None) -> list[RouterInfo]:
+        """The routers with names above `after`, by rising name; at most `count` of them."""
+        names = sorted(router.name for router in self._routers if router.name > after)
+        return [self.info(name) for name in names[:count]]
 
     def info(self, name: str) -> RouterInfo:
         """One router; `NotFoundError` if it does not exist."""

@@ -44,6 +44,7 @@ from seawall.wire.lwp2.files import FilesRequest
 from seawall.wire.lwp2.frames import Request, encode_control, encode_ping, encode_pong, parse_request
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut, RouterRequest
 from seawall.wire.lwp2.session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2.sessions import SessionList, SessionRequest, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
@@ -65,7 +66,15 @@ _ATTACH_AFTER: Final = 4
 
 #: Requests that may take time, and only need an answer.
 _SlowRequest: TypeAlias = (
-    Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
+    Fetch
+    | Commit
+    | Bounds
+    | FilesRequest
+    | TopicRequest
+    | TransactionRequest
+    | SessionRequest
+    | RouterRequest
+    | SharedRequest
 )
 
 
@@ -225,6 +234,8 @@ class Lwp2Session:
                 return self._fetching.files(request, request_id)
             case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
                 return self._answer_own(request, request_id)
+            case RouterPut() | RouterDescribe() | RouterList() | RouterDelete():
+                return self._answer_routers(request, request_id)
             case SessionList() | SessionRetire():
                 return self._answer_sessions(request, request_id)
             case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
@@ -252,6 +263,10 @@ class Lwp2Session:
 
     async def _answer_transaction(self, request: TransactionRequest, request_id: int) -> None:
         reply = await self._server.transactions.execute(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    async def _answer_routers(self, request: RouterRequest, request_id: int) -> None:
+        reply = await self._server.routers.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_sessions(self, request: SessionRequest, request_id: int) -> None:

@@ -33,10 +33,11 @@ from seawall.wire.lwp1.replies import (
     TopicReply,
 )
 from seawall.wire.lwp1.requests import SharedRequest, parse_shared_request
-from seawall.wire.lwp2 import files, keyed, reading, session, sessions, subscriptions, topics, transactions
+from seawall.wire.lwp2 import files, keyed, reading, routers, session, sessions, subscriptions, topics, transactions
 from seawall.wire.lwp2.files import FilesReply, FilesRequest
 from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
+from seawall.wire.lwp2.routers import RouterRequest, RoutersReply
 from seawall.wire.lwp2.session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
@@ -66,6 +67,7 @@ Request: TypeAlias = (
     | TransactionRequest
     | PublishKeyed
     | SessionRequest
+    | RouterRequest
 )
 Answer: TypeAlias = (
     Welcome
@@ -81,6 +83,7 @@ Answer: TypeAlias = (
     | TransactionStatus
     | PublishedKeyed
     | SessionsReply
+    | RoutersReply
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -186,6 +189,10 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.PUBLISH_KEYED: keyed.parse_publish_keyed,
     Command.SESSION_LIST: sessions.parse_session_list,
     Command.SESSION_RETIRE: sessions.parse_session_retire,
+    Command.ROUTER_PUT: routers.parse_router_put,
+    Command.ROUTER_DESCRIBE: routers.parse_router_describe,
+    Command.ROUTER_LIST: routers.parse_router_list,
+    Command.ROUTER_DELETE: routers.parse_router_delete,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -202,5 +209,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.TRANSACTION_STATUS: transactions.parse_transaction_status,
     Command.PUBLISHED_KEYED: keyed.parse_published_keyed,
     Command.SESSIONS: sessions.parse_sessions_reply,
+    Command.ROUTERS: routers.parse_routers_reply,
     Command.ERROR: session.parse_error,
 }
