@@ -28,7 +28,7 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.identifiers import check_stored_name, check_topic_name, is_reserved_name
-from seawall.core.routers import RouterSettings
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
@@ -40,7 +40,7 @@ from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.control.sessions import SessionsRetired
 from seawall.storage.control.transactions import TransactionMark
 from seawall.topics.config import Durability, TopicConfig, changed_config, stored_config
-from seawall.topics.routers import RouterTable
+from seawall.topics.routers import Router, RouterTable
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.topics.transactions import TransactionMemory
@@ -201,6 +201,11 @@ class TopicCatalog:
         names = {from_topic.topic_id: source, to_topic.topic_id: dest}
         ids = (from_topic.topic_id, to_topic.topic_id)
         return self.routers.plan_put(name, *ids, settings, next_seq, lambda each: names.get(each) or self.name_of(each))
+
+    def router_info(self, router: Router, blocked: str | None = None) -> RouterInfo:
+        """The public description of a router."""
+        names = (router.name, self.name_of(router.source_id), self.name_of(router.dest_id))
+        return RouterInfo(*names, router.settings, router.forwarded, router.next_seq, blocked)
 
     def name_of(self, topic_id: TopicId) -> str:
         """The name of a topic, or its number if it does not exist."""

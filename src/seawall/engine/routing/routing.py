@@ -107,19 +107,8 @@ class Routing:
 
     def info(self, name: str) -> RouterInfo:
         """One router; `NotFoundError` if it does not exist."""
-        return self._info(self._routers.named(name))
-
-    def _info(self, router: Router) -> RouterInfo:
-        name_of, pause = self._parts.catalog.name_of, self._pauses.get(router.name)
-        return RouterInfo(
-            router.name,
-            name_of(router.source_id),
-            name_of(router.dest_id),
-            router.settings,
-            router.forwarded,
-            router.next_seq,
-            None if pause is None else pause.reason,
-        )
+        pause = self._pauses.get(name)
+        return self._parts.catalog.router_info(self._routers.named(name), None if pause is None else pause.reason)
 
     def _put(self, name: str, source: str, dest: str, settings: RouterSettings, create_dest: bool) -> None:
         parts, catalog = self._parts, self._parts.current_catalog()
