@@ -162,9 +162,8 @@ DELETE_RANGES_MAX = 2_048
 #: State that a sequencer keeps per client (`CLIENT` control batches, snapshots).
 CLIENT_ROW_SIZE = 64
 
-#: A tag: a deletion key that people type, not data. And a node: the name of the origin of a record.
+#: A tag: a deletion key that people type, not data.
 TAG_SIZE_MAX = 256
-NODE_SIZE_MAX = 128
 
 #: Owner of a cursor: a consumer, a group or a router; as long as a topic name.
 CURSOR_OWNER_SIZE_MAX = 255
@@ -240,22 +239,13 @@ TRANSACTION_OWNER_SIZE_MAX = 255
 TRANSACTION_PIECE_SIZE = 8 * MIB
 #: Default time that staged records are kept for their transaction: longer than it takes to repair a job by hand.
 STAGING_TTL_MS = 86_400_000
-
-# --- routers -----------------------------------------------------------------------------------------------------
-
-#: Routers of one data directory: all of them are in memory and in every snapshot. And those that one response lists
-#: (at most 1 MB of JSON).
+#: Routers of one data directory, all of them in memory; those in one response; how often a copy may pass routers that
+#: allow loops; and what one step copies, unless one batch is larger: commits wait for it, a few milliseconds.
 ROUTERS_MAX = 10_000
 ROUTERS_LISTED_MAX = 1_000
-#: How often a copy may pass routers that allow loops.
 ROUTER_HOPS_MAX = 16
-#: Bytes and batches that one step of a router copies, unless one batch is larger: commits wait for a step, which takes
-#: a few milliseconds and two syncs.
 ROUTER_STEP_SIZE = 1 * MIB
 ROUTER_STEP_BATCHES = 256
-#: Pauses of a router whose destination refuses its copies: each is twice as long as the one before.
-ROUTER_PAUSE_MS_MIN = 50
-ROUTER_PAUSE_MS_MAX = 10_000
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 

@@ -410,6 +410,27 @@ def test_a_failed_disk_ends_copies_and_not_reads() -> None:
     log.close()
 
 
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_no_crash_loses_copies_whatever_the_class(durability: str) -> None:
+    disk = SimDisk(seed=1)
+    log = open_simulated(disk)
+    log.create_topic("a", durability=durability)
+    log.create_topic("b", durability=durability)
+    log.create_router("r", "a", "b")
+    log.publish("a", [b"1", b"2"])
+    assert values(log, "b") == [b"1", b"2"]
+    stop_background(log)
+    log.publish("a", b"3")
+    disk.crash(keep="none")
+    log = open_simulated(disk)
+    kept = [b"1", b"2", b"3"] if durability == "fsync" else [b"1", b"2"]
+    assert values(log, "a") == values(log, "b") == kept
+    assert {gap.reason for gap in gaps(log, "a")} == {GapReason.CRASH}
+    assert {gap.reason for gap in gaps(log, "b")} == {GapReason.CRASH, GapReason.SOURCE_TRIM}
+    assert log.describe_router("r").forwarded == len(kept)
+    log.close()
+
+
 # --- loops -----------------------------------------------------------------------------------------------------------
 
 

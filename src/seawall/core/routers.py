@@ -48,22 +48,11 @@ class RouterSettings:
     def __post_init__(self) -> None:
         if self.tag is not None and self.tag_prefix is not None:
             raise InvalidInputError("a router filters by a whole tag or by how it begins, not by both")
-        sizes = ("tag", limits.TAG_SIZE_MAX), ("tag_prefix", limits.TAG_SIZE_MAX), ("node", limits.NODE_SIZE_MAX)
-        for name, size_max in sizes:
-            _check_text(name, getattr(self, name), size_max)
-        for name in ("preserve_node", "preserve_tag", "allow_cycle"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidInputError(f"{name} of a router is true or false, not {getattr(self, name)!r}")
 
     @property
     def is_filtered(self) -> bool:
         """True if the router copies only some records."""
         return self.tag is not None or self.tag_prefix is not None or self.node is not None
-
-    @property
-    def changes_records(self) -> bool:
-        """True if copies may lack fields of the original records."""
-        return not (self.preserve_node and self.preserve_tag)
 
     def document(self) -> dict[str, str | bool | None]:
         """All settings by name, for JSON."""
@@ -75,13 +64,16 @@ class RouterSettings:
         unknown = document.keys() - {each.name for each in fields(cls)}
         if unknown:
             raise InvalidInputError(f"{', '.join(sorted(unknown))}: a router has no such setting")
-        given = dict(document)
-        try:
-            guarantee = Guarantee(str(given.pop("guarantee", Guarantee.AT_LEAST_ONCE)))
-        except ValueError as error:
-            names = " or ".join(Guarantee)
-            raise InvalidInputError(f"guarantee {document['guarantee']!r} of a router: give {names}") from error
-        return cls(**given, guarantee=guarantee)  # type: ignore[arg-type] # checked by __post_init__
+        default = cls()
+        return cls(
+            _text(document, "tag", limits.TAG_SIZE_MAX),
+            _text(document, "tag_prefix", limits.TAG_SIZE_MAX),
+            _text(document, "node", limits.JOB_NODE_SIZE_MAX),
+            _flag(document, "preserve_node", default.preserve_node),
+            _flag(document, "preserve_tag", default.preserve_tag),
+            _flag(document, "allow_cycle", default.allow_cycle),
+            _guarantee(document.get("guarantee", default.guarantee)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +92,10 @@ class RouterInfo:
     blocked: str | None = None
 
 
-def _check_text(name: str, text: object, size_max: int) -> None:
+def _text(document: Mapping[str, object], name: str, size_max: int) -> str | None:
+    text = document.get(name)
     if text is None:
-        return
+        return None
     if not isinstance(text, str):
         raise InvalidInputError(f"{name} of a router is text, not {text!r}")
     try:
@@ -111,3 +104,18 @@ def _check_text(name: str, text: object, size_max: int) -> None:
         raise InvalidInputError(f"{name} of a router: not encodable as UTF-8 ({error.reason})") from error
     if size > size_max:
         raise LimitError(f"{name} of a router has {size} bytes; at most {size_max} are allowed")
+    return text
+
+
+def _flag(document: Mapping[str, object], name: str, default: bool) -> bool:
+    value = document.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name} of a router is true or false, not {value!r}")
+    return value
+
+
+def _guarantee(value: object) -> Guarantee:
+    for each in Guarantee:
+        if each == value:
+            return each
+    raise InvalidInputError(f"guarantee {value!r} of a router: give {' or '.join(Guarantee)}")

@@ -50,6 +50,10 @@ from seawall.wire.format.codes import GapReason
 
 _NS_PER_MS: Final = 1_000_000
 
+#: The first pause of a blocked router, and the longest one.
+_PAUSE_MS_MIN: Final = 50
+_PAUSE_MS_MAX: Final = 10_000
+
 #: What a refusal depends on: the records, the bytes and the settings of the destination.
 _Seen: TypeAlias = tuple[int, int, TopicConfig]
 
@@ -252,9 +256,9 @@ class Routing:
 
     def _pause(self, router: Router, error: Exception) -> None:
         before = self._pauses.get(router.name)
-        pause_ms = limits.ROUTER_PAUSE_MS_MIN
+        pause_ms = _PAUSE_MS_MIN
         if before is not None and before.seen == self._seen(router):
-            pause_ms = min(2 * before.pause_ms, limits.ROUTER_PAUSE_MS_MAX)
+            pause_ms = min(2 * before.pause_ms, _PAUSE_MS_MAX)
         until_ns = self._now_ns() + pause_ms * _NS_PER_MS
         self._pauses[router.name] = _Pause(str(error), pause_ms, until_ns, self._seen(router))
 
