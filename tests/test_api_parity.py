@@ -121,6 +121,7 @@ INTERNAL = {
     "log": {
         *(
             "ask",
+            "catch_up",
             "pending_batch_of",
             "changing",
             "create_each",
@@ -134,6 +135,7 @@ INTERNAL = {
             "offer",
             "own_keys",
             "own_keys_lock",
+            "forwarder",
             "flush_thread",
             "commits",
             "queues",

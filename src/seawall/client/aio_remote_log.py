@@ -54,6 +54,7 @@ from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, As
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.routers import AsyncRemoteRouters
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
@@ -83,7 +84,9 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]):
+class AsyncRemoteLog(
+    AsyncRemoteTransactions, AsyncRemoteRouters, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]
+):
     """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
     def __init__(self, target: Target) -> None:

@@ -58,6 +58,7 @@ from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.routers import RemoteRouters
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
+class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[RemotePublisher]):
     """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:

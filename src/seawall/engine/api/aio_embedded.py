@@ -31,6 +31,7 @@ from seawall.api.topic_info import TopicInfo
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.api.aio_publisher import AsyncPublisher
+from seawall.engine.api.aio_routers import AsyncRouters
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.api.aio_transactions import AsyncTransactions
 from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog
@@ -62,7 +63,7 @@ R = TypeVar("R")
 _PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
-class AsyncLog(AsyncTransactions, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
+class AsyncLog(AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
     """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
