@@ -15,7 +15,7 @@ from seawall.kernels.queues import lease_records as records
 from seawall.kernels.runtime import jit
 from seawall.kernels.runtime.memory import set_addresses
 from seawall.kernels.runtime.tables import home_slot
-from seawall.wire.format import job_options
+from seawall.wire.jobs import options as job_options
 from twins.queues import fresh_ranges as fresh_twin
 from twins.queues import leases as twin
 
@@ -177,7 +177,7 @@ class Walk:
 
     def change(self) -> None:
         seqs = self.seqs(5)
-        action = self.chance.randint(records.ACTION_FINISH, records.ACTION_REVIVE)
+        action = self.chance.randint(records.ACTION_FINISH, records.ACTION_UNCLAIM)
         worker = self.chance.choice([1, 1, 1, 2, records.ANY_WORKER])
         known = [self.model.rows[seq].lease_id if seq in self.model.rows else 7 for seq in seqs]
         ids = self.chance.choice([[], known, known, [each + 1 for each in known], [0] * len(seqs)])
@@ -295,6 +295,20 @@ def test_a_split_uses_the_space_that_is_there(start: int) -> None:
     assert fresh_ranges.first_fresh(view) == 1
     fresh_ranges.remove_fresh(view, 1, 99)
     assert fresh_ranges.first_fresh(view) == 99
+
+
+def test_a_claim_that_is_undone_after_an_extension_can_be_claimed_again() -> None:
+    arrays = Arrays()
+    leases.admit_jobs(arrays.views, 1, 2, np.array([[1, 2]], np.int64), NO_SEQS, NO_SEQS, 0)
+    seqs, ids, deliveries = np.zeros((3, 1), np.int64)
+    assert leases.pick_jobs(arrays.views, 1, 0, 0, seqs, NO_SEQS.copy()) == 1
+    leases.lease_jobs(arrays.views, seqs, 5, 1, ids, deliveries)
+    assert leases.expire_due(arrays.views, 6) == records.NO_TIMER
+    for action, time_ms in ((records.ACTION_EXTEND, 20), (records.ACTION_UNCLAIM, 0)):
+        assert leases.change_jobs(arrays.views, action, seqs, ids, 1, time_ms, np.zeros(1, np.uint8)) == 1
+        arrays.check()
+    arrays.make_space(arrays.ready, 2)
+    assert leases.pick_jobs(arrays.views, 1, 6, 1, seqs, np.zeros(1, np.int64)) == 1
 
 
 def test_the_oldest_of_few_jobs_that_are_far_apart() -> None:

@@ -172,14 +172,11 @@ class LeaseViewMachine(RuleBasedStateMachine):
         seqs, ids, worker, held = self.some(data)
         mask = self.view.ack(seqs, ids, worker, self.now)
         self.model.expire(self.now)
-        first = {seq: index for index, seq in reversed(list(enumerate(seqs.tolist())) if ids is None else [])}
         expected = []
-        for index, (seq, each) in enumerate(zip(seqs.tolist(), held, strict=True)):
-            job = self.model.jobs.get(seq)
-            expected.append(each and job is not None and job.state != "finishing")
-            if expected[-1] and job is not None:
-                job.state = "finishing"
-                assert first.get(seq, index) == index, "a job is acked once"
+        for seq, each in zip(seqs.tolist(), held, strict=True):
+            expected.append(each and self.model.held(seq, 0, worker))
+            if expected[-1]:
+                self.model.jobs[seq].state = "finishing"
         assert mask.tolist() == expected
 
     @rule(data=st.data(), delay=st.sampled_from([-1, 0, 3, 12]))
@@ -209,7 +206,7 @@ class LeaseViewMachine(RuleBasedStateMachine):
         jobs = [self.model.jobs.get(seq, Job(seq, 0, "none")) for seq in dict.fromkeys(seqs.tolist())]
         held = [job for job in jobs if job.state in ("leased", "expired") and not wrong]
         ids = array([job.lease_id + wrong for job in jobs])
-        assert self.view.release(array([job.seq for job in jobs]), ids) == len(held)
+        assert self.view.release(array([job.seq for job in jobs]), ids).sum() == len(held)
         for job in held:
             job.give_back()
 
@@ -225,11 +222,11 @@ class LeaseViewMachine(RuleBasedStateMachine):
                 del self.model.jobs[job.seq]
             return
         self.view.unfinish(array([job.seq for job in finishing]))
-        self.view.revive(array([job.seq for job in dying]))
+        self.view.revive(array([job.seq for job in dying]), self.now + 3)
         for job in finishing:
             job.state = "leased"
         for job in dying:
-            job.give_back()
+            job.give_back(self.now + 3)
 
     @rule(data=st.data(), length=st.sampled_from([1, 1, 2, 100]))
     def remove(self, data: st.DataObject, length: int) -> None:
@@ -270,12 +267,13 @@ class LeaseViewMachine(RuleBasedStateMachine):
                 job.state = "leased"
             elif job.state == "dying":
                 job.state = "returned"
+            elif job.state == "fresh":
+                job.size = 0
 
     @rule()
     def ask(self) -> None:
         """Counts, the next time, and all jobs that nobody holds."""
         assert self.view.counts(self.now) == self.model.counts(self.now)
-        ends = [job.time_ms + (job.state == "leased") for job in self.model.jobs.values() if "e" in job.state]
         timed = [job for job in self.model.jobs.values() if job.state in ("leased", "delayed")]
         ends = [job.time_ms + (job.state == "leased") for job in timed]
         assert self.view.next_time_ms(self.now) == min(ends, default=-1)
@@ -429,9 +427,9 @@ def test_a_job_dies_once_and_is_tried_again() -> None:
     assert view.counts(2) == (0, 1, 0)
     assert view.claim(5, 2, 9, 0, 1).dead.tolist() == []
     assert view.peek(5, 2).tolist() == []
-    view.revive(claimed.dead)
-    assert view.counts(2) == (1, 1, 0)
-    assert view.claim(5, 2, 9, 0, 1).dead.tolist() == [1]
+    view.revive(claimed.dead, 5)
+    assert view.counts(2) == (0, 1, 1)
+    assert view.claim(5, 6, 9, 0, 1).dead.tolist() == [1]
     view.removed(1, 1)
     assert view.oldest_seq() == 2
 
