@@ -98,6 +98,7 @@ COMMANDS = (
     LazyCommand("dump", "seawall.cli.dump", "Show the contents of one file of a data directory."),
     LazyCommand("fabric", "seawall.cli.fabric", "Show the shared memory of a pod."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a whole file to a topic."),
+    LazyCommand("queue", "seawall.cli.queue", "Push jobs, work on them, and look at queues."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
     LazyCommand("router", "seawall.cli.router", "Create, list, describe and delete routers between topics."),
     LazyCommand("serve", "seawall.cli.serve", "Serve a data directory to clients of the binary protocol."),

@@ -164,12 +164,18 @@ def _encoded(records: Iterable[ReceivedRecord], form: str) -> Iterator[bytes]:
         if form == "raw":
             yield record.value
         elif form == "json":
-            yield _line(_as_json(record))
+            yield _line(record_document(record))
         else:
-            yield record.value.decode("utf-8", "backslashreplace").encode() + b"\n"
+            yield value_text(record.value).encode() + b"\n"
 
 
-def _as_json(record: ReceivedRecord) -> dict[str, JsonValue]:
+def value_text(value: bytes) -> str:
+    """A value as text; bytes that are not UTF-8 are escaped."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def record_document(record: ReceivedRecord) -> dict[str, JsonValue]:
+    """A record as JSON."""
     from seawall.storage.inspect import type_name
 
     headers: list[JsonValue] = [{**_text("name", name), **_text("value", value)} for name, value in record.headers]
