@@ -68,7 +68,7 @@ class WatchReader:
         """True if there is something to read."""
         with self._lock, self._log.inspecting() as store:
             self.topics.refresh(store)
-            return self.topics.has_events or self.topics.ready_count > 0
+            return not self.topics.is_at_end
 
     def read(self) -> list[Step]:
         """Read what there is now, up to a size; an empty list if every topic is at its end."""

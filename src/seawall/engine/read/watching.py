@@ -23,6 +23,7 @@ nor what is delivered.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from seawall import limits
@@ -31,7 +32,7 @@ from seawall.core.identifiers import is_reserved_name
 from seawall.core.types import Position, Seq, TopicEpoch, TopicId
 from seawall.core.watches import ANY_EPOCH, TopicEvent, TopicEventKind, WatchSpec
 from seawall.engine.store.store import Store
-from seawall.engine.store.store_queries import ChangeMark
+from seawall.engine.store.store_queries import ChangedTopics, ChangeMark
 from seawall.errors import LimitError, NotFoundError
 from seawall.topics.state import TopicState
 
@@ -97,6 +98,11 @@ class WatchedTopics:
         return bool(self._events)
 
     @property
+    def is_at_end(self) -> bool:
+        """True if there is nothing to read and nothing to report."""
+        return not (self._events or self._ready)
+
+    @property
     def ready_count(self) -> int:
         """How many topics have something to read."""
         return len(self._ready)
@@ -130,21 +136,19 @@ class WatchedTopics:
         for name, position in spec.positions.items():
             if name not in self._by_name and self._patterns.matches(name):
                 self._report(TopicEventKind.DELETED, TopicId(0), position.epoch, position.next_seq, name)
+        self._spec = replace(spec, positions={})
         return catalog.next_topic_id
 
     def refresh(self, store: Store) -> None:
         """Find out what has changed since the last call. The caller holds the lock of the store."""
         mark = store.queries.change_mark()
         changed = store.queries.topics_changed(self._mark)
-        self._mark = mark
         if changed is None:
             self._examine_all(store)
-            return
-        self.topics_examined += changed.applied.size + changed.pending.size
-        for topic_id in changed.applied.tolist():
-            self._examine(store, topic_id, has_pending=False)
-        for topic_id in changed.pending.tolist():
-            self._examine(store, topic_id, has_pending=True)
+        else:
+            self._examine_changed(store, changed)
+        # Only now: after an error, the next call finds the same changes.
+        self._mark = mark
 
     def advance(self, topic: WatchedTopic, next_seq: Seq, *, is_last: bool) -> None:
         """Note that a topic was read up to a seq, and with `is_last` up to its end."""
@@ -181,6 +185,14 @@ class WatchedTopics:
         else:
             is_later = spec.continues and state.topic_id >= spec.later_from
             self._join(WatchedTopic(state, state.next_seq if spec.from_end and not is_later else _FIRST))
+
+    def _examine_changed(self, store: Store, changed: ChangedTopics) -> None:
+        """Look at the topics that have changed."""
+        self.topics_examined += changed.applied.size + changed.pending.size
+        for topic_id in changed.applied.tolist():
+            self._examine(store, topic_id, has_pending=False)
+        for topic_id in changed.pending.tolist():
+            self._examine(store, topic_id, has_pending=True)
 
     def _examine(self, store: Store, topic_id: TopicId, *, has_pending: bool) -> None:
         """Look at a topic that has changed, watched or not; its newest records may be pending."""

@@ -225,6 +225,8 @@ class Command(IntEnum):
     SESSION_LIST = 0x6E
     SESSIONS = 0x6F
     SESSION_RETIRE = 0x70
+    WATCH = 0x76
+    WATCHED = 0x77
     ERROR = 0xFF
 
 

@@ -33,7 +33,7 @@ from seawall.wire.lwp1.replies import (
     TopicReply,
 )
 from seawall.wire.lwp1.requests import SharedRequest, parse_shared_request
-from seawall.wire.lwp2 import files, keyed, reading, session, sessions, subscriptions, topics, transactions
+from seawall.wire.lwp2 import files, keyed, reading, session, sessions, subscriptions, topics, transactions, watches
 from seawall.wire.lwp2.files import FilesReply, FilesRequest
 from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
@@ -42,6 +42,7 @@ from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2.topics import RecordsDeleted, TopicRequest
 from seawall.wire.lwp2.transactions import TransactionRequest, TransactionStatus
+from seawall.wire.lwp2.watches import Watch, Watched
 
 SharedReply: TypeAlias = (
     AuthenticateReply
@@ -66,6 +67,7 @@ Request: TypeAlias = (
     | TransactionRequest
     | PublishKeyed
     | SessionRequest
+    | Watch
 )
 Answer: TypeAlias = (
     Welcome
@@ -81,6 +83,7 @@ Answer: TypeAlias = (
     | TransactionStatus
     | PublishedKeyed
     | SessionsReply
+    | Watched
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -186,6 +189,7 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.PUBLISH_KEYED: keyed.parse_publish_keyed,
     Command.SESSION_LIST: sessions.parse_session_list,
     Command.SESSION_RETIRE: sessions.parse_session_retire,
+    Command.WATCH: watches.parse_watch,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -202,5 +206,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.TRANSACTION_STATUS: transactions.parse_transaction_status,
     Command.PUBLISHED_KEYED: keyed.parse_published_keyed,
     Command.SESSIONS: sessions.parse_sessions_reply,
+    Command.WATCHED: watches.parse_watched,
     Command.ERROR: session.parse_error,
 }
