@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
-from seawall.api.received import ReceivedBatch, ReceivedSkip
+from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
 from seawall.core.types import Position, Seq, TopicEpoch, TopicId
 from seawall.core.watches import TopicEvent, TopicEventKind, WatchPosition, WatchSpec
 from seawall.wire.format.codes import GapReason
@@ -91,6 +91,11 @@ class WatchBegun:
 
 
 Step: TypeAlias = WatchItem | TopicJoined | TopicMoved | WatchBegun
+
+
+def watch_item(topic: str, item: Item) -> WatchItem:
+    """An item of one topic as an item of a watch."""
+    return WatchGap(item.first_seq, item.last_seq, item.reason, topic) if isinstance(item, Gap) else item
 
 
 def steps_of(events: Iterable[TopicEvent]) -> Iterator[Step]:

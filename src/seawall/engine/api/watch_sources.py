@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from seawall import limits
 from seawall.api.received import ReceivedSkip, seq_after
-from seawall.api.watch_items import Step, TopicMoved, WatchGap, WatchProgress, first_steps, has_item, steps_of
+from seawall.api.watch_items import Step, TopicMoved, WatchProgress, first_steps, has_item, steps_of, watch_item
 from seawall.core.types import Seq, TopicId
 from seawall.core.watches import WatchSpec
 from seawall.engine.read.read_results import to_items
@@ -24,7 +24,6 @@ from seawall.engine.read.reading import ReadPlan
 from seawall.engine.read.watching import WatchedTopic, WatchedTopics
 from seawall.engine.store.store import Store
 from seawall.io.process.clocks import OsClock
-from seawall.wire.format.gaps import Gap
 
 R = TypeVar("R")
 
@@ -205,6 +204,6 @@ def _steps_of(topic: WatchedTopic, plan: ReadPlan) -> Iterator[Step]:
                 yield item
             continue
         reached = seq_after(item)
-        yield WatchGap(item.first_seq, item.last_seq, item.reason, topic.name) if isinstance(item, Gap) else item
+        yield watch_item(topic.name, item)
     if reached < plan.end_seq:
         yield TopicMoved(topic.name, Seq(plan.end_seq))

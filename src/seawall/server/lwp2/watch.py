@@ -2,8 +2,8 @@
 
 Each watch is a task. It reads its ready topics in turn (`engine/read/watching.py`), one frame each, and waits for
 credit and for space in the outbox; it holds no memory of records meanwhile, so that a slow peer costs only itself. When
-every topic is at its end it follows: the wake-up finds the topics that have changed, and sends what is new itself if that is
-little and needs no waiting. A wake-up costs as much as there are changes, however many topics are watched.
+every topic is at its end it follows: the wake-up finds the topics that have changed, and sends what is new itself if
+that is little and needs no waiting. A wake-up costs as much as there are changes, however many topics are watched.
 
 With strong consistency, a response of records that may not be synced is sent after a sync of the log. Watches that wait
 for the same records share a sync.
