@@ -531,7 +531,7 @@ SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024
 #: Names and topics of one watch: a request with all of them fits a frame. Memory of one topic; watches a connection.
 WATCH_NAMES_MAX, WATCH_TOPICS_MAX = 16_384, 40_000
-WATCH_TOPIC_SIZE = 512
+WATCH_TOPIC_SIZE = 160
 WATCHES_MAX = 16
 #: Newest changes of topics that watches find: a watch that is further behind looks at all its topics instead.
 TOPIC_CHANGES_KEPT = 16_384

@@ -21,6 +21,7 @@ from seawall.core.transactions import (
     TopicSpan,
     WantedTransaction,
 )
+from seawall.core.watches import TopicEvent, TopicEventKind, TopicPatterns, WatchPosition, WatchSpec
 from seawall.errors import SeawallError
 from seawall.wire.format.batches import (
     BatchSource,
@@ -65,6 +66,7 @@ from seawall.wire.lwp2 import session as lwp2_session
 from seawall.wire.lwp2 import sessions as lwp2_sessions
 from seawall.wire.lwp2 import topics as lwp2_topics
 from seawall.wire.lwp2 import transactions as lwp2_transactions
+from seawall.wire.lwp2 import watches as lwp2_watches
 
 Target = Callable[[bytes], None]
 RAW_LENGTH = 64
@@ -289,6 +291,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
         lwp2_sessions.SessionList(7, 100),
         lwp2_sessions.SessionRetire(7),
+        lwp2_watches.Watch(WatchSpec(TopicPatterns(["a", "b*"]), positions={"a": WatchPosition(1, 5)}), 1, 1, 1),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -302,6 +305,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionStatus("job", None),
         lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
         lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
+        lwp2_watches.Watched((TopicEvent(TopicEventKind.JOINED, 1, 2, 3, 4, "a"),), 7),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

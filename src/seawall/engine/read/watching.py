@@ -79,7 +79,6 @@ class WatchedTopics:
         self._spec = spec
         self._patterns = spec.patterns
         self._topics: dict[TopicId, WatchedTopic] = {}
-        self._by_name: dict[str, WatchedTopic] = {}
         #: In the order in which they are read.
         self._ready: dict[TopicId, WatchedTopic] = {}
         self._events: list[TopicEvent] = []
@@ -133,8 +132,9 @@ class WatchedTopics:
         self._mark = store.queries.change_mark()
         for state in self._matching(catalog.shown()):
             self._begin_topic(state)
+        names = {topic.name for topic in self._topics.values()}
         for name, position in spec.positions.items():
-            if name not in self._by_name and self._patterns.matches(name):
+            if name not in names and self._patterns.matches(name):
                 self._report(TopicEventKind.DELETED, TopicId(0), position.epoch, position.next_seq, name)
         self._spec = replace(spec, positions={})
         return catalog.next_topic_id
@@ -201,7 +201,7 @@ class WatchedTopics:
         if topic is None:
             if state is not None and not is_reserved_name(state.name) and self._patterns.matches(state.name):
                 store.parts.pending.apply()
-                self._meet(state)
+                self._join(WatchedTopic(state, _FIRST))
         elif state is None:
             self._leave(store, topic)
         elif has_pending or topic.next_seq < state.next_seq:
@@ -218,31 +218,21 @@ class WatchedTopics:
                 self._ready.setdefault(topic.topic_id, topic)
         for state in self._matching(catalog.shown()):
             if state.topic_id not in self._topics:
-                self._meet(state)
-
-    def _meet(self, state: TopicState) -> None:
-        """Add a topic that has appeared."""
-        before = self._by_name.get(state.name)
-        if before is None:
-            self._join(WatchedTopic(state, _FIRST))
-        else:
-            self._forget(before)
-            self._recreate(state)
+                self._join(WatchedTopic(state, _FIRST))
 
     def _leave(self, store: Store, topic: WatchedTopic) -> None:
-        """Remove a topic that was deleted."""
-        self._forget(topic)
+        """Remove a topic that was deleted, or replace it by the one that was created again under its name.
+
+        A topic is looked at before the later ones of its name: their ids are higher.
+        """
+        self._topics.pop(topic.topic_id)
+        self._ready.pop(topic.topic_id, None)
         state = store.catalog.find_named(topic.name)
         if state is not None:
             self._recreate(state)
         else:
             head = max(topic.next_seq, topic.state.next_seq)
             self._report(TopicEventKind.DELETED, topic.topic_id, topic.state.epoch, topic.next_seq, topic.name, head)
-
-    def _forget(self, topic: WatchedTopic) -> None:
-        self._topics.pop(topic.topic_id)
-        self._by_name.pop(topic.name)
-        self._ready.pop(topic.topic_id, None)
 
     def _recreate(self, state: TopicState) -> None:
         """Add a topic that was created again: what its new life has lost already is part of the reported gap."""
@@ -254,7 +244,7 @@ class WatchedTopics:
                 f"a watch of {self._patterns} would have more than {limits.WATCH_TOPICS_MAX} topics: watch fewer"
             )
         state = topic.state
-        self._topics[topic.topic_id] = self._by_name[topic.name] = topic
+        self._topics[topic.topic_id] = topic
         self._report(kind, topic.topic_id, state.epoch, topic.next_seq, topic.name, state.next_seq)
         if topic.next_seq < state.next_seq:
             self._ready[topic.topic_id] = topic
