@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol, TypeAlias, TypeGuard
 
 from seawall.api.losses import data_loss, survives_crashes
@@ -172,12 +173,12 @@ class Watch:
         """The names of the topics that belong to the watch, sorted."""
         return sorted(self._received.progress.positions)
 
-    def poll(self, timeout_s: float = 0.0) -> list[WatchItem]:
-        """Returns the items that have arrived; waits up to `timeout_s` for the first."""
-        items = list(self._received.items())
+    def poll(self, timeout_s: float = 0.0, *, limit: int | None = None) -> list[WatchItem]:
+        """Returns the items that have arrived, at most `limit`; waits up to `timeout_s` for the first."""
+        items = list(islice(self._received.items(), limit))
         if not items:
             self._receive(timeout_s)
-            items = list(self._received.items())
+            items = list(islice(self._received.items(), limit))
         return items
 
     def __iter__(self) -> Iterator[WatchItem]:
@@ -232,12 +233,12 @@ class AsyncWatch:
         """The names of the topics that belong to the watch, sorted; known after the first read."""
         return sorted(self._received.progress.positions)
 
-    async def poll(self, timeout_s: float = 0.0) -> list[WatchItem]:
-        """Returns the items that have arrived; waits up to `timeout_s` for the first."""
-        items = list(self._received.items())
+    async def poll(self, timeout_s: float = 0.0, *, limit: int | None = None) -> list[WatchItem]:
+        """Returns the items that have arrived, at most `limit`; waits up to `timeout_s` for the first."""
+        items = list(islice(self._received.items(), limit))
         if not items:
             await self._receive(timeout_s)
-            items = list(self._received.items())
+            items = list(islice(self._received.items(), limit))
         return items
 
     async def __aiter__(self) -> AsyncIterator[WatchItem]:
