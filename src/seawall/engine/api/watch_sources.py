@@ -102,7 +102,10 @@ class WatchReader:
             self.topics.refresh(store)
             return None
         self.topics = WatchedTopics(self._spec)
-        return self.topics.begin(store)
+        later_from = self.topics.begin(store)
+        while self.topics.join_next(_TOPICS_AT_ONCE, store):
+            continue
+        return later_from
 
     def _plan(self, store: Store) -> list[tuple[WatchedTopic, ReadPlan]]:
         """Plan the next read of each ready topic, until there is enough."""

@@ -22,7 +22,7 @@ nor what is delivered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import replace
 from typing import Final
 
@@ -82,6 +82,8 @@ class WatchedTopics:
         #: In the order in which they are read.
         self._ready: dict[TopicId, WatchedTopic] = {}
         self._events: list[TopicEvent] = []
+        #: Topics that exist when the watch begins, and have not joined yet if they match.
+        self._joining: deque[TopicState] = deque()
         self._mark = ChangeMark(0, Position(0))
         self.is_strong = spec.is_strong
         #: How many topics the refreshes have looked at.
@@ -123,21 +125,35 @@ class WatchedTopics:
     # --- what changes --------------------------------------------------------------------------------------------
 
     def begin(self, store: Store) -> TopicId:
-        """Find all topics; returns the id from which on topics appear later. The caller holds the lock of the store.
+        """Begin, and return the id from which on topics appear later. The caller holds the lock of the store.
 
-        `NotFoundError` if a name does not exist; a watch that continues reports it as deleted if it was there before.
+        The topics join by calls of `join_next`. `NotFoundError` if a name does not exist; a watch that continues
+        reports it as deleted if it was there before.
         """
-        spec, catalog = self._spec, store.catalog
         self._require_names(store)
+        catalog = store.catalog
         self._mark = store.queries.change_mark()
-        for state in self._matching(catalog.shown()):
-            self._begin_topic(state)
+        self._joining.extend(catalog.shown())
+        return catalog.next_topic_id
+
+    def join_next(self, count: int, store: Store) -> bool:
+        """Let those of the next `count` topics join that match; False once all have. The caller holds the lock.
+
+        Call it until all have joined, before anything else: what changes in between is found by the next refresh.
+        """
+        store.parts.pending.apply()
+        for _ in range(min(count, len(self._joining))):
+            state = self._joining.popleft()
+            if self._patterns.matches(state.name):
+                self._begin_topic(state)
+        if self._joining:
+            return True
         names = {topic.name for topic in self._topics.values()}
-        for name, position in spec.positions.items():
+        for name, position in self._spec.positions.items():
             if name not in names and self._patterns.matches(name):
                 self._report(TopicEventKind.DELETED, TopicId(0), position.epoch, position.next_seq, name)
-        self._spec = replace(spec, positions={})
-        return catalog.next_topic_id
+        self._spec = replace(self._spec, positions={})
+        return False
 
     def refresh(self, store: Store) -> None:
         """Find out what has changed since the last call. The caller holds the lock of the store."""
@@ -170,9 +186,6 @@ class WatchedTopics:
         for name in sorted(required):
             if store.catalog.find_named(name) is None:
                 raise NotFoundError(f"there is no topic {name!r} to watch; create it first, or watch {name + '*'!r}")
-
-    def _matching(self, states: Iterable[TopicState]) -> list[TopicState]:
-        return [state for state in states if self._patterns.matches(state.name)]
 
     def _begin_topic(self, state: TopicState) -> None:
         """Add a topic that exists when the watch begins."""
@@ -216,8 +229,8 @@ class WatchedTopics:
                 self._leave(store, topic)
             elif topic.next_seq < topic.state.next_seq:
                 self._ready.setdefault(topic.topic_id, topic)
-        for state in self._matching(catalog.shown()):
-            if state.topic_id not in self._topics:
+        for state in catalog.shown():
+            if state.topic_id not in self._topics and self._patterns.matches(state.name):
                 self._join(WatchedTopic(state, _FIRST))
 
     def _leave(self, store: Store, topic: WatchedTopic) -> None:

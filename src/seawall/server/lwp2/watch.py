@@ -40,8 +40,9 @@ from seawall.wire.lwp2.watches import Watch, Watched
 #: Starts a task for a watch.
 Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
 
-#: Events in one frame.
-_EVENTS_AT_ONCE: Final = 1_024
+#: Topics that join, and later events, in one frame: about a millisecond of work.
+_TOPICS_JOINED_AT_ONCE: Final = 256
+_EVENTS_AT_ONCE: Final = 256
 #: Topics that a wake-up reads itself; the task reads more of them, and lets other connections run in between.
 _TOPICS_NOW_MAX: Final = 16
 _TOPICS_AT_ONCE: Final = 64
@@ -157,13 +158,15 @@ class Watches:
         """Find and report the topics."""
         topics = watch.topics
         later_from = await self._log.ask(topics.begin)
-        self._count_memory(watch)
         is_last = False
         while not (watch.is_over or is_last):
-            events = tuple(topics.take_events(_EVENTS_AT_ONCE))
-            is_last = not topics.has_events
-            watched = Watched(events, later_from if is_last else _NOT_BEGUN)
-            self._connection.write(encode_control(watched, request_id=request_id))
+            is_last = not await self._log.ask(partial(topics.join_next, _TOPICS_JOINED_AT_ONCE))
+            self._count_memory(watch)
+            watched = Watched(tuple(topics.take_events()), later_from if is_last else _NOT_BEGUN)
+            if is_last or watched.events:
+                self._connection.write(encode_control(watched, request_id=request_id))
+            # Other connections run in between.
+            await asyncio.sleep(0)
             await self._wait_for_space(watch)
 
     async def _wait_for_space(self, watch: LiveWatch) -> None:
