@@ -376,7 +376,7 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
         With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
         """
         spec = spec_of(topics, start, cursor, consistency)
-        return Watch(EmbeddedWatchSource(WatchReader(self, spec), self._wait_until), spec, self.describe)
+        return Watch(EmbeddedWatchSource(WatchReader(self, spec), self.wait_until), spec, self.describe)
 
     def start_position(self, start: PositionStart) -> Position:
         """Resolve a start to a position."""
