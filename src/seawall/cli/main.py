@@ -105,6 +105,7 @@ COMMANDS = (
     LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they arrive."),
     LazyCommand("topic", "seawall.cli.topic", "Create, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read a whole data directory and report all damage."),
+    LazyCommand("worker", "seawall.cli.worker.command", "Execute the jobs of a queue of background tasks."),
 )
 
 
