@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from seawall.errors import CorruptionError
 from seawall.kernels.codec import blocks, columns, job_options
 from seawall.kernels.runtime import jit
-from seawall.wire.format import job_options as codec
 from seawall.wire.format.envelope import Envelope, parse_envelope
 from seawall.wire.format.records import Record, RecordType, decode_block, encode_record
+from seawall.wire.jobs import options as codec
 from seawall.wire.jobs.option_scan import JobFields, scan_job_options
 from seawall.wire.jobs.options import JobOptions
 from twins.codec import job_options as twin

@@ -25,6 +25,7 @@ from seawall.api.jobs import (
     decide,
     extended,
     keys_of,
+    lease_of,
     milliseconds,
     not_before,
     selected,
@@ -97,7 +98,7 @@ class AsyncQueue:
 
     async def claim(self, count: int = 1, *, lease_s: float | None = None, wait_s: float = 0.0) -> list[AsyncJob]:
         """Lease up to `count` jobs to this worker, as `Queue.claim` does."""
-        lease_ms = 0 if lease_s is None else milliseconds(lease_s, "a lease")
+        lease_ms = lease_of(lease_s)
         wait_ms = milliseconds(wait_s, "a wait")
         return self._jobs(await self._backend.claim(self.topic, self.node, count, lease_ms, wait_ms))
 
@@ -113,7 +114,7 @@ class AsyncQueue:
 
     async def extend(self, jobs: Selection, lease_s: float) -> JobOutcome:
         """Keep claimed jobs for `lease_s` from now."""
-        found, lease_ms = selected(jobs), milliseconds(lease_s, "a lease")
+        found, lease_ms = selected(jobs), lease_of(lease_s)
         return extended(found, await self._backend.extend(self.topic, self.node, keys_of(found), lease_ms))
 
     async def work(
@@ -122,7 +123,7 @@ class AsyncQueue:
         """Iterate over jobs with `async for`, as `Queue.work` does. Close it (`aclose`) to return jobs at once."""
         held = HeldJobs(backoff)
         wait_ms = milliseconds(held.WAIT_S, "a wait") if wait else 0
-        lease_ms = 0 if lease_s is None else milliseconds(lease_s, "a lease")
+        lease_ms = lease_of(lease_s)
         keeper: asyncio.Task[None] | None = None
         try:
             while True:
@@ -142,6 +143,7 @@ class AsyncQueue:
         finally:
             if keeper is not None:
                 keeper.cancel()
+                await asyncio.wait([keeper])
             for rest, delay_s in held.returns():
                 await self.nack(rest, delay_s)
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from seawall.api.publishable import Message, OneRecord, Publishable
-from seawall.api.received_record import ReceivedRecord, parsed_records
+from seawall.api.received_record import ReceivedRecord, received_record
 from seawall.core.jobs import JobOutcome
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TimestampNs
 from seawall.errors import InvalidInputError
 from seawall.limits import JOBS_MAX
+from seawall.wire.format.records import iter_records
 from seawall.wire.jobs.options import JobOptions
 from seawall.wire.jobs.rows import ClaimedJobs
 
@@ -142,10 +143,11 @@ def claimed_records(claimed: ClaimedJobs) -> Iterator[tuple[ReceivedRecord, int,
     """The record, lease, deadline and deliveries of each claimed job."""
     rows = claimed.rows
     columns = (rows["seq"], rows["timestamp_ns"], rows["lease_id"], rows["deadline_ms"], rows["deliveries"])
-    records = parsed_records(claimed.block, 0, TimestampNs(0))
+    # Also what readers skip: a record that was published as deleted is a job like any other.
+    records = iter_records(claimed.block)
     for record, seq, timestamp_ns, *lease in zip(records, *(column.tolist() for column in columns), strict=True):
         lease_id, deadline_ms, deliveries = lease
-        yield record._replace(seq=seq, timestamp_ns=timestamp_ns), lease_id, deadline_ms, deliveries
+        yield received_record(record, Seq(seq), TimestampNs(timestamp_ns)), lease_id, deadline_ms, deliveries
 
 
 def with_options(records: Publishable, options: JobOptions) -> Publishable:
@@ -167,6 +169,11 @@ def _with_headers(record: OneRecord, added: list[tuple[bytes, bytes]]) -> Messag
     own = record.headers.items() if isinstance(record.headers, Mapping) else record.headers or ()
     # The first header of a name counts.
     return replace(record, headers=[*texts, *own])
+
+
+def lease_of(lease_s: float | None) -> int:
+    """The lease that a worker asked for in milliseconds; 0 for that of the topic."""
+    return 0 if lease_s is None else max(1, milliseconds(lease_s, "a lease"))
 
 
 def not_before(now_ms: int, delay_s: float) -> int:

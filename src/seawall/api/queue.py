@@ -32,6 +32,7 @@ from seawall.api.jobs import (
     decide,
     extended,
     keys_of,
+    lease_of,
     milliseconds,
     not_before,
     selected,
@@ -153,7 +154,7 @@ class Queue:
 
         A lease lasts `lease_s`, by default as long as the topic says. Fewer jobs than requested are normal.
         """
-        lease_ms = 0 if lease_s is None else milliseconds(lease_s, "a lease")
+        lease_ms = lease_of(lease_s)
         return self._jobs(self._backend.claim(self.topic, self.node, count, lease_ms, milliseconds(wait_s, "a wait")))
 
     def ack(self, jobs: Selection) -> JobOutcome:
@@ -170,7 +171,7 @@ class Queue:
 
     def extend(self, jobs: Selection, lease_s: float) -> JobOutcome:
         """Keep claimed jobs for `lease_s` from now."""
-        found, lease_ms = selected(jobs), milliseconds(lease_s, "a lease")
+        found, lease_ms = selected(jobs), lease_of(lease_s)
         return extended(found, self._backend.extend(self.topic, self.node, keys_of(found), lease_ms))
 
     def work(
@@ -184,7 +185,7 @@ class Queue:
         """
         held = HeldJobs(backoff)
         wait_ms = milliseconds(held.WAIT_S, "a wait") if wait else 0
-        lease_ms = 0 if lease_s is None else milliseconds(lease_s, "a lease")
+        lease_ms = lease_of(lease_s)
         keeper = _LeaseKeeper(self, held)
         try:
             while True:

@@ -23,7 +23,7 @@ from seawall.errors import CorruptionError
 from seawall.kernels.codec import columns
 from seawall.wire.format.envelope import parse_envelope
 from seawall.wire.format.record_fields import Integers, RecordFields
-from seawall.wire.format.records import RecordType, iter_records
+from seawall.wire.format.records import Record, RecordType, iter_records
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,28 +73,31 @@ def received_records(fields: RecordFields, base_seq: int, timestamp_ns: Timestam
 def parsed_records(block: memoryview, base_seq: int, timestamp_ns: TimestampNs) -> Iterator[ReceivedRecord]:
     """The same records, parsed one by one."""
     for seq, record in enumerate(iter_records(block), base_seq):
-        if record.record_type == RecordType.DELETED and not record.value:
-            continue
-        envelope = None
-        if record.record_type == RecordType.ENVELOPE:
-            # The log stores records as they arrive: the reader gets the bytes of an invalid envelope.
-            with suppress(CorruptionError):
-                envelope = parse_envelope(record.value)
-        if envelope is None:
-            yield ReceivedRecord(Seq(seq), record.record_type, record.value, timestamp_ns)
-        else:
-            yield ReceivedRecord(
-                Seq(seq),
-                record.record_type,
-                envelope.data,
-                timestamp_ns,
-                envelope.key,
-                envelope.headers or (),
-                envelope.timestamp_ns,
-                envelope.tag,
-                envelope.node,
-                envelope.meta,
-            )
+        if record.record_type != RecordType.DELETED or record.value:
+            yield received_record(record, Seq(seq), timestamp_ns)
+
+
+def received_record(record: Record, seq: Seq, timestamp_ns: TimestampNs) -> ReceivedRecord:
+    """One record as a reader sees it."""
+    envelope = None
+    if record.record_type == RecordType.ENVELOPE:
+        # The log stores records as they arrive: the reader gets the bytes of an invalid envelope.
+        with suppress(CorruptionError):
+            envelope = parse_envelope(record.value)
+    if envelope is None:
+        return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)
+    return ReceivedRecord(
+        seq,
+        record.record_type,
+        envelope.data,
+        timestamp_ns,
+        envelope.key,
+        envelope.headers or (),
+        envelope.timestamp_ns,
+        envelope.tag,
+        envelope.node,
+        envelope.meta,
+    )
 
 
 def _plain_runs(fields: RecordFields) -> Iterator[tuple[slice, Iterable[bytes], Sequence[Iterable[object]]]]:

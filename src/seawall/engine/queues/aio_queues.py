@@ -21,6 +21,7 @@ from seawall.engine.commit.delivery import Delivery
 from seawall.engine.queues.claims import Claim, ClaimLine
 from seawall.engine.queues.host import AsyncHostLog
 from seawall.engine.queues.log_queues import LogQueues, new_claim
+from seawall.errors import SeawallError
 from seawall.limits import CLAIM_WAIT_MS_MAX
 from seawall.wire.jobs.rows import ClaimedJobs
 
@@ -35,8 +36,8 @@ class AsyncLogQueues:
         self._log = log
         self._queues = queues
         self._on_thread = on_thread
-        #: The task of each queue with claims that wait.
-        self._watchers: dict[str, asyncio.Task[None]] = {}
+        #: The task that watches for the claims that wait in a line.
+        self._watchers: dict[ClaimLine, asyncio.Task[None]] = {}
 
     def now_ms(self) -> int:
         """The time in milliseconds since the Unix epoch."""
@@ -62,46 +63,66 @@ class AsyncLogQueues:
             loop.call_soon_threadsafe(woken.set)
 
         claim = new_claim(node, count_max, lease_ms, wake, may_watch=False)
-        line = await self._run(self._queues.begin_claim, topic, claim)
+        begun = asyncio.ensure_future(self._run(self._queues.begin_claim, topic, claim))
         try:
+            line = await asyncio.shield(begun)
+            await self._wait(topic, line, claim, woken, min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3)
             if not claim.is_done:
-                wait_s = max(min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3, self._queues.cohort_s(line))
-                if wait_s > 0:
-                    self._watch(topic, line)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(wait_s):
-                            await woken.wait()
-        finally:
-            if not claim.is_done:
-                await asyncio.shield(self._withdraw(topic, line, claim))
+                await asyncio.shield(self._run(line.remove, claim))
+        except BaseException:
+            await asyncio.shield(self._abandon(topic, begun, claim))
+            raise
         return self._queues.claimed(topic, claim)
 
-    async def _withdraw(self, topic: str, line: ClaimLine, claim: Claim) -> None:
-        """Withdraw a claim that waits no more; if its task was cancelled, return what it got meanwhile."""
-        await self._run(line.remove, claim)
-        task = asyncio.current_task()
-        if claim.result is not None and task is not None and task.cancelling():
-            rows = claim.result.rows
-            await self._run(self._queues.release, topic, JobKeys(rows["seq"].tolist(), rows["lease_id"].tolist()))
+    async def _wait(self, topic: str, line: ClaimLine, claim: Claim, woken: asyncio.Event, wait_s: float) -> None:
+        """Wait until a claim is decided, or for some time; longer while its cohort is gathered."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while not claim.is_done:
+            gathering_s = self._queues.cohort_s(line)
+            left_s = gathering_s if gathering_s > 0 else deadline - loop.time()
+            if left_s <= 0:
+                if line.cohort_at_ms:
+                    # It has ended just now.
+                    await self._run(self._queues.serve, topic, line)
+                return
+            self._watch(topic, line)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await woken.wait()
+            if gathering_s > 0:
+                await self._run(self._queues.serve, topic, line)
+
+    async def _abandon(self, topic: str, begun: asyncio.Future[ClaimLine], claim: Claim) -> None:
+        """Withdraw a claim whose task was cancelled, and return what it got meanwhile."""
+        with suppress(SeawallError, OSError):
+            line = await begun
+            await self._run(line.remove, claim)
+            await self._run(self._queues.undo_claim, topic, claim)
 
     def _watch(self, topic: str, line: ClaimLine) -> None:
         """Make sure that a task serves the claims that wait."""
-        if topic not in self._watchers:
-            task = asyncio.create_task(self._serve(topic, line))
-            self._watchers[topic] = task
-            task.add_done_callback(lambda _: self._watchers.pop(topic, None))
+        task = self._watchers.get(line)
+        if task is None or task.done():
+            # Queues for which nobody waits any more have a task that is done.
+            self._watchers = {line: task for line, task in self._watchers.items() if not task.done()}
+            self._watchers[line] = asyncio.create_task(self._serve(topic, line))
 
     async def _serve(self, topic: str, line: ClaimLine) -> None:
         """Serve the claims of a queue whenever there may be jobs, as long as there are any."""
-        while len(line):
-            changes = self._log.next_readable()
-            await self._run(self._queues.serve, topic, line)
-            if not len(line):
-                return
-            wait_s = await self._run(self._queues.pause_s, topic, line)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await changes.wait()
+        try:
+            while len(line):
+                changes = self._log.next_readable()
+                await self._run(self._queues.serve, topic, line)
+                if not len(line):
+                    return
+                wait_s = await self._run(self._queues.pause_s, topic, line)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await changes.wait()
+        except (SeawallError, OSError) as error:
+            # The topic was deleted, or the log is closed.
+            await self._run(line.fail, error)
 
     async def ack(self, topic: str, node: str, jobs: JobKeys) -> JobOutcome:
         """Delete jobs that are leased to the worker."""

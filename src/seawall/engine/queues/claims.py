@@ -86,6 +86,13 @@ class ClaimLine:
         with self.mutex:
             self._waiting.remove(claim)
 
+    def fail(self, error: BaseException) -> None:
+        """No claim that waits can be served any more."""
+        with self.serving, self.mutex:
+            failed, self._waiting = self._waiting, []
+        for claim in failed:
+            claim.decide(None, error)
+
     def watches(self, claim: Claim) -> bool:
         """True if the thread of a claim is to watch for new jobs."""
         with self.mutex:

@@ -11,12 +11,12 @@ know who claims.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from seawall.core.transactions import StagedPart, WantedTransaction, partition_n
 from seawall.core.types import Seq
 from seawall.engine.api.log_transactions import AttemptBatches, unlocked
 from seawall.engine.queues.host import HostLog
-from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, record_runs
-from seawall.engine.queues.recent_blocks import Integers
-from seawall.engine.read.reading import stored_batches
-from seawall.errors import CorruptionError, InvalidInputError, NotFoundError, SeawallError
+from seawall.engine.queues.job_store import JobQueue, JobStore, end_of, record_runs
+from seawall.engine.queues.recent_blocks import Integers, runs_of
+from seawall.engine.read.reading import sound_batches
+from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError, SeawallError
 from seawall.io.process.own_process import random_bytes
-from seawall.limits import JOBS_MAX
+from seawall.limits import BLOCK_SIZE_MAX, JOBS_MAX, MIB
+from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.queues import DeadLettered
 from seawall.topics.config import TopicType
 from seawall.topics.state import TopicState
@@ -44,6 +45,11 @@ _RETRY_MS: Final = 5_000
 #: How long jobs of a dead-letter queue are leased while they are moved back.
 _MOVE_LEASE_MS: Final = 60_000
 _MOVER: Final = "seawall-redrive"
+#: Bytes of records that are moved at once.
+_MOVE_SIZE: Final = 4 * MIB
+
+#: The seq of a record that is moved, and the record encoded for its new topic.
+Moved: TypeAlias = tuple[int, bytes]
 
 
 class DeadLetters:
@@ -60,139 +66,200 @@ class DeadLetters:
         self._owner = f"dead-letters-{random_bytes(8).hex()}"
         self._epochs = count(1)
         self._lock = Lock()
+        #: Held by the call that moves dead letters back: none is moved twice.
+        self._redriving = Lock()
 
     def bury(self, queue: JobQueue, seqs: Integers) -> None:
         """Move jobs to the dead-letter topic of their queue; those that cannot be moved are tried again later."""
+        target = queue.topic.config.dead_letter
         try:
-            target = queue.topic.config.dead_letter
-            if target is None:
-                raise NotFoundError(f"queue {queue.topic.name!r} has no dead-letter topic any more")
-            self._move(queue, seqs, target)
+            if target is not None:
+                self._create_target(target)
+                self._bury(queue, seqs, target)
         except (SeawallError, OSError):
+            # A full topic, or one that is deleted meanwhile: the jobs stay.
+            return
+        finally:
             with self._log.commits.state:
                 queue.view.revive(seqs, self._store.now_ms() + _RETRY_MS)
 
-    def _move(self, queue: JobQueue, seqs: Integers, target: str) -> None:
+    def _bury(self, queue: JobQueue, seqs: Integers, target: str) -> None:
+        topic = queue.topic
         with self._log.inspecting():
-            deliveries = queue.view.rows(seqs)["deliveries"].tolist()
-        letters = [
-            _letter(record, queue.topic, seq, count)
-            for (seq, record), count in zip(self._records(queue.topic, seqs), deliveries, strict=True)
-        ]
-        self._create_target(target)
-        self._publish(
-            letters, target, [self._removal(queue.topic, seqs)], DeadLettered(queue.topic.topic_id, len(seqs))
-        )
+            deliveries = dict(zip(seqs.tolist(), queue.view.rows(seqs)["deliveries"].tolist(), strict=True))
+        readable: list[int] = []
+
+        def letters() -> Iterator[tuple[int, Record]]:
+            for seq, record in self._records(topic, seqs):
+                readable.append(seq)
+                yield seq, _letter(record, topic, seq, deliveries[seq])
+
+        for some in _in_blocks(letters()):
+            for _ in self._move(topic, some, target, are_dead=True):
+                continue
+        lost = np.setdiff1d(seqs, np.array(readable, np.int64))
+        with self._log.commits.state:
+            # Their records are damaged: readers get a gap for them.
+            queue.view.removed_ranges(np.stack((lost, lost + 1), axis=1))
 
     def _create_target(self, name: str) -> None:
         """Create the dead-letter topic at its first use."""
-        with suppress(SeawallError):
+        try:
             self._log.describe(name)
-            return
-        self.create_topic(name)
+        except NotFoundError:
+            self.create_topic(name)
 
     # --- back ----------------------------------------------------------------------------------------------------
 
     def redrive(self, name: str, count_max: int) -> int:
-        """Move dead letters back to their queues; `count_max` of them, or all that are there now if it is 0."""
+        """Move dead letters back to their queues; `count_max` of them, or all that are there now if it is 0.
+
+        Those whose queue cannot take them stay; raises its error if that is why none was moved.
+        """
         if count_max < 0:
             raise InvalidInputError(f"{count_max} dead letters: give a number, or 0 for all")
         with self._log.inspecting() as store:
             topic = store.catalog.named(name)
-            last_seq = topic.head_seq
-        moved, after = 0, 0
-        while not count_max or moved < count_max:
-            wanted = min(JOBS_MAX, count_max - moved) if count_max else JOBS_MAX
-            seqs = (
-                self._lease(topic, wanted) if topic.config.kind is TopicType.QUEUE else self._next(topic, after, wanted)
-            )
-            seqs = seqs[seqs <= last_seq]
-            if not len(seqs):
-                break
-            after = int(seqs[-1])
-            moved += self._move_back(topic, seqs)
-        return moved
+        with self._redriving:
+            if topic.config.kind is not TopicType.QUEUE:
+                return self._redrive(topic, self._stored(topic), count_max)
+            with self._leasing(topic) as leased:
+                return self._redrive(topic, leased, count_max)
 
-    def _next(self, topic: TopicState, after: int, count: int) -> Integers:
-        """The next live records of a log topic."""
-        with self._log.inspecting():
-            live = topic.live(Seq(after + 1), topic.head_seq)
-        found: list[int] = []
-        for first, end in live.tolist():
-            found += range(first, min(end, first + count - len(found)))
-            if len(found) == count:
-                break
-        return np.array(found, np.int64)
-
-    def _lease(self, topic: TopicState, count: int) -> Integers:
-        """Lease the next jobs of a dead-letter queue, so that no worker gets them meanwhile."""
-        queue = self._caught_up(topic.name)
-        with self._log.inspecting():
-            now_ms = self._store.now_ms()
-            return queue.view.claim(count, now_ms, now_ms + _MOVE_LEASE_MS, self._store.workers.of(_MOVER), 0).seqs
-
-    def _move_back(self, topic: TopicState, seqs: Integers) -> int:
-        """Move dead letters to the queues that they name; the others stay."""
-        by_target: dict[str, list[tuple[int, Record]]] = {}
-        for seq, record in self._records(topic, seqs):
-            source = _source_of(record)
-            if source is not None:
-                by_target.setdefault(source[0], []).append((seq, source[1]))
+    def _redrive(self, topic: TopicState, rounds: Iterator[Integers], count_max: int) -> int:
         moved = 0
-        for target, records in by_target.items():
-            chosen = np.array([seq for seq, _ in records], np.int64)
-            self._publish([record for _, record in records], target, [self._removal(topic, chosen)])
-            moved += len(records)
+        refused: SeawallError | None = None
+        for seqs in rounds:
+            by_target: dict[str, list[tuple[int, Record]]] = {}
+            chosen = 0
+            for seq, record in self._records(topic, seqs):
+                source = _source_of(record)
+                if source is not None and not (count_max and moved + chosen == count_max):
+                    by_target.setdefault(source[0], []).append((seq, source[1]))
+                    chosen += 1
+            for target, jobs in by_target.items():
+                try:
+                    for some in _in_blocks(iter(jobs)):
+                        for count in self._move(topic, some, target, are_dead=False):
+                            moved += count
+                except SeawallError as error:
+                    refused = error
+            if count_max and moved == count_max:
+                break
+        if refused is not None and not moved:
+            raise refused
         return moved
 
-    def _removal(self, topic: TopicState, seqs: Integers) -> Finished:
-        """The delete of jobs or dead letters that are moved."""
-        with self._log.inspecting():
-            return self._store.removal_locked(topic, seqs)
+    def _stored(self, topic: TopicState) -> Iterator[Integers]:
+        """The live records of a log topic, some at once."""
+        first, last = Seq(1), topic.head_seq
+        while True:
+            with self._log.inspecting():
+                live = topic.live(first, last)
+            if not len(live):
+                return
+            low = int(live[0, 0])
+            first = Seq(min(int(live[0, 1]), low + JOBS_MAX))
+            yield np.arange(low, first, dtype=np.int64)
+
+    @contextmanager
+    def _leasing(self, topic: TopicState) -> Iterator[Iterator[Integers]]:
+        """The jobs of a dead-letter queue, some at once, leased so that no worker gets them meanwhile."""
+        queue, last = self._caught_up(topic.name), topic.head_seq
+        held: list[tuple[Integers, Integers]] = []
+
+        def rounds() -> Iterator[Integers]:
+            while True:
+                with self._log.inspecting():
+                    now_ms, worker = self._store.now_ms(), self._store.workers.of(_MOVER)
+                    claimed = queue.view.claim(JOBS_MAX, now_ms, now_ms + _MOVE_LEASE_MS, worker, 0)
+                    held.append((claimed.seqs, claimed.lease_ids))
+                seqs = claimed.seqs[claimed.seqs <= last]
+                if not len(seqs):
+                    return
+                yield seqs
+
+        try:
+            yield rounds()
+        finally:
+            with self._log.commits.state:
+                for seqs, lease_ids in held:
+                    queue.view.unclaim(seqs, lease_ids)
 
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _records(self, topic: TopicState, seqs: Integers) -> Iterator[tuple[int, Record]]:
-        """Read records; raises if one cannot be read."""
-        wanted = set(seqs.tolist())
-        with self._log.inspecting() as store:
-            log = store.parts.logs[topic.topic_id]
-            batches = []
-            at = int(seqs[0])
-            while at <= int(seqs[-1]):
-                some = stored_batches(log, Seq(at), Seq(int(seqs[-1]) + 1), 1)
-                if not some:
-                    break
-                batches += some
-                at = int(some[-1].next_seq)
-        found = 0
-        for run in record_runs(batches):
-            for seq, record in enumerate(iter_records(run.data), run.first_seq):
-                if seq in wanted:
-                    found += 1
-                    yield seq, record
-        if found < len(wanted):
-            raise CorruptionError(f"{len(wanted) - found} of {len(wanted)} jobs of {topic.name!r} cannot be read")
+        """Read records; those that cannot be read are left out."""
+        done = 0
+        for first, end in runs_of(seqs):
+            at = max(first, done)
+            while at < end:
+                with self._log.inspecting() as store:
+                    log = store.parts.logs.get(topic.topic_id)
+                    if log is None:
+                        return
+                    planned = log.plan(Seq(at), Seq(end), _MOVE_SIZE)
+                done = max(at + 1, end_of(planned))
+                for run in record_runs(sound_batches(planned)):
+                    low, high = seqs.searchsorted((max(run.first_seq, at), run.end_seq)).tolist()
+                    for seq in seqs[low:high].tolist():
+                        yield seq, next(iter_records(run.bytes_of(seq, seq + 1)))
+                at = done
 
-    def _publish(
-        self, records: Sequence[Record], target: str, finished: Sequence[Finished], *also: DeadLettered
-    ) -> None:
+    def _move(self, topic: TopicState, records: Sequence[Moved], target: str, *, are_dead: bool) -> Iterator[int]:
+        """Move records to another topic, fewer at once if it has no space for all; yields how many each time."""
+        at, count = 0, len(records)
+        while at < len(records):
+            some = records[at : at + count]
+            try:
+                self._publish(topic, some, target, are_dead=are_dead)
+            except (FullError, LimitError):
+                if len(some) == 1:
+                    raise
+                count = len(some) // 2
+                continue
+            at += len(some)
+            yield len(some)
+
+    def _publish(self, topic: TopicState, records: Sequence[Moved], target: str, *, are_dead: bool) -> None:
         """Append records to a topic and delete the jobs that they were, at one position."""
         log = self._log
-        block = EncodedBlock(b"".join(map(encode_record, records)), len(records))
+        block = EncodedBlock(b"".join(encoded for _, encoded in records), len(records))
+        seqs = np.array([seq for seq, _ in records], np.int64)
         staging = log.staging()
         staged = StagedCall([log.offer(AttemptBatches(staging).next(block))], partition_named(staging.name)).ranges()
         try:
             with self._lock, log.changing() as store:
-                wanted = WantedTransaction(
-                    self._owner, next(self._epochs), tuple(StagedPart(target, each) for each in staged)
-                )
-                deletes = self._store.deletes_of(finished)
-                store.commit_transaction(wanted, partial(unlocked, log.commits), also=(*deletes, *also))
+                also: list[SimpleControl] = [*self._store.deletes_of([self._store.removal_locked(topic, seqs)])]
+                if are_dead:
+                    also.append(DeadLettered(topic.topic_id, len(seqs)))
+                parts = tuple(StagedPart(target, each) for each in staged)
+                wanted = WantedTransaction(self._owner, next(self._epochs), parts)
+                store.commit_transaction(wanted, partial(unlocked, log.commits), also=also)
         except BaseException:
             with suppress(SeawallError, OSError):
                 log.abort_staged(staged)
             raise
+
+
+def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
+    """Encode records, as many at once as one step moves. A record that is too large with its new meta stays."""
+    some: list[Moved] = []
+    size = 0
+    for seq, record in records:
+        try:
+            encoded = encode_record(record)
+        except InvalidInputError:
+            continue
+        if len(encoded) > BLOCK_SIZE_MAX:
+            continue
+        if some and size + len(encoded) > _MOVE_SIZE:
+            yield some
+            some, size = [], 0
+        some.append((seq, encoded))
+        size += len(encoded)
+    if some:
+        yield some
 
 
 def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Record:

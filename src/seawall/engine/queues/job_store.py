@@ -24,6 +24,7 @@ import numpy as np
 from seawall.api.received import readable_block
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TopicId
+from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
 from seawall.engine.queues.unique_keys import UniqueKeys
@@ -32,7 +33,7 @@ from seawall.engine.read.planning import Planned
 from seawall.engine.read.reading import sound_batches
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import StoredBatch
-from seawall.errors import ConflictError, CorruptionError, SeawallError, WrongStateError
+from seawall.errors import ConflictError, CorruptionError, NotFoundError, SeawallError, WrongStateError
 from seawall.kernels.codec import blocks
 from seawall.limits import CLAIM_SIZE_MAX, DELETE_RANGES_MAX, MIB
 from seawall.storage.control.deletes import DeleteRecords
@@ -178,9 +179,12 @@ class JobStore:
 
     def plan_scan_locked(self, queue: JobQueue) -> Planned | None:
         """Plan the read of records that the view does not know yet; None if it knows all."""
-        topic, log = queue.topic, self._parts.logs.get(queue.topic.topic_id)
-        first = max(queue.view.scanned_seq + 1, topic.floor)
+        topic, view, log = queue.topic, queue.view, self._parts.logs.get(queue.topic.topic_id)
+        first = max(view.scanned_seq + 1, topic.floor)
         if first >= topic.next_seq or log is None:
+            if view.scanned_seq < topic.head_seq:
+                # No job is left of these records.
+                view.admit(topic.next_seq, _NOTHING_LIVE, _NONE, _NONE, topic.next_seq, self.now_ms())
             return None
         planned = log.plan(Seq(first), topic.next_seq, _SCAN_SIZE)
         log.note_reader(planned.end_seq)
@@ -219,40 +223,63 @@ class JobStore:
     # --- claims --------------------------------------------------------------------------------------------------
 
     def take_locked(self, queue: JobQueue, count_max: int, node: str, lease_ms: int) -> Taken:
-        """Lease jobs to a worker, and plan the read of their records."""
+        """Lease jobs to a worker, and plan the read of their records: at most CLAIM_SIZE_MAX bytes, or one batch."""
         now_ms, config = self.now_ms(), queue.topic.config
         deadline_ms = now_ms + (lease_ms or config.lease_ms)
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         claimed = queue.view.claim(count_max, now_ms, deadline_ms, self.workers.of(node), deliveries_max)
-        return Taken(queue, claimed, deadline_ms, *self._locate(queue, claimed.seqs))
+        plans, runs, end_seq = self._locate(queue, claimed.seqs)
+        return Taken(queue, self._unclaimed_from(queue, claimed, end_seq), deadline_ms, plans, runs)
+
+    @staticmethod
+    def _unclaimed_from(queue: JobQueue, claimed: Claimed, end_seq: int) -> Claimed:
+        """Undo the part of a claim from a seq on."""
+        count = int(claimed.seqs.searchsorted(end_seq))
+        if count == len(claimed.seqs):
+            return claimed
+        queue.view.unclaim(claimed.seqs[count:], claimed.lease_ids[count:])
+        return Claimed(claimed.seqs[:count], claimed.lease_ids[:count], claimed.deliveries[:count], claimed.dead)
 
     def peek_locked(self, queue: JobQueue, count_max: int) -> Taken:
         """The jobs that would be claimed next, without leases."""
         seqs = queue.view.peek(count_max, self.now_ms())
-        nothing = np.zeros(len(seqs), np.int64)
-        claimed = Claimed(seqs, nothing, nothing, nothing[:0])
-        return Taken(queue, claimed, 0, *self._locate(queue, seqs))
+        plans, runs, end_seq = self._locate(queue, seqs)
+        seqs = seqs[: int(seqs.searchsorted(end_seq))]
+        rows = queue.view.rows(seqs)
+        claimed = Claimed(seqs, np.zeros(len(seqs), np.int64), rows["deliveries"].astype(np.int64), _NONE)
+        return Taken(queue, claimed, 0, plans, runs)
 
-    def _locate(self, queue: JobQueue, seqs: Integers) -> tuple[list[Planned], list[RecordRun]]:
-        """Find the runs of records that are at hand, and plan the read of the others."""
+    def _locate(self, queue: JobQueue, seqs: Integers) -> tuple[list[Planned], list[RecordRun], int]:
+        """Find the runs of records that are at hand, and plan the read of the others, up to CLAIM_SIZE_MAX bytes.
+
+        Returns plans, runs, and the seq from which on jobs exceed the size.
+        """
         plans: list[Planned] = []
         runs: list[RecordRun] = []
         log = self._parts.logs.get(queue.topic.topic_id)
+        size_left = CLAIM_SIZE_MAX
+        #: The records below are located.
+        seq = 0
         for first, end in runs_of(seqs):
-            seq = first
+            seq = max(seq, first)
             while seq < end:
+                if size_left <= 0:
+                    return plans, runs, seq
                 run = queue.blocks.find(seq)
                 if run is not None:
                     if not runs or runs[-1] is not run:
                         runs.append(run)
-                    seq = run.end_seq
+                    low = seq
+                    seq = run.end_within(low, min(end, run.end_seq), size_left)
+                    size_left -= len(run.bytes_of(low, seq))
                 elif log is None:
-                    break
+                    seq = end
                 else:
-                    planned = log.plan(Seq(seq), Seq(end), CLAIM_SIZE_MAX)
+                    planned = log.plan(Seq(seq), Seq(end), size_left)
                     plans.append(planned)
-                    seq = max(seq + 1, planned.end_seq)
-        return plans, runs
+                    size_left -= sum(each.size for each in planned.runs)
+                    seq = max(seq + 1, end_of(planned))
+        return plans, runs, seq
 
     @staticmethod
     def read(taken: Taken) -> ReadJobs:
@@ -359,19 +386,27 @@ class JobStore:
             raise
 
     def removal_locked(self, topic: TopicState, seqs: Integers) -> Finished:
-        """Live records that are deleted as jobs are, whatever their topic is."""
+        """Records that are deleted as jobs are, whatever their topic is; `ConflictError` if one is gone already."""
+        if not self._is_there(topic) or len(live_of(topic, seqs)) < len(seqs):
+            raise ConflictError(f"records of topic {topic.name!r} were deleted while they were moved")
         ranges = np.array([*runs_of(seqs)], np.int64)
         return Finished(topic, seqs, self._parts.cleaner.size_of(topic, ranges))
 
-    def purge(self, queue: JobQueue) -> int:
+    def _is_there(self, topic: TopicState) -> bool:
+        """True unless a topic was deleted."""
+        return self._parts.catalog.find(topic.topic_id) is topic
+
+    def purge(self, queue: JobQueue, unlocked: Unlocked) -> int:
         """Delete all jobs that are not leased; returns how many. The caller has the store for itself."""
+        if not self._is_there(queue.topic):
+            raise NotFoundError(f"topic {queue.topic.name!r} was deleted")
         ranges = queue.view.unclaimed(self.now_ms())
         deletes = []
         for first in range(0, len(ranges), DELETE_RANGES_MAX):
             some = ranges[first : first + DELETE_RANGES_MAX]
             size = self._parts.cleaner.size_of(queue.topic, some)
             deletes.append(DeleteRecords(queue.topic.topic_id, DeletedSeqs(some), size))
-        self._commit(deletes, durable=queue.topic.config.durability is Durability.FSYNC)
+        self._commit(deletes, unlocked, durable=queue.topic.config.durability is Durability.FSYNC)
         return int((ranges[:, 1] - ranges[:, 0]).sum())
 
     def deletes_of(self, finished: Sequence[Finished]) -> list[DeleteRecords]:
@@ -390,30 +425,48 @@ class JobStore:
                 deletes.append(DeleteRecords(topic_id, removed, size if not first else 0))
         return deletes
 
-    def commit(self, changes: Sequence[JobChange]) -> None:
+    def commit(self, changes: Sequence[JobChange], unlocked: Unlocked) -> None:
         """Delete finished jobs and log leases, as durably as the topics store records.
 
-        The caller has the store for itself. A topic that was deleted meanwhile took its jobs with it.
+        `unlocked` lets other threads claim jobs while this is written. The caller has the store for itself. A topic
+        that was deleted meanwhile took its jobs with it, and so did a delete or an eviction of records.
         """
-        find = self._parts.catalog.find
-        there = [each for each in changes if find(each.topic.topic_id) is each.topic]
-        deletes = self.deletes_of([each for each in there if isinstance(each, Finished)])
+        there = [each for each in changes if self._is_there(each.topic)]
+        deletes = self.deletes_of([self._still_live(each) for each in there if isinstance(each, Finished)])
         leases = [Leases(each.topic.topic_id, each.rows) for each in there if isinstance(each, LeaseChange)]
         durable = any(each.topic.config.durability is Durability.FSYNC for each in there)
-        self._commit([*leases, *deletes], durable=durable)
+        self._commit([*leases, *deletes], unlocked, durable=durable)
 
-    def _commit(self, controls: Sequence[DeleteRecords | Leases], *, durable: bool) -> None:
+    def _still_live(self, finished: Finished) -> Finished:
+        """The finished jobs that are not gone already."""
+        topic, seqs = finished.topic, live_of(finished.topic, finished.seqs)
+        return finished if len(seqs) == len(finished.seqs) else self.removal_locked(topic, seqs)
+
+    def _commit(self, controls: Sequence[DeleteRecords | Leases], unlocked: Unlocked, *, durable: bool) -> None:
         if not controls:
             return
 
         def commit() -> None:
-            self._parts.controls.commit_many(controls, durable=durable)
+            self._parts.controls.commit_many(controls, durable=durable, unlocked=unlocked)
             for each in controls:
                 if isinstance(each, DeleteRecords):
                     self._parts.cleaner.deleted(each)
 
         topic_ids = {each.topic_id for each in controls}
         self._orderer.change(commit, topic_ids.pop() if len(topic_ids) == 1 else None)
+
+
+def live_of(topic: TopicState, seqs: Integers) -> Integers:
+    """The live ones of rising seqs."""
+    if not len(seqs):
+        return seqs
+    live = topic.live(Seq(int(seqs[0])), Seq(int(seqs[-1])))
+    if not len(live):
+        return seqs[:0]
+    rows = live[:, 1].searchsorted(seqs, "right")
+    inside = np.minimum(rows, len(live) - 1)
+    found: Integers = seqs[(rows < len(live)) & (live[inside, 0] <= seqs)]
+    return found
 
 
 def not_a_queue(name: str) -> WrongStateError:
@@ -458,6 +511,14 @@ def record_starts(block: memoryview, count: int) -> Integers:
     if blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, count, starts) != count:
         raise CorruptionError(f"a block of {source.size} bytes is not {count} records")
     return starts
+
+
+def end_of(planned: Planned) -> int:
+    """The seq after the last record of a plan, whose last batch may reach beyond what was asked for."""
+    if not planned.runs:
+        return planned.end_seq
+    last = planned.runs[-1].entries[-1]
+    return max(int(planned.end_seq), int(last["base_seq"]) + int(last["count"]))
 
 
 def _first_seq(run: RecordRun) -> int:

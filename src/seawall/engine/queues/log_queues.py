@@ -23,7 +23,7 @@ import numpy as np
 from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
-from seawall.core.types import TopicId
+from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.shared_changes import QueuedChange, SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
@@ -44,6 +44,9 @@ from seawall.limits import (
 from seawall.topics.config import TopicType
 from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 
+#: Queues with claims, before the first check for those that nobody waits for.
+_LINES_MIN: Final = 1_024
+
 #: Acks, and changes of durable leases, that share one commit.
 _CHANGES_SHARED_MAX: Final = 256
 
@@ -57,7 +60,9 @@ class LogQueues:
         self._log = log
         self._store = store
         self._changes = SharedChanges(self._commit, _CHANGES_SHARED_MAX)
-        self._lines: dict[TopicId, ClaimLine] = {}
+        #: The claims that wait, by the name of their queue: they wait for jobs of a recreated topic, too.
+        self._lines: dict[str, ClaimLine] = {}
+        self._check_lines_at = _LINES_MIN
         self.dead_letters = DeadLetters(log, store, self.caught_up)
         self._unique_lock = Lock()
 
@@ -99,29 +104,52 @@ class LogQueues:
         deadline_ns = OsClock().monotonic_ns() + min(max(wait_ms, 0), CLAIM_WAIT_MS_MAX) * 1_000_000
         try:
             while not claim.is_done:
-                left_s = max((deadline_ns - OsClock().monotonic_ns()) / 1e9, self.cohort_s(line))
-                if left_s <= 0:
+                gathering_s = self.cohort_s(line)
+                left_s = (deadline_ns - OsClock().monotonic_ns()) / 1e9
+                if gathering_s > 0:
+                    woken.acquire(timeout=gathering_s)
+                    self.serve(topic, line)
+                elif left_s <= 0:
+                    if line.cohort_at_ms:
+                        # It has ended just now.
+                        self.serve(topic, line)
                     break
-                if line.watches(claim):
+                elif line.watches(claim):
                     self._wait_for_jobs(topic, left_s)
                     self.serve(topic, line)
                 else:
                     woken.acquire(timeout=left_s)
-        finally:
-            line.remove(claim)
-            line.stop_watching(claim)
+        except BaseException:
+            self._leave(line, claim)
+            with suppress(SeawallError):
+                self.undo_claim(topic, claim)
+            raise
+        self._leave(line, claim)
         return self.claimed(topic, claim)
+
+    @staticmethod
+    def _leave(line: ClaimLine, claim: Claim) -> None:
+        """The thread of a claim waits no more."""
+        line.remove(claim)
+        line.stop_watching(claim)
 
     def begin_claim(self, topic: str, claim: Claim) -> ClaimLine:
         """Let a claim wait, and serve all that wait, as far as there are jobs."""
         with self._log.inspecting():
             queue = self._store.queue_locked(topic)
-            line = self._lines.get(queue.topic.topic_id)
+            line = self._lines.get(topic)
             if line is None:
-                line = self._lines[queue.topic.topic_id] = ClaimLine()
-        line.add(claim, self.now_ms(), queue.topic.config.claim_jitter_ms)
+                line = self._lines[topic] = self._new_line()
+            line.add(claim, self.now_ms(), queue.topic.config.claim_jitter_ms)
         self.serve(topic, line)
         return line
+
+    def _new_line(self) -> ClaimLine:
+        """Where claims of one more queue wait; forgets the queues for which nobody waits, when there are many."""
+        if len(self._lines) >= self._check_lines_at:
+            self._lines = {topic: line for topic, line in self._lines.items() if len(line)}
+            self._check_lines_at = max(_LINES_MIN, 2 * len(self._lines))
+        return ClaimLine()
 
     def claimed(self, topic: str, claim: Claim) -> ClaimedJobs:
         """The outcome of a claim that does not wait any more: its jobs, or none; raises its error."""
@@ -133,6 +161,16 @@ class LogQueues:
             queue = self._store.queue_locked(topic)
             ready = queue.view.counts(self.now_ms()).ready
             return ClaimedJobs(_NO_JOBS, memoryview(b""), ready, claim.lease_ms or queue.topic.config.lease_ms)
+
+    def undo_claim(self, topic: str, claim: Claim) -> None:
+        """Return the jobs of a claim whose caller has left: they were never delivered."""
+        if claim.result is None:
+            return
+        rows = claim.result.rows
+        with self._log.inspecting():
+            queue = self._store.queue_locked(topic)
+            queue.view.unclaim(rows["seq"].astype(np.int64), rows["lease_id"].astype(np.int64))
+        self._jobs_returned(queue)
 
     def cohort_s(self, line: ClaimLine) -> float:
         """How long the cohort of a line is still gathered."""
@@ -222,12 +260,18 @@ class LogQueues:
 
         def has_jobs() -> bool:
             with self._log.inspecting() as store:
-                is_new = queue.view.scanned_seq + 1 < store.catalog.named(topic).next_seq
-                return is_new or queue.view.counts(now_ms).ready > 0 or queue.view.next_time_ms(now_ms) != next_ms
+                now_ms, view = self.now_ms(), queue.view
+                is_new = store.catalog.named(topic) is not queue.topic or view.scanned_seq < queue.topic.head_seq
+                return is_new or view.counts(now_ms).ready > 0 or view.next_time_ms(now_ms) != next_ms
 
         if next_ms >= 0:
             timeout_s = min(timeout_s, (next_ms - now_ms) / 1e3)
         self._log.wait_until(has_jobs, timeout_s)
+
+    def is_awaited(self, topic: str) -> bool:
+        """True if a claim waits for jobs of this queue."""
+        line = self._lines.get(topic)
+        return line is not None and line.watcher is not None
 
     def pause_s(self, topic: str, line: ClaimLine) -> float:
         """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
@@ -251,20 +295,21 @@ class LogQueues:
             finished = self._store.finish_locked(queue, node, seqs, lease_ids)
             queued = self._changes.queue(finished) if len(finished.seqs) else None
         if queued is not None:
-            self._changes.execute(queued)
+            try:
+                self._changes.execute(queued)
+            except BaseException:
+                # An interrupted thread does not know whether another one deletes its jobs: that undoes this.
+                with self._log.commits.state:
+                    self._store.unfinish_locked([finished])
+                raise
         return self._outcome(queue, seqs, finished.seqs)
 
     def _commit(self, changes: Sequence[JobChange]) -> None:
         """Delete the jobs of several acks, and log leases, by one commit."""
-        try:
-            with self._log.changing() as store:
-                self._store.commit(changes)
-                if store.is_tidy_up_due:
-                    store.tidy_up()
-        except BaseException:
-            with self._log.commits.state:
-                self._store.unfinish_locked(changes)
-            raise
+        with self._log.changing() as store:
+            self._store.commit(changes, partial(unlocked, self._log.commits))
+            if store.is_tidy_up_due:
+                store.tidy_up()
 
     def _queue_locked(self, queue: JobQueue, seqs: Integers, node: str) -> QueuedChange[JobChange] | None:
         """Queue what the log has to know of changed leases, in the order of changes; None if it keeps no leases."""
@@ -294,6 +339,8 @@ class LogQueues:
             queued = self._queue_locked(queue, seqs[mask], node)
         if queued is not None:
             self._changes.execute(queued)
+        # The leases may end earlier than claims that wait expect.
+        self._notify(queue)
         return self._outcome(queue, seqs, seqs[mask], deadline_ms)
 
     def release(self, topic: str, jobs: JobKeys) -> int:
@@ -310,9 +357,14 @@ class LogQueues:
 
     def _jobs_returned(self, queue: JobQueue) -> None:
         """Serve claims that wait, after jobs became ready or delayed without a commit."""
-        line = self._lines.get(queue.topic.topic_id)
+        line = self._lines.get(queue.topic.name)
         if line is not None and len(line):
             self.serve(queue.topic.name, line)
+            self._notify(queue)
+
+    def _notify(self, queue: JobQueue) -> None:
+        """Let those who watch the queue look at its next lease or delay again."""
+        if len(self._lines.get(queue.topic.name, ())):
             self._log.commits.notify()
 
     def _outcome(self, queue: JobQueue, wanted: Integers, changed: Integers, deadline_ms: int = 0) -> JobOutcome:
@@ -344,7 +396,7 @@ class LogQueues:
         queue = self.caught_up(topic)
         purged = 0
         with self._log.changing() as store:
-            purged = self._store.purge(queue)
+            purged = self._store.purge(queue, partial(unlocked, self._log.commits))
             if store.is_tidy_up_due:
                 store.tidy_up()
         return purged

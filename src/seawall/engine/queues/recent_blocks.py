@@ -40,6 +40,12 @@ class RecordRun(NamedTuple):
         start, end = self.starts[first_seq - self.first_seq], self.starts[end_seq - self.first_seq]
         return self.data[int(start) : int(end)]
 
+    def end_within(self, first_seq: int, end_seq: int, size_max: int) -> int:
+        """The seq up to which records from `first_seq` have `size_max` bytes; at least one, and not above `end_seq`."""
+        limit = self.starts[first_seq - self.first_seq] + size_max
+        fitting = self.first_seq + int(self.starts.searchsorted(limit, "right")) - 1
+        return min(max(fitting, first_seq + 1), end_seq)
+
     def times_ns(self, seqs: Integers) -> Integers:
         """When the log stored each of some records."""
         numbers = self.batch_firsts.searchsorted(seqs - self.first_seq, "right") - 1

@@ -64,13 +64,14 @@ LEASE_VIEW = np.dtype(
     ]
 )
 
-#: What `change_jobs` does with each job; the first four need a lease.
+#: What `change_jobs` does with each job. All but UNFINISH and REVIVE need a lease, UNCLAIM one that has not ended.
 ACTION_FINISH = 0
 ACTION_RETURN = 1
 ACTION_DELAY = 2
 ACTION_EXTEND = 3
 ACTION_UNFINISH = 4
 ACTION_REVIVE = 5
+ACTION_UNCLAIM = 6
 
 #: Instead of a worker: leases of any worker, whose ids must match.
 ANY_WORKER = -1

@@ -31,6 +31,7 @@ from seawall.kernels.queues.lease_records import (
     ACTION_EXTEND,
     ACTION_FINISH,
     ACTION_REVIVE,
+    ACTION_UNCLAIM,
     ACTION_UNFINISH,
     ANY_WORKER,
     DELAYED,
@@ -431,7 +432,7 @@ def _may_change(row: np.void, action: int, worker: int, lease_id: int, has_ids: 
         return 1 if state == FINISHING else 0
     if action == ACTION_REVIVE:
         return 1 if state == DYING else 0
-    if state != LEASED and state != EXPIRED:
+    if state != LEASED and (state != EXPIRED or action == ACTION_UNCLAIM):
         return 0
     if worker == ANY_WORKER:
         return 1 if row["lease_id"] == lease_id else 0
@@ -445,6 +446,7 @@ def change_jobs(
     """Apply an ACTION to each job that is leased to `worker`, or that the action concerns; returns how many were.
 
     `lease_ids` is empty, or has the id of each lease; 0 accepts any. `time_ms` is the new end of a lease or delay.
+    UNCLAIM takes back a delivery that did not take place.
     """
     view = views[0]
     rows = carray(pointer_at(view["rows_at"]), view["rows_count"], JOB)
@@ -470,6 +472,12 @@ def change_jobs(
         elif action in (ACTION_DELAY, ACTION_REVIVE):
             _end_lease(view, row, DELAYED, time_ms)
             _start_timer(view, row)
+        elif action == ACTION_UNCLAIM:
+            row["deliveries"] -= 1
+            _end_lease(view, row, RETURNED if row["deliveries"] > 0 else FRESH, 0)
+            # An entry from before an extension may have another rank.
+            row["is_queued"] = 0
+            _queue(view, row)
         else:
             _end_lease(view, row, RETURNED, 0)
             _queue(view, row)

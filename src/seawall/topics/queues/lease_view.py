@@ -220,8 +220,13 @@ class LeaseView:
         self._reserve(self._ready, len(seqs))
         return self._change(records.ACTION_RETURN, seqs, lease_ids)
 
+    def unclaim(self, seqs: Integers, lease_ids: Integers) -> None:
+        """Undo the claim of jobs that nobody has received: the delivery does not count."""
+        self._reserve(self._ready, len(seqs))
+        self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
+
     def revive(self, seqs: Integers, ready_at_ms: int) -> None:
-        """Delay dying jobs, because they could not be moved to the dead-letter topic."""
+        """Delay dying jobs, because they could not be moved to the dead-letter topic: the next claim tries again."""
         self._reserve(self._timers, len(seqs))
         self._change(records.ACTION_REVIVE, seqs, time_ms=ready_at_ms)
 

@@ -7,8 +7,8 @@ A dead letter has the value, key, headers, tag and node of its job. `meta` is a 
     $dead_letter_deliveries   how often it was delivered
     $dead_letter_reason       why it is here
 
-and with the meta of the job: its keys if it is a JSON object, else its text as `$meta`. Removing the marks gives the
-job again. This module must not know who writes dead letters.
+and with the meta of the job: its members if it is a JSON object, else its text as `$meta`. Removing the marks gives
+the job again. This module must not know who writes dead letters.
 """
 
 from __future__ import annotations
@@ -33,21 +33,26 @@ def marked_meta(meta: bytes | None, queue: str, seq: int, deliveries: int, reaso
 
 
 def unmarked_meta(meta: dict[str, object]) -> bytes | None:
-    """The parsed meta of a dead letter without its marks, encoded; None if nothing is left."""
-    rest = {key: value for key, value in meta.items() if key not in MARKS}
-    return _encoded(rest) if rest else None
+    """The meta of the job that a dead letter with this parsed meta was; None for none."""
+    own = {key: value for key, value in meta.items() if key not in MARKS}
+    other = own.get(_OTHER_META)
+    if len(own) == 1 and isinstance(other, str):
+        return other.encode(errors="surrogateescape")
+    return _encoded(own) if own else None
 
 
 def parsed_meta(meta: bytes | None) -> dict[str, object]:
     """A meta as a JSON object."""
     if meta is None:
         return {}
-    with suppress(ValueError):
+    # Deeply nested JSON exceeds the recursion limit.
+    with suppress(ValueError, RecursionError):
         found = json.loads(meta)
         if isinstance(found, dict):
             return found
-    return {_OTHER_META: meta.decode(errors="replace")}
+    return {_OTHER_META: meta.decode(errors="surrogateescape")}
 
 
 def _encoded(meta: dict[str, object]) -> bytes:
-    return json.dumps(meta, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    # In ASCII: JSON may contain what UTF-8 does not.
+    return json.dumps(meta, separators=(",", ":")).encode()

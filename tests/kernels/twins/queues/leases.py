@@ -18,6 +18,7 @@ from seawall.kernels.queues.lease_records import (
     ACTION_EXTEND,
     ACTION_FINISH,
     ACTION_REVIVE,
+    ACTION_UNCLAIM,
     ACTION_UNFINISH,
     ANY_WORKER,
     DELAYED,
@@ -181,6 +182,9 @@ def change_jobs(
             row.state, row.time_ms = LEASED, time_ms
         elif action in (ACTION_DELAY, ACTION_REVIVE):
             row.end_lease(DELAYED, time_ms)
+        elif action == ACTION_UNCLAIM:
+            row.deliveries -= 1
+            row.end_lease(RETURNED if row.deliveries > 0 else FRESH, 0)
         else:
             row.end_lease(RETURNED, 0)
     return int(changed[: seqs.size].sum())
@@ -192,9 +196,8 @@ def _concerns(row: Row, action: int, worker: int, lease_id: int) -> bool:
     if action == ACTION_REVIVE:
         return row.state == DYING
     is_named = row.lease_id == lease_id
-    return row.state in (LEASED, EXPIRED) and (
-        is_named if worker == ANY_WORKER else row.worker == worker and (lease_id == 0 or is_named)
-    )
+    has_lease = row.state == LEASED or (row.state == EXPIRED and action != ACTION_UNCLAIM)
+    return has_lease and (is_named if worker == ANY_WORKER else row.worker == worker and (lease_id == 0 or is_named))
 
 
 def remove_jobs(views: Queue, removed: Ranges) -> None:
