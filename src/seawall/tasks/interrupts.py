@@ -10,14 +10,21 @@ delivers before the thread's next step in Python code (`PyThreadState_SetAsyncEx
 A coroutine is cancelled, as `asyncio.Task.cancel` does it; code that blocks the event loop delays that.
 
 The exceptions are no `Exception`, so `except Exception` in a task does not swallow them. Each execution is interrupted
-at most once, and never after its end: `Execution` decides both under its lock, and takes back an exception that was
-raised too late to be delivered.
+at most once, and never after its end: `Execution` decides both under its lock, and ends only after an exception that is
+on its way has been delivered. (Taking it back is no way: CPython 3.11 and 3.12 then check for it for ever.)
 """
 
 from __future__ import annotations
 
 import ctypes
-from asyncio import AbstractEventLoop, CancelledError, current_task, new_event_loop, run_coroutine_threadsafe
+from asyncio import (
+    AbstractEventLoop,
+    CancelledError,
+    Runner,
+    current_task,
+    new_event_loop,
+    run_coroutine_threadsafe,
+)
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelledError
 from functools import partial
@@ -28,8 +35,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from seawall.io.interfaces import Clock
+from seawall.limits import TASK_INTERRUPT_S
 
 _DROP_AT_MIN: Final = 256
+_STEPS: Final = 10
 
 
 class TaskInterrupt(BaseException):
@@ -77,7 +86,7 @@ class Execution:
                 # The exception of an interrupt may be delivered in here, too.
                 self._end()
                 if self.reason is not None:
-                    _take_back(thread)
+                    _let_it_arrive()
         except TaskInterrupt:
             self._end()
             raise
@@ -165,21 +174,31 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = Lock()
         self._loop: AbstractEventLoop | None = None
+        self._thread: Thread | None = None
 
     @property
     def loop(self) -> AbstractEventLoop:
         """The loop, which runs."""
         with self._lock:
             if self._loop is None:
-                self._loop = new_event_loop()
-                Thread(target=self._loop.run_forever, name="seawall-tasks-loop", daemon=True).start()
+                runner = Runner(loop_factory=new_event_loop)
+                self._loop = runner.get_loop()
+                self._thread = Thread(target=_run_loop, args=(runner,), name="seawall-tasks-loop", daemon=True)
+                self._thread.start()
             return self._loop
 
     def stop(self) -> None:
-        """Let the loop end after its current step."""
+        """Cancel what runs on the loop, and close it; gives up if something blocks it."""
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+            loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None and thread.is_alive():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(TASK_INTERRUPT_S)
+
+
+def _run_loop(runner: Runner) -> None:
+    with runner:
+        runner.get_loop().run_forever()
 
 
 class Attempt:
@@ -211,6 +230,10 @@ def _raise_in(thread: int, error: type[TaskInterrupt]) -> None:
     _set_async_exception(thread, error)
 
 
-def _take_back(thread: int) -> None:
-    """Clear an exception that was not delivered yet."""
-    _set_async_exception(thread, ctypes.py_object())
+def _let_it_arrive() -> None:
+    """Take some steps, so that an exception that was raised in this thread is delivered here and not later.
+
+    The interpreter delivers it at the first of them. There is none if the task has swallowed it.
+    """
+    for _ in range(_STEPS):
+        pass
