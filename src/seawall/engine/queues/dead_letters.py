@@ -103,7 +103,7 @@ class DeadLetters:
             deliveries = dict(zip(seqs.tolist(), queue.view.rows(seqs)["deliveries"].tolist(), strict=True))
         readable: list[int] = []
 
-        def letters() -> Iterator[tuple[int, Record]]:
+        def letters() -> Iterator[tuple[int, Envelope]]:
             for seq, record in self._records(topic, seqs):
                 readable.append(seq)
                 yield seq, _letter(record, topic, seq, deliveries[seq])
@@ -144,7 +144,7 @@ class DeadLetters:
         moved = 0
         refused: SeawallError | None = None
         for seqs in rounds:
-            by_target: dict[str, list[tuple[int, Record]]] = {}
+            by_target: dict[str, list[tuple[int, Envelope]]] = {}
             chosen = 0
             for seq, record in self._records(topic, seqs):
                 source = _source_of(record)
@@ -256,13 +256,13 @@ class DeadLetters:
             raise
 
 
-def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
+def _in_blocks(records: Iterator[tuple[int, Envelope]]) -> Iterator[list[Moved]]:
     """Encode records, as many at once as one step moves. A record that is too large with its new meta stays."""
     some: list[Moved] = []
     size = 0
-    for seq, record in records:
+    for seq, envelope in records:
         try:
-            encoded = encode_record(record)
+            encoded = encode_record(envelope.to_record())
         except InvalidInputError:
             continue
         if len(encoded) > BLOCK_SIZE_MAX:
@@ -276,7 +276,7 @@ def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
         yield some
 
 
-def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Record:
+def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Envelope:
     """The dead letter of a job."""
     envelope = _envelope_of(record)
     meta = _meta_of(envelope)
@@ -284,7 +284,7 @@ def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Rec
     return _with_meta(envelope, meta)
 
 
-def _source_of(record: Record) -> tuple[str, Record] | None:
+def _source_of(record: Record) -> tuple[str, Envelope] | None:
     """The queue that a dead letter came from, and the job as it was; None if it is no dead letter."""
     if record.record_type != RecordType.ENVELOPE:
         return None
@@ -296,7 +296,7 @@ def _source_of(record: Record) -> tuple[str, Record] | None:
     own = {key: value for key, value in meta.items() if key not in _MARKS}
     other = own.get(_OTHER_META)
     if len(own) == 1 and isinstance(other, str):
-        return source, replace(envelope, meta=other.encode(errors="surrogateescape")).to_record()
+        return source, replace(envelope, meta=other.encode(errors="surrogateescape"))
     return source, _with_meta(envelope, own)
 
 
@@ -319,7 +319,7 @@ def _meta_of(envelope: Envelope) -> dict[str, object]:
     return {_OTHER_META: envelope.meta.decode(errors="surrogateescape")}
 
 
-def _with_meta(envelope: Envelope, meta: dict[str, object]) -> Record:
+def _with_meta(envelope: Envelope, meta: dict[str, object]) -> Envelope:
     # In ASCII: JSON may contain what UTF-8 does not.
     encoded = json.dumps(meta, separators=(",", ":")).encode() if meta else None
-    return replace(envelope, meta=encoded).to_record()
+    return replace(envelope, meta=encoded)

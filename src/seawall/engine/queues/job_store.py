@@ -49,8 +49,8 @@ _SCAN_SIZE: Final = 8 * MIB
 _NONE: Final[Integers] = np.zeros(0, np.int64)
 _NOTHING_LIVE: Final[Integers] = np.zeros((0, 2), np.int64)
 
-#: Milliseconds of the clock are the upper bits of the first lease id of a life, so no lease of an earlier life has it.
-_LEASE_ID_SHIFT: Final = 20
+#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it.
+_LEASE_ID_BITS: Final = 62
 
 
 class JobQueue:
@@ -87,12 +87,14 @@ class Taken(NamedTuple):
 
 
 class ReadJobs(NamedTuple):
-    """The records of claimed jobs: the pieces of their block, and what had to be read from files."""
+    """The records of the first claimed jobs: the pieces of their block, and what had to be read from files."""
 
     rows: JobRows
     sizes: Integers
     pieces: list[memoryview]
     loaded: list[RecordRun]
+    #: The jobs from here on are too much for one claim.
+    end_seq: int
 
 
 class Finished(NamedTuple):
@@ -128,7 +130,8 @@ class JobStore:
         if topic.config.kind is not TopicType.QUEUE:
             raise not_a_queue(name)
         if topic.leases is None:
-            topic.leases = LeaseView(self.now_ms() << _LEASE_ID_SHIFT)
+            random = int.from_bytes(self._parts.machine.random_bytes(8))
+            topic.leases = LeaseView(1 + (random >> (64 - _LEASE_ID_BITS)))
         queue = self._queues[topic.topic_id] = JobQueue(topic, topic.leases, self._budget)
         self._forget_deleted()
         return queue
@@ -251,7 +254,7 @@ class JobStore:
 
     @staticmethod
     def read(taken: Taken) -> ReadJobs:
-        """Read the records of leased jobs. Jobs whose record cannot be read have no row."""
+        """Read the records of leased jobs, as many as one claim may have. A job that cannot be read has no row."""
         loaded = [run for planned in taken.plans for run in record_runs(sound_batches(planned))]
         claimed = taken.claimed
         rows: JobRows = np.zeros(len(claimed.seqs), JOB_ROW)
@@ -260,6 +263,7 @@ class JobStore:
         pieces: list[memoryview] = []
         is_found = np.zeros(len(rows), np.bool_)
         sizes = np.zeros(len(rows), np.int64)
+        size_left, end_seq = CLAIM_SIZE_MAX, int(claimed.seqs[-1]) + 1 if len(rows) else 0
         for run in sorted([*taken.runs, *loaded], key=_first_seq):
             low, high = claimed.seqs.searchsorted((run.first_seq, run.end_seq)).tolist()
             # The same record may be in two runs: one at hand, one read for a neighbour.
@@ -268,16 +272,28 @@ class JobStore:
             if low == high:
                 continue
             inside = claimed.seqs[low:high]
+            found = run.sizes(inside)
+            fitting = int(found.cumsum().searchsorted(size_left, "right"))
+            if fitting < len(inside):
+                fitting = max(fitting, 0 if pieces else 1)
+                end_seq = int(inside[fitting]) if fitting < len(inside) else end_seq
+                inside, found, high = inside[:fitting], found[:fitting], low + fitting
             pieces += [run.bytes_of(first, end) for first, end in runs_of(inside)]
             rows["timestamp_ns"][low:high] = run.times_ns(inside)
-            sizes[low:high] = run.sizes(inside)
+            sizes[low:high] = found
             is_found[low:high] = True
-        return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded)
+            size_left -= int(found.sum())
+            if end_seq <= claimed.seqs[-1]:
+                break
+        return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded, end_seq)
 
-    @staticmethod
-    def read_done_locked(taken: Taken, read: ReadJobs) -> None:
-        """Keep what was read; jobs without a readable record leave the view, and readers get a gap for them."""
-        queue, claimed = taken.queue, taken.claimed
+    def read_done_locked(self, taken: Taken, read: ReadJobs) -> None:
+        """Keep what was read, and return the jobs that are too much for one claim.
+
+        Jobs without a readable record leave the view, and readers get a gap for them.
+        """
+        queue = taken.queue
+        claimed = self._unclaimed_from(queue, taken.claimed, read.end_seq)
         for run in read.loaded:
             queue.blocks.add(run)
         found = read.rows["seq"].astype(np.int64)
@@ -324,7 +340,8 @@ class JobStore:
         try:
             for ack in acks:
                 queue = self.queue_locked(ack.topic)
-                seqs, lease_ids = np.array(ack.seqs, np.int64), np.array(ack.lease_ids, np.int64)
+                leases = sorted(dict(zip(ack.seqs, ack.lease_ids, strict=True)).items())
+                seqs, lease_ids = np.array(leases, np.int64).reshape(-1, 2).T.copy()
                 finished.append(self.finish_locked(queue, ack.node, seqs, lease_ids))
                 if len(finished[-1].seqs) < len(seqs):
                     lost = np.setdiff1d(seqs, finished[-1].seqs).tolist()
