@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from seawall.kernels.queues import fresh_ranges, leases
 from seawall.kernels.queues import lease_records as records
@@ -19,7 +19,8 @@ from seawall.wire.jobs import options as job_options
 from twins.queues import fresh_ranges as fresh_twin
 from twins.queues import leases as twin
 
-EXAMPLES = 15 if jit.PYTHON_MODE else 150
+EXAMPLES = 15 if jit.PYTHON_MODE else 100
+STEPS = 100
 SEQ_MAX = 40
 NO_SEQS = np.zeros(0, np.int64)
 
@@ -100,156 +101,153 @@ def ranges_of(seqs: set[int]) -> np.ndarray:
     return np.array(list(zip(firsts, ends, strict=True)), np.int64).reshape(-1, 2)
 
 
-times = st.integers(0, 30)
-workers = st.integers(1, 2)
-seqs_of_calls = st.lists(st.integers(-1, SEQ_MAX + 2), max_size=6).map(lambda seqs: np.array(seqs, np.int64))
-some_ranges = st.lists(st.tuples(st.integers(1, SEQ_MAX), st.integers(-2, SEQ_MAX + 60)), max_size=3)
+class Walk:
+    """Random calls on the kernels' arrays and on their twins, which must agree after each."""
 
-
-class LeaseMachine(RuleBasedStateMachine):
-    """The same calls on the kernels' arrays and on their twins."""
-
-    @initialize(first_lease_id=st.sampled_from([1, 2**40]))
-    def make(self, first_lease_id: int) -> None:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        first_lease_id = self.chance.choice([1, 2**40])
         self.arrays, self.model = Arrays(first_lease_id), twin.Queue(first_lease_id)
+        self.now = 100
+        self.calls = (
+            *[self.claim] * 4,
+            *[self.change] * 8,
+            *(self.admit, self.admit, self.expire, self.expire, self.remove, self.restore),
+            *(self.peek, self.find, self.oldest, self.compact, self.resize),
+        )
 
-    @rule(data=st.data(), now=times)
-    def admit(self, data: st.DataObject, now: int) -> None:
-        first = data.draw(st.integers(max(self.model.scanned_seq - 1, 1), self.model.scanned_seq + 3), "first")
-        next_seq = data.draw(st.integers(first, max(first, min(first + 8, SEQ_MAX + 1))), "next")
-        count = next_seq - first
-        priorities, not_before = NO_SEQS, NO_SEQS
-        if data.draw(st.booleans(), "has options"):
-            priorities = np.array(data.draw(st.lists(st.sampled_from([0, 0, 3, 9]), min_size=count, max_size=count)))
-            not_before = np.array(data.draw(st.lists(st.sampled_from([0, 0, 5, 20]), min_size=count, max_size=count)))
-        live = ranges_of(data.draw(st.sets(st.integers(max(first - 2, 1), next_seq + 2)), "live"))
-        if next_seq > SEQ_MAX + 1:
+    def step(self) -> None:
+        """One call at a time that jumps forward and back."""
+        self.now = max(0, self.now + self.chance.choice([0, 0, 1, 2, 5, 10, -3, -20]))
+        self.chance.choice(self.calls)()
+        assert self.arrays.content() == (self.model.fresh, self.model.rows)
+        assert int(self.arrays.views["next_lease_id"][0]) == self.model.next_lease_id
+        assert int(self.arrays.views["scanned_seq"][0]) == self.model.scanned_seq
+        self.arrays.check()
+
+    def time(self) -> int:
+        return max(0, self.now + self.chance.randint(-3, 20))
+
+    def seqs(self, count_max: int) -> list[int]:
+        """Some jobs, and now and then others."""
+        known = [*self.model.rows, *self.model.rows, self.chance.randint(-1, SEQ_MAX + 2)]
+        return self.chance.choices(known, k=self.chance.randint(0, count_max))
+
+    def make_space(self, count: int) -> None:
+        self.arrays.make_space(self.arrays.ready, count)
+        self.arrays.make_space(self.arrays.timers, count)
+
+    def admit(self) -> None:
+        scanned, chance = self.model.scanned_seq, self.chance
+        first = max(1, scanned + chance.choice([1, 1, 1, 0, -1, 3]))
+        next_seq = min(first + chance.randint(0, 8), SEQ_MAX + 1)
+        if next_seq < first:
             return
-        self.make_space(count)
-        given = (first, next_seq, live, not_before.astype(np.int64), priorities.astype(np.int64), now)
+        priorities, not_before = NO_SEQS, NO_SEQS
+        if chance.random() < 0.7:
+            priorities = np.array([chance.choice([0, 0, 0, 3, 9]) for _ in range(first, next_seq)], np.int64)
+            later = [0, 0, 0, self.now, self.now + 5]
+            not_before = np.array([chance.choice(later) for _ in range(first, next_seq)], np.int64)
+        around = range(max(first - 2, 1), next_seq + 2)
+        live = ranges_of({seq for seq in around if chance.random() < 0.9})
+        self.make_space(next_seq - first)
+        given = (first, next_seq, live, not_before, priorities, self.now)
         leases.admit_jobs(self.arrays.views, *given)
         twin.admit_jobs(self.model, *given)
-        assert int(self.arrays.views["scanned_seq"][0]) == self.model.scanned_seq
 
-    @rule(now=times)
-    def expire(self, now: int) -> None:
-        while (due := leases.expire_due(self.arrays.views, now)) == records.LACKS_SPACE:
+    def expire(self) -> None:
+        while (due := leases.expire_due(self.arrays.views, self.now)) == records.LACKS_SPACE:
             self.arrays.make_space(self.arrays.ready, 1)
-        assert due == twin.expire_due(self.model, now)
+        assert due == twin.expire_due(self.model, self.now)
 
-    @rule(
-        count=st.integers(0, 8),
-        now=times,
-        length=times,
-        worker=workers,
-        limit=st.integers(0, 3),
-        dead=st.integers(1, 4),
-    )
-    def claim(self, count: int, now: int, length: int, worker: int, limit: int, dead: int) -> None:
+    def claim(self) -> None:
+        count, worker = self.chance.randint(0, 6), self.chance.choice([1, 1, 2])
         self.make_space(count)
-        seqs, dying = np.zeros((2, count), np.int64), np.zeros((2, dead), np.int64)
-        args = (count, now, limit)
+        seqs, dying = np.zeros((2, count), np.int64), np.zeros((2, self.chance.randint(1, 3)), np.int64)
+        args = (count, self.now, self.chance.choice([0, 0, 1, 3]))
         while (found := leases.pick_jobs(self.arrays.views, *args, seqs[0], dying[0])) == records.LACKS_SPACE:
             self.arrays.make_space(self.arrays.ready, 1)
         assert found == twin.pick_jobs(self.model, *args, seqs[1], dying[1])
         assert seqs[0].tolist() == seqs[1].tolist()
-        assert int(self.arrays.views["dead"][0]) == self.model.dead
-        assert dying[0].tolist() == dying[1].tolist()
-        results = np.zeros((2, 2, found), np.int64)
-        leases.lease_jobs(self.arrays.views, seqs[0, :found], now + length, worker, *results[0])
-        twin.lease_jobs(self.model, seqs[1, :found], now + length, worker, *results[1])
+        assert (int(self.arrays.views["dead"][0]), *dying[0]) == (self.model.dead, *dying[1])
+        results, deadline = np.zeros((2, 2, found), np.int64), self.time()
+        leases.lease_jobs(self.arrays.views, seqs[0, :found], deadline, worker, *results[0])
+        twin.lease_jobs(self.model, seqs[1, :found], deadline, worker, *results[1])
         assert results[0].tolist() == results[1].tolist()
 
-    @rule(
-        action=st.integers(records.ACTION_FINISH, records.ACTION_UNCLAIM),
-        data=st.data(),
-        ids=st.sampled_from(["none", "right", "right", "wrong", "zero"]),
-        worker=st.sampled_from([1, 2, records.ANY_WORKER]),
-        time=times,
-    )
-    def change(self, action: int, data: st.DataObject, ids: str, worker: int, time: int) -> None:
-        seqs = data.draw(seqs_of_calls)
-        if self.model.rows:
-            rows = data.draw(st.lists(st.sampled_from(sorted(self.model.rows)), max_size=6))
-            seqs = np.concatenate((seqs, np.array(rows, np.int64)))
-        self.make_space(seqs.size)
-        known = [self.model.rows[seq].lease_id if seq in self.model.rows else 7 for seq in seqs.tolist()]
-        given = {"none": [], "right": known, "wrong": [each + 1 for each in known], "zero": [0] * seqs.size}[ids]
-        changed = np.full((2, seqs.size), 7, np.uint8)
-        args = (action, seqs, np.array(given, np.int64), worker, time)
+    def change(self) -> None:
+        seqs = self.seqs(5)
+        action = self.chance.randint(records.ACTION_FINISH, records.ACTION_UNCLAIM)
+        worker = self.chance.choice([1, 1, 1, 2, records.ANY_WORKER])
+        known = [self.model.rows[seq].lease_id if seq in self.model.rows else 7 for seq in seqs]
+        ids = self.chance.choice([[], known, known, [each + 1 for each in known], [0] * len(seqs)])
+        self.make_space(len(seqs))
+        changed = np.full((2, len(seqs)), 7, np.uint8)
+        args = (action, np.array(seqs, np.int64), np.array(ids, np.int64), worker, self.time())
         count = leases.change_jobs(self.arrays.views, *args, changed[0])
         assert count == twin.change_jobs(self.model, *args, changed[1])
         assert changed[0].tolist() == changed[1].tolist()
 
-    @rule(given=some_ranges)
-    def remove(self, given: list[tuple[int, int]]) -> None:
-        removed = np.array([(first, first + length) for first, length in given], np.int64).reshape(-1, 2)
+    def remove(self) -> None:
+        lengths = [-1, 0, 1, 1, 2, 3, SEQ_MAX + 60]
+        pairs = [(first, first + self.chance.choice(lengths)) for first in self.seqs(3) if first > 0]
+        removed = np.array(pairs, np.int64).reshape(-1, 2)
         leases.remove_jobs(self.arrays.views, removed)
         twin.remove_jobs(self.model, removed)
 
-    @rule(data=st.data(), seqs=st.sets(st.integers(1, SEQ_MAX), max_size=4))
-    def restore(self, data: st.DataObject, seqs: set[int]) -> None:
+    def restore(self) -> None:
+        chance, seqs = self.chance, sorted(set(self.seqs(4)) - {-1, 0})
         restored = np.zeros(len(seqs), records.JOB)
-        states = st.sampled_from([records.RETURNED, records.LEASED, records.DELAYED])
         for row, seq in zip(restored, seqs, strict=True):
-            row["seq"], row["state"], row["time_ms"], row["lease_id"] = seq, data.draw(states), data.draw(times), seq
-            row["priority"], row["deliveries"], row["worker"], row["size"] = data.draw(st.sampled_from([0, 3])), 2, 1, 5
+            row["seq"], row["time_ms"], row["lease_id"] = seq, self.time(), chance.choice([0, seq])
+            row["state"] = chance.choice([records.RETURNED, records.LEASED, records.DELAYED])
+            row["priority"], row["deliveries"], row["worker"], row["size"] = chance.choice([0, 3]), 2, 1, 5
         self.make_space(len(seqs))
         leases.restore_jobs(self.arrays.views, restored)
         twin.restore_jobs(self.model, restored)
 
-    @rule(count=st.integers(0, SEQ_MAX))
-    def peek(self, count: int) -> None:
-        self.make_space(count)
+    def peek(self) -> None:
+        count = self.chance.randint(0, SEQ_MAX)
         seqs = np.zeros((2, count), np.int64)
         found = leases.peek_jobs(self.arrays.views, count, seqs[0])
         assert found == twin.peek_jobs(self.model, count, seqs[1])
         assert seqs[0].tolist() == seqs[1].tolist()
 
-    @rule(seqs=seqs_of_calls)
-    def find(self, seqs: np.ndarray) -> None:
+    def find(self) -> None:
+        seqs = np.array(self.seqs(4), np.int64)
         slots = np.full((2, seqs.size), 7, np.int64)
         leases.find_jobs(self.arrays.views, seqs, slots[0])
         twin.find_jobs(self.model, seqs, slots[1])
         assert [slot < 0 for slot in slots[0]] == [slot < 0 for slot in slots[1]]
         assert all(slot < 0 or self.arrays.rows[slot]["seq"] == seq for slot, seq in zip(slots[0], seqs, strict=True))
 
-    @rule()
     def oldest(self) -> None:
         assert leases.oldest_job(self.arrays.views) == twin.oldest_job(self.model)
 
-    @rule(heap=st.sampled_from([records.HEAP_READY, records.HEAP_TIMERS]))
-    def compact(self, heap: int) -> None:
+    def compact(self) -> None:
+        heap = self.chance.choice([records.HEAP_READY, records.HEAP_TIMERS])
         leases.compact_heap(self.arrays.views, heap)
         twin.compact_heap(self.model, heap)
-        ready, timers = self.arrays.entries(self.arrays.ready), self.arrays.entries(self.arrays.timers)
-        kept, rows = ready if heap == records.HEAP_READY else timers, self.model.rows
-        states = (1, 2, 3) if heap == records.HEAP_READY else (4, 5)
-        assert {seq for _, seq in kept} == {seq for seq, row in rows.items() if row.state in states}
+        kept = self.arrays.entries(self.arrays.ready if heap == records.HEAP_READY else self.arrays.timers)
+        rows = self.model.rows.values()
+        wanted = {row.seq for row in rows if (row.is_ready if heap == records.HEAP_READY else row.due >= 0)}
+        assert {seq for _, seq in kept} == wanted
 
-    @rule(bits=st.integers(6, 8))
-    def resize(self, bits: int) -> None:
-        tables = np.zeros((2, 1 << bits), records.JOB)
+    def resize(self) -> None:
+        tables = np.zeros((2, 1 << self.chance.randint(6, 8)), records.JOB)
         leases.move_rows(self.arrays.rows, tables[0])
         twin.move_rows(self.arrays.rows, tables[1])
         assert tables[0].tolist() == tables[1].tolist()
         self.arrays.rows = tables[0].copy()
         self.arrays.set_addresses()
 
-    def make_space(self, count: int) -> None:
-        self.arrays.make_space(self.arrays.ready, count)
-        self.arrays.make_space(self.arrays.timers, count)
 
-    @invariant()
-    def agree(self) -> None:
-        if hasattr(self, "arrays"):
-            assert self.arrays.content() == (self.model.fresh, self.model.rows)
-            assert int(self.arrays.views["next_lease_id"][0]) == self.model.next_lease_id
-            self.arrays.check()
-
-
-LeaseMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40)
-TestLeases = LeaseMachine.TestCase
+@settings(max_examples=EXAMPLES)
+@given(st.integers(0, 2**31))
+def test_the_kernels_equal_their_twins(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(STEPS):
+        walk.step()
 
 
 def test_constants_equal_those_of_their_owner() -> None:
@@ -328,3 +326,39 @@ def test_the_oldest_of_few_jobs_that_are_far_apart() -> None:
     assert leases.oldest_job(arrays.views) == 2**41
     leases.remove_jobs(arrays.views, np.array([[2**41, 2**41 + 1]]))
     assert leases.oldest_job(arrays.views) == 0
+
+
+def test_a_row_that_is_replaced_has_no_second_place_in_the_order() -> None:
+    arrays = Arrays()
+    restored = np.zeros(2, records.JOB)
+    restored["seq"], restored["state"], restored["priority"] = [4, 5], records.RETURNED, [3, 0]
+    arrays.make_space(arrays.ready, 8)
+    leases.restore_jobs(arrays.views, restored)
+    restored["priority"] = [0, 3]
+    leases.restore_jobs(arrays.views, restored)
+    leases.restore_jobs(arrays.views, restored)
+    seqs = np.zeros(4, np.int64)
+    assert leases.peek_jobs(arrays.views, 1, seqs) == 1
+    assert seqs[0] == 5
+    assert leases.peek_jobs(arrays.views, 4, seqs) == 2
+    assert seqs.tolist()[:2] == [5, 4]
+    assert arrays.entries(arrays.ready)[2:] == [], "the peek has dropped the entries of replaced rows"
+
+
+def test_removing_nothing_splits_nothing() -> None:
+    arrays = Arrays()
+    fresh_ranges.add_fresh(arrays.views[0], 1, 9)
+    for end in (3, 4, 5):
+        fresh_ranges.remove_fresh(arrays.views[0], 5, end)
+    assert arrays.seqs() == set(range(1, 9))
+    assert arrays.views[0]["end_range"] - arrays.views[0]["first_range"] == 1
+
+
+def test_a_queue_that_is_drained_again_and_again_needs_one_range() -> None:
+    arrays = Arrays()
+    view = arrays.views[0]
+    for seq in range(1, 5):
+        fresh_ranges.add_fresh(view, seq, seq + 1)
+        fresh_ranges.remove_fresh(view, seq, seq + 1)
+        assert fresh_ranges.first_fresh(view) == 0
+    assert view["end_range"] - view["first_range"] == 1

@@ -89,7 +89,8 @@ def test_appends_raise_head_offset_and_time() -> None:
 
 def everything(topic: TopicState) -> dict[str, object]:
     fields = {name: getattr(topic, name) for name in TopicState.__slots__ if name not in ("_stored", "tags", "keys")}
-    return fields | {"losses": list(topic.losses), "deleted": list(topic.deleted), "skips": list(topic.skips)}
+    lists = {"losses": list(topic.losses), "deleted": list(topic.deleted), "skips": list(topic.skips)}
+    return fields | lists | {"durable_leases": topic.lease_rows().tolist()}
 
 
 @given(

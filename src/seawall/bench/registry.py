@@ -39,6 +39,7 @@ SUITES = {
         "seawall.bench.suites.publish", "publishing over the network: bandwidth, record rate, latency"
     ),
     "fetch": SuiteEntry("seawall.bench.suites.fetch", "reading over the network against bare loopback"),
+    "queue": SuiteEntry("seawall.bench.suites.queue", "job queues against publishing the same records"),
     "spark": SuiteEntry(
         "seawall.bench.suites.spark", "Spark: reading and writing a topic against Python sources and sinks in memory"
     ),

@@ -61,6 +61,7 @@ class SectionKind(IntEnum):
     SKIPS = 8
     TRANSACTIONS = 9
     SESSIONS = 10
+    LEASES = 11
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@
 |          | it has forgotten SKIPs                                                                               |
 | TRANSACTIONS | JSON: transactions, an array of [owner, epoch, position, timestamp_ns, spans], oldest first; a   |
 |          | span is [topic name, first_seq, record_count]                                                        |
+| LEASES   | for each queue that keeps leases: topic_id u32, count u32, then count rows of a LEASES control        |
 
 Tags are not stored here: they are in the records. Inconsistent sections (an unknown topic, a floor above the head, a
 wrong number of live records) raise `CorruptionError`.
@@ -26,7 +27,9 @@ from seawall.core.identifiers import check_stored_name
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
+from seawall.limits import JOBS_MAX
 from seawall.storage.control.codec import require_unsigned
+from seawall.storage.control.queues import LEASE_ROW, Leases
 from seawall.storage.control.transactions import check_key
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
@@ -74,6 +77,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         SectionKind.DELETED: b"".join(_deleted_bytes(topic) for topic in catalog if len(topic.deleted)),
         SectionKind.SKIPS: b"".join(_skip_bytes(topic) for topic in catalog),
         SectionKind.TRANSACTIONS: write_json({"transactions": transactions}),
+        SectionKind.LEASES: b"".join(_lease_bytes(topic) for topic in catalog if len(topic.durable_leases)),
     }
 
 
@@ -120,6 +124,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
     if snapshot.section(SectionKind.TRANSACTIONS):
         for row in _rows(snapshot, SectionKind.TRANSACTIONS, "transactions"):
             catalog.transactions.remember(_parse_transaction(row))
+    _load_leases(snapshot.section(SectionKind.LEASES), catalog)
     numbers = snapshot.document(SectionKind.CATALOG)
     next_topic_id = TopicId(json_unsigned(numbers, "next_topic_id", "CATALOG", 32))
     if next_topic_id < catalog.next_topic_id:
@@ -224,6 +229,24 @@ def _load_skips(data: bytes, catalog: TopicCatalog) -> None:
             skips.add(Skip(Position(position), ClientId(client_id), ClientSeq(first), count))
         else:
             skips.forgotten_below = Position(position)
+
+
+def _lease_bytes(topic: TopicState) -> bytes:
+    rows = topic.lease_rows()
+    return b"".join(
+        Leases(topic.topic_id, rows[first : first + JOBS_MAX]).encode() for first in range(0, len(rows), JOBS_MAX)
+    )
+
+
+def _load_leases(data: bytes, catalog: TopicCatalog) -> None:
+    at = 0
+    while at < len(data):
+        if at + _DELETED.size > len(data):
+            raise CorruptionError("LEASES: the section is truncated")
+        topic_id, count = _DELETED.unpack_from(data, at)
+        end = at + _DELETED.size + count * LEASE_ROW.itemsize
+        _known(catalog, topic_id).durable_leases.add(Leases.parse(data[at:end]).rows)
+        at = end
 
 
 def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:

@@ -36,11 +36,12 @@ from seawall.storage.control.batches import SimpleControl
 from seawall.storage.control.codec import Ceiling, SegmentRoll
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import FloorRaise, Loss, TopicConfigure
-from seawall.storage.control.queues import DeadLettered
+from seawall.storage.control.queues import DeadLettered, LeaseRows, Leases
 from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
+from seawall.topics.queues.durable_leases import DurableLeases
 from seawall.topics.queues.lease_view import LeaseView
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.skips import Skips
@@ -57,6 +58,7 @@ class TopicState:
         "created_ms",
         "dead_lettered",
         "deleted",
+        "durable_leases",
         "end_offset",
         "epoch",
         "floor",
@@ -100,7 +102,9 @@ class TopicState:
         self.skips = Skips()
         #: Queues: jobs that became dead letters since the topic was created.
         self.dead_lettered = 0
-        #: Queues: the state of every job, once somebody has used the queue; rebuildable, unless leases are durable.
+        #: Queues: the leases that the log keeps.
+        self.durable_leases = DurableLeases()
+        #: Queues: the state of every job, once somebody has used the queue; rebuildable.
         self.leases: LeaseView | None = None
 
     @property
@@ -167,6 +171,9 @@ class TopicState:
                 self.segment_first_seq = max(self.segment_first_seq, control.first_seq)
             case DeadLettered():
                 self.dead_lettered += control.count
+            case Leases():
+                self.durable_leases.add(control.rows)
+                self.durable_leases.compact_if_due(self.dead(Seq(1), self.head_seq))
             case _:
                 self._apply_removal(control)
 
@@ -219,6 +226,12 @@ class TopicState:
             rows.append((Seq(1), self.floor))
         deleted = self.deleted.inside(first, last)
         return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
+
+    def lease_rows(self) -> LeaseRows:
+        """The leases of live jobs that the log keeps."""
+        if not len(self.durable_leases):
+            return self.durable_leases.rows(DeletedSeqs())
+        return self.durable_leases.rows(self.dead(Seq(1), self.head_seq))
 
     def live(self, first: Seq, last: Seq) -> Ranges:
         """The fully live parts of a range, as rows of the first seq and the seq after the last."""

@@ -23,7 +23,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.publisher_options import PublisherOptions
+from seawall.api.publishing import PublishingLog
 from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import RecordLog
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 8 * MIB
 
 
-class EmbeddedLog(EmbeddedSessions, RecordLog):
+class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
     """An open log in this process. Create one with `seawall.open`. Threads may share it."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
@@ -163,34 +164,8 @@ class EmbeddedLog(EmbeddedSessions, RecordLog):
                 return delivery.result()
         return commits.publish(self.pending_batch_of(topic, records, idempotency_key))
 
-    def publisher(
-        self,
-        topic: str,
-        *,
-        ack: int = 2,
-        client_id: int | None = None,
-        max_in_flight: int = IN_FLIGHT_SIZE,
-        when_full: WhenFull = "wait",
-        linger_s: float = 0.0,
-        batch_size: int = BATCH_SIZE,
-        compression: Compression = "none",
-        connections: int = 1,
-    ) -> Publisher:
-        """Create a publisher that does not wait: each `publish` returns a `Delivery` while its records are in flight.
-
-        `ack` is the level at which a delivery is done: 0 immediately, 1 when ordered, 2 when durable. At most
-        `max_in_flight` bytes are in flight; then `publish` waits, or raises `FullError` with `when_full="raise"`.
-
-        With a `client_id` the publisher numbers its batches in a session of that client, so that a batch sent again
-        after a crash is stored once (see `Publisher.next_client_seq`). Opening the session ends any older session of
-        the client.
-
-        `linger_s`, `batch_size`, `compression` and `connections` configure sending to a server. An embedded log only
-        validates them.
-        """
-        options = PublisherOptions(
-            ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
-        )
+    def _open_publisher(self, topic: str, options: PublisherOptions) -> Publisher:
+        client_id = options.client_id
         if client_id is None:
             return Publisher(self, topic, options)
         with self.changing() as store:

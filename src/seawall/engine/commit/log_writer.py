@@ -18,8 +18,9 @@ flush. One owner at a time. This module must not know topics, segments or waiter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -40,6 +41,9 @@ from seawall.storage.wal.lanes import Lane
 from seawall.storage.wal.writer import WalWriter
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 from seawall.wire.format.codes import AckStatus
+
+#: Releases the store's memory lock for the length of a context, in which nothing visible changes.
+Unlocked: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _NS_PER_US: Final = 1_000
 _LANE_SIZE: Final = limits.LANE_BUFFER_SIZE
@@ -210,11 +214,15 @@ class LogWriter:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def flush(self, *, durable: bool) -> None:
-        """Write what is staged; with `durable`, sync it and everything before it."""
+    def flush(self, *, durable: bool, unlocked: Unlocked = nullcontext) -> None:
+        """Write what is staged; with `durable`, sync it and everything before it.
+
+        `unlocked` releases the store's memory lock for the write: readers see nothing of it before it is applied.
+        """
         write = self.begin_flush()
         if write is not None:
-            write.execute(durable=durable)
+            with unlocked():
+                write.execute(durable=durable)
             self.finish_flush(write, durable=durable)
         elif durable:
             self._wal.sync()

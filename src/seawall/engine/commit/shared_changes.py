@@ -3,10 +3,10 @@
 A thread that comes while no other one commits becomes the leader: it makes its own change together with all that wait,
 by one call. The others wait until theirs is made, or until they lead the next group.
 
-    execute(change) ──▶ waiting ──▶ leader: make([change, change, …])    one durable write for all of them
+    queue(change) ──▶ queued ──▶ leader: make([change, change, …])    one durable write for all of them
 
-Every change is made once. It has its outcome when `execute` returns; an error of the group is raised to each thread of
-the group. This module must not know what a change does.
+Changes are made in the order in which they were queued, each once. A change has its outcome when `execute` returns; an
+error of the group is raised to each thread of the group. This module must not know what a change does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from seawall.errors import OutcomeUnknownError, SeawallError
 C = TypeVar("C")
 
 
-class _Waiting(Generic[C]):
-    """A thread and its change. The lock is released when the change is made, or when the thread is to lead."""
+class QueuedChange(Generic[C]):
+    """A change and its thread. The lock is released when the change is made, or when the thread is to lead."""
 
     __slots__ = ("change", "error", "is_done", "leads", "woken")
 
@@ -41,16 +41,20 @@ class SharedChanges(Generic[C]):
         self._make = make
         self._group_max = group_max
         self._mutex = Lock()
-        self._queued: list[_Waiting[C]] = []
+        self._queued: list[QueuedChange[C]] = []
         self._has_leader = False
 
-    def execute(self, change: C) -> None:
-        """Make a change, alone or in a group; raises the error of its group."""
-        own = _Waiting(change)
+    def queue(self, change: C) -> QueuedChange[C]:
+        """Queue a change, behind those that were queued before it; `execute` must follow."""
+        own = QueuedChange(change)
         with self._mutex:
             self._queued.append(own)
             own.leads = not self._has_leader
             self._has_leader = True
+        return own
+
+    def execute(self, own: QueuedChange[C]) -> None:
+        """Make a queued change, alone or in a group; raises the error of its group."""
         try:
             if not own.leads:
                 own.woken.acquire()
@@ -88,7 +92,7 @@ class SharedChanges(Generic[C]):
             following.leads = True
         following.woken.release()
 
-    def _withdraw(self, own: _Waiting[C]) -> None:
+    def _withdraw(self, own: QueuedChange[C]) -> None:
         """Remove the change of an interrupted thread, unless a group has taken it."""
         with self._mutex:
             if own in self._queued:

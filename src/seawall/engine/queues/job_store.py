@@ -9,25 +9,26 @@ A job is ready as soon as its record can be read. What must survive is in the lo
 delete of a finished job. Leases are not, unless the topic says so (`leases_durable`): after a crash every unfinished
 job can be claimed. A delete that fails leaves its jobs leased.
 
-Methods named `…_locked` need the lock of the store's memory; `delete_finished` needs the store for itself. The others
-need neither. This module must not know who waits for jobs.
+Methods named `…_locked` need the lock of the store's memory; `commit` and `purge` need the store for themselves. The
+others need neither. This module must not know who waits for jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from seawall.api.received import readable_block
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TopicId
+from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
 from seawall.engine.queues.unique_keys import UniqueKeys
-from seawall.engine.queues.workers import WorkerNumbers
+from seawall.engine.queues.workers import WorkerNumbers, digest_of
 from seawall.engine.read.planning import Planned
 from seawall.engine.read.reading import sound_batches
 from seawall.engine.store.parts import StoreParts
@@ -36,9 +37,13 @@ from seawall.errors import ConflictError, CorruptionError, NotFoundError, Seawal
 from seawall.kernels.codec import blocks
 from seawall.limits import CLAIM_SIZE_MAX, DELETE_RANGES_MAX, MIB
 from seawall.storage.control.deletes import DeleteRecords
+from seawall.storage.control.queues import LEASE_ROW, LeaseRows, Leases
+from seawall.storage.control.queues import LEASED as LEASED_ROW
+from seawall.storage.control.queues import RETURNED as RETURNED_ROW
 from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.topics.config import Durability, TopicType
-from seawall.topics.queues.lease_view import Claimed, LeaseView
+from seawall.topics.queues.lease_view import DELAYED, LEASED, RETURNED, Claimed, LeaseView
+from seawall.topics.queues.lease_view import LEASE_ROW as VIEW_ROW
 from seawall.topics.state import TopicState
 from seawall.wire.jobs.option_scan import scan_job_options
 from seawall.wire.jobs.rows import JOB_ROW, JobRows
@@ -106,6 +111,17 @@ class Finished(NamedTuple):
     size: int
 
 
+class LeaseChange(NamedTuple):
+    """Leases of a queue that the log keeps: they have changed in the view, and are to be logged."""
+
+    topic: TopicState
+    rows: LeaseRows
+
+
+#: What threads commit together.
+JobChange: TypeAlias = Finished | LeaseChange
+
+
 class JobStore:
     """The queues of one store."""
 
@@ -130,11 +146,25 @@ class JobStore:
         if topic.config.kind is not TopicType.QUEUE:
             raise not_a_queue(name)
         if topic.leases is None:
-            random = int.from_bytes(self._parts.machine.random_bytes(8))
-            topic.leases = LeaseView(1 + (random >> (64 - _LEASE_ID_BITS)))
+            topic.leases = self._new_view(topic)
         queue = self._queues[topic.topic_id] = JobQueue(topic, topic.leases, self._budget)
         self._forget_deleted()
         return queue
+
+    def _new_view(self, topic: TopicState) -> LeaseView:
+        """A view with the leases that the log has kept."""
+        logged = topic.lease_rows()
+        view = LeaseView(1 + (int.from_bytes(self._parts.machine.random_bytes(8)) >> (64 - _LEASE_ID_BITS)))
+        if len(logged):
+            rows = np.zeros(len(logged), VIEW_ROW)
+            for name in ("seq", "lease_id", "deliveries", "priority"):
+                rows[name] = logged[name]
+            rows["time_ms"] = logged["at_ms"]
+            rows["worker"] = [self.workers.of_digest(digest) for digest in logged["worker"].tolist()]
+            is_delayed = logged["at_ms"] > 0
+            rows["state"] = np.where(logged["state"] == LEASED_ROW, LEASED, np.where(is_delayed, DELAYED, RETURNED))
+            view.restore(rows)
+        return view
 
     def _forget_deleted(self) -> None:
         """Forget the queues of deleted topics, as often as queues are added."""
@@ -287,8 +317,8 @@ class JobStore:
                 break
         return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded, end_seq)
 
-    def read_done_locked(self, taken: Taken, read: ReadJobs) -> None:
-        """Keep what was read, and return the jobs that are too much for one claim.
+    def read_done_locked(self, taken: Taken, read: ReadJobs) -> Integers:
+        """Keep what was read, and undo the claim of jobs that are too much for one; returns those.
 
         Jobs without a readable record leave the view, and readers get a gap for them.
         """
@@ -301,11 +331,12 @@ class JobStore:
         if len(found) < len(claimed.seqs):
             lost = np.setdiff1d(claimed.seqs, found)
             queue.view.removed_ranges(np.stack((lost, lost + 1), axis=1))
+        return taken.claimed.seqs[len(claimed.seqs) :]
 
     # --- finished jobs -------------------------------------------------------------------------------------------
 
     def finish_locked(self, queue: JobQueue, node: str, seqs: Integers, lease_ids: Integers) -> Finished:
-        """Mark jobs of a worker as finished; `delete_finished` or `unfinish_locked` must follow."""
+        """Mark jobs of a worker as finished; `commit` or `unfinish_locked` must follow."""
         mask = queue.view.ack(seqs, lease_ids, self.workers.of(node), self.now_ms())
         finished = seqs[mask]
         return Finished(queue.topic, finished, self._size_of(queue, finished))
@@ -323,10 +354,26 @@ class JobStore:
         time_ns = self._parts.cleaner.time_of(queue.topic, Seq(seq))
         return None if time_ns is None else time_ns // 1_000_000
 
-    def unfinish_locked(self, finished: Sequence[Finished]) -> None:
+    def lease_change_locked(self, queue: JobQueue, seqs: Integers, node: str) -> LeaseChange | None:
+        """What the log has to know of jobs whose leases have changed; None if it keeps none for this queue."""
+        if not queue.topic.config.leases_durable or not len(seqs):
+            return None
+        found = queue.view.rows(seqs)
+        rows: LeaseRows = np.zeros(len(seqs), LEASE_ROW)
+        is_leased = found["state"] == LEASED
+        rows["seq"] = seqs
+        rows["deliveries"], rows["priority"] = found["deliveries"], found["priority"]
+        rows["at_ms"] = np.where(is_leased | (found["state"] == DELAYED), found["time_ms"], 0)
+        rows["lease_id"] = np.where(is_leased, found["lease_id"], 0)
+        rows["worker"] = np.where(is_leased, digest_of(node), 0)
+        rows["state"] = np.where(is_leased, LEASED_ROW, RETURNED_ROW)
+        return LeaseChange(queue.topic, rows)
+
+    @staticmethod
+    def unfinish_locked(changes: Sequence[JobChange]) -> None:
         """Undo `finish_locked`: the jobs are leased again."""
-        for each in finished:
-            if each.topic.leases is not None:
+        for each in changes:
+            if isinstance(each, Finished) and each.topic.leases is not None:
                 each.topic.leases.unfinish(each.seqs)
 
     @contextmanager
@@ -365,7 +412,7 @@ class JobStore:
         """True unless a topic was deleted."""
         return self._parts.catalog.find(topic.topic_id) is topic
 
-    def purge(self, queue: JobQueue) -> int:
+    def purge(self, queue: JobQueue, unlocked: Unlocked) -> int:
         """Delete all jobs that are not leased; returns how many. The caller has the store for itself."""
         if not self._is_there(queue.topic):
             raise NotFoundError(f"topic {queue.topic.name!r} was deleted")
@@ -375,7 +422,7 @@ class JobStore:
             some = ranges[first : first + DELETE_RANGES_MAX]
             size = self._parts.cleaner.size_of(queue.topic, some)
             deletes.append(DeleteRecords(queue.topic.topic_id, DeletedSeqs(some), size))
-        self._delete(deletes, durable=queue.topic.config.durability is Durability.FSYNC)
+        self._commit(deletes, unlocked, durable=queue.topic.config.durability is Durability.FSYNC)
         return int((ranges[:, 1] - ranges[:, 0]).sum())
 
     def deletes_of(self, finished: Sequence[Finished]) -> list[DeleteRecords]:
@@ -394,30 +441,35 @@ class JobStore:
                 deletes.append(DeleteRecords(topic_id, removed, size if not first else 0))
         return deletes
 
-    def delete_finished(self, finished: Sequence[Finished]) -> None:
-        """Delete finished jobs, as durably as their topics store records. The caller has the store for itself.
+    def commit(self, changes: Sequence[JobChange], unlocked: Unlocked) -> None:
+        """Delete finished jobs and log leases, as durably as the topics store records.
 
-        A topic that was deleted meanwhile took its jobs with it, and so did a delete or an eviction of records.
+        `unlocked` lets other threads claim jobs while this is written. The caller has the store for itself. A topic
+        that was deleted meanwhile took its jobs with it, and so did a delete or an eviction of records.
         """
-        there = [self._still_live(each) for each in finished if self._is_there(each.topic)]
-        deletes = self.deletes_of(there)
-        self._delete(deletes, durable=any(each.topic.config.durability is Durability.FSYNC for each in there))
+        there = [each for each in changes if self._is_there(each.topic)]
+        deletes = self.deletes_of([self._still_live(each) for each in there if isinstance(each, Finished)])
+        leases = [Leases(each.topic.topic_id, each.rows) for each in there if isinstance(each, LeaseChange)]
+        durable = any(each.topic.config.durability is Durability.FSYNC for each in there)
+        self._commit([*leases, *deletes], unlocked, durable=durable)
 
     def _still_live(self, finished: Finished) -> Finished:
         """The finished jobs that are not gone already."""
         topic, seqs = finished.topic, live_of(finished.topic, finished.seqs)
         return finished if len(seqs) == len(finished.seqs) else self.removal_locked(topic, seqs)
 
-    def _delete(self, deletes: Sequence[DeleteRecords], *, durable: bool) -> None:
-        if not deletes:
+    def _commit(self, controls: Sequence[DeleteRecords | Leases], unlocked: Unlocked, *, durable: bool) -> None:
+        if not controls:
             return
 
-        def delete() -> None:
-            self._parts.controls.commit_many(deletes, durable=durable)
-            for each in deletes:
-                self._parts.cleaner.deleted(each)
+        def commit() -> None:
+            self._parts.controls.commit_many(controls, durable=durable, unlocked=unlocked)
+            for each in controls:
+                if isinstance(each, DeleteRecords):
+                    self._parts.cleaner.deleted(each)
 
-        self._orderer.change(delete, deletes[0].topic_id if len(deletes) == 1 else None)
+        topic_ids = {each.topic_id for each in controls}
+        self._orderer.change(commit, topic_ids.pop() if len(topic_ids) == 1 else None)
 
 
 def live_of(topic: TopicState, seqs: Integers) -> Integers:

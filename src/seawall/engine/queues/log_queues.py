@@ -23,12 +23,13 @@ import numpy as np
 from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
+from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery
-from seawall.engine.commit.shared_changes import SharedChanges
+from seawall.engine.commit.shared_changes import QueuedChange, SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
 from seawall.engine.queues.dead_letters import DeadLetters
 from seawall.engine.queues.host import HostLog
-from seawall.engine.queues.job_store import Finished, JobQueue, JobStore, Taken, not_a_queue
+from seawall.engine.queues.job_store import JobChange, JobQueue, JobStore, Taken, not_a_queue
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.process.clocks import OsClock
@@ -46,8 +47,8 @@ from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 #: Queues with claims, before the first check for those that nobody waits for.
 _LINES_MIN: Final = 1_024
 
-#: Acks that share one delete.
-_ACKS_SHARED_MAX: Final = 256
+#: Acks, and changes of durable leases, that share one commit.
+_CHANGES_SHARED_MAX: Final = 256
 
 _NO_JOBS: Final = np.zeros(0, JOB_ROW)
 
@@ -58,7 +59,7 @@ class LogQueues:
     def __init__(self, log: HostLog, store: JobStore) -> None:
         self._log = log
         self._store = store
-        self._deletes = SharedChanges(self._delete, _ACKS_SHARED_MAX)
+        self._changes = SharedChanges(self._commit, _CHANGES_SHARED_MAX)
         #: The claims that wait, by the name of their queue: they wait for jobs of a recreated topic, too.
         self._lines: dict[str, ClaimLine] = {}
         self._check_lines_at = _LINES_MIN
@@ -167,8 +168,11 @@ class LogQueues:
             return
         rows = claim.result.rows
         with self._log.inspecting():
-            queue = self._store.queue_locked(topic)
-            queue.view.unclaim(rows["seq"].astype(np.int64), rows["lease_id"].astype(np.int64))
+            queue, seqs = self._store.queue_locked(topic), rows["seq"].astype(np.int64)
+            queue.view.unclaim(seqs, rows["lease_id"].astype(np.int64))
+            queued = self._queue_locked(queue, seqs, claim.node)
+        if queued is not None:
+            self._changes.execute(queued)
         self._jobs_returned(queue)
 
     def cohort_s(self, line: ClaimLine) -> float:
@@ -209,15 +213,29 @@ class LogQueues:
         while True:
             with self._log.inspecting():
                 taken = self._store.take_locked(queue, count, claim.node, claim.lease_ms)
+                queued = self._queue_locked(queue, taken.claimed.seqs, claim.node)
             if len(taken.claimed.dead):
                 self.dead_letters.bury(queue, taken.claimed.dead)
             if not len(taken.claimed.seqs):
                 if not len(taken.claimed.dead):
                     return None
                 continue
+            if queued is not None:
+                self._log_claim(taken, queued)
             jobs = self._read(taken, claim.lease_ms or queue.topic.config.lease_ms)
             if len(jobs.rows):
                 return jobs
+
+    def _log_claim(self, taken: Taken, queued: QueuedChange[JobChange]) -> None:
+        """Log the leases of a claim; returns the jobs if that fails."""
+        try:
+            self._changes.execute(queued)
+        except BaseException:
+            for planned in taken.plans:
+                planned.release()
+            with self._log.commits.state:
+                taken.queue.view.release(taken.claimed.seqs, taken.claimed.lease_ids)
+            raise
 
     def _read(self, taken: Taken, lease_ms: int) -> ClaimedJobs:
         """Read the records of leased jobs."""
@@ -225,8 +243,12 @@ class LogQueues:
         pieces = read.pieces
         block = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         with self._log.inspecting():
-            self._store.read_done_locked(taken, read)
-            return ClaimedJobs(read.rows, block, taken.queue.view.counts(self.now_ms()).ready, lease_ms)
+            undone = self._store.read_done_locked(taken, read)
+            queued = self._queue_locked(taken.queue, undone, "")
+            ready = taken.queue.view.counts(self.now_ms()).ready
+        if queued is not None:
+            self._changes.execute(queued)
+        return ClaimedJobs(read.rows, block, ready, lease_ms)
 
     def caught_up(self, topic: str) -> JobQueue:
         """The queue with this name, once its view knows every record that can be read now."""
@@ -258,6 +280,11 @@ class LogQueues:
             timeout_s = min(timeout_s, (next_ms - now_ms) / 1e3)
         self._log.wait_until(has_jobs, timeout_s)
 
+    def is_awaited(self, topic: str) -> bool:
+        """True if a claim waits for jobs of this queue."""
+        line = self._lines.get(topic)
+        return line is not None and line.watcher is not None
+
     def pause_s(self, topic: str, line: ClaimLine) -> float:
         """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
         with self._log.inspecting():
@@ -278,9 +305,10 @@ class LogQueues:
         with self._log.inspecting():
             queue = self._store.queue_locked(topic)
             finished = self._store.finish_locked(queue, node, seqs, lease_ids)
-        if len(finished.seqs):
+            queued = self._changes.queue(finished) if len(finished.seqs) else None
+        if queued is not None:
             try:
-                self._deletes.execute(finished)
+                self._changes.execute(queued)
             except BaseException:
                 # An interrupted thread does not know whether another one deletes its jobs: that undoes this.
                 with self._log.commits.state:
@@ -288,12 +316,17 @@ class LogQueues:
                 raise
         return self._outcome(queue, seqs, finished.seqs)
 
-    def _delete(self, finished: Sequence[Finished]) -> None:
-        """Delete the jobs of several acks by one commit."""
+    def _commit(self, changes: Sequence[JobChange]) -> None:
+        """Delete the jobs of several acks, and log leases, by one commit."""
         with self._log.changing() as store:
-            self._store.delete_finished(finished)
+            self._store.commit(changes, partial(unlocked, self._log.commits))
             if store.is_tidy_up_due:
                 store.tidy_up()
+
+    def _queue_locked(self, queue: JobQueue, seqs: Integers, node: str) -> QueuedChange[JobChange] | None:
+        """Queue what the log has to know of changed leases, in the order of changes; None if it keeps no leases."""
+        change = self._store.lease_change_locked(queue, seqs, node)
+        return None if change is None else self._changes.queue(change)
 
     def nack(self, topic: str, node: str, jobs: JobKeys, delay_ms: int) -> JobOutcome:
         """Return jobs, to be delivered again after a delay."""
@@ -302,6 +335,9 @@ class LogQueues:
         with self._log.inspecting():
             queue, now_ms = self._store.queue_locked(topic), self.now_ms()
             mask = queue.view.nack(seqs, lease_ids, self._store.workers.of(node), now_ms + delay_ms, now_ms)
+            queued = self._queue_locked(queue, seqs[mask], node)
+        if queued is not None:
+            self._changes.execute(queued)
         self._jobs_returned(queue)
         return self._outcome(queue, seqs, seqs[mask])
 
@@ -312,6 +348,9 @@ class LogQueues:
             queue = self._store.queue_locked(topic)
             deadline_ms = self.now_ms() + clamped_lease(lease_ms or queue.topic.config.lease_ms)
             mask = queue.view.extend(seqs, lease_ids, self._store.workers.of(node), deadline_ms)
+            queued = self._queue_locked(queue, seqs[mask], node)
+        if queued is not None:
+            self._changes.execute(queued)
         # The leases may end earlier than claims that wait expect.
         self._notify(queue)
         return self._outcome(queue, seqs, seqs[mask], deadline_ms)
@@ -320,9 +359,13 @@ class LogQueues:
         """Return jobs at once, whoever holds them under these leases: their worker has disappeared."""
         with self._log.inspecting():
             queue = self._store.queue_locked(topic)
-            released = queue.view.release(np.array(jobs.seqs, np.int64), np.array(jobs.lease_ids, np.int64))
+            seqs = np.array(jobs.seqs, np.int64)
+            released = queue.view.release(seqs, np.array(jobs.lease_ids, np.int64))
+            queued = self._queue_locked(queue, seqs[released], "")
+        if queued is not None:
+            self._changes.execute(queued)
         self._jobs_returned(queue)
-        return released
+        return int(np.count_nonzero(released))
 
     def _jobs_returned(self, queue: JobQueue) -> None:
         """Serve claims that wait, after jobs became ready or delayed without a commit."""
@@ -365,7 +408,7 @@ class LogQueues:
         queue = self.caught_up(topic)
         purged = 0
         with self._log.changing() as store:
-            purged = self._store.purge(queue)
+            purged = self._store.purge(queue, partial(unlocked, self._log.commits))
             if store.is_tidy_up_due:
                 store.tidy_up()
         return purged

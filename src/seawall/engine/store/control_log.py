@@ -13,11 +13,12 @@ that was. The caller applies the effect of a control on segments and sessions; t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Term, TimestampNs
-from seawall.engine.commit.log_writer import LogWriter
+from seawall.engine.commit.log_writer import LogWriter, Unlocked
 from seawall.engine.commit.pending_rows import PendingRows
 from seawall.engine.commit.reservations import Reservations
 from seawall.engine.store.write_guard import WriteGuard
@@ -87,8 +88,11 @@ class ControlLog:
         self.begin_term()
         self._pending.apply()
 
-    def commit(self, *controls: SimpleControl, durable: bool = True) -> None:
-        """Log controls at one position and apply them: durably at once, or with the next sync."""
+    def commit(self, *controls: SimpleControl, durable: bool = True, unlocked: Unlocked = nullcontext) -> None:
+        """Log controls at one position and apply them: durably at once, or with the next sync.
+
+        `unlocked` releases the store's memory lock while they are written.
+        """
         self.begin_change()
         # The change may invalidate existing reservations.
         self._reservations.forget()
@@ -98,15 +102,17 @@ class ControlLog:
             self._reserve(controls, len(control.encode()) + limits.BATCH_HEADER_SIZE, TimestampNs(now))
         with self._guard.changing():
             position = writer.stage_control(control, now)
-            writer.flush(durable=durable)
+            writer.flush(durable=durable, unlocked=unlocked)
             self._catalog.apply(control, position)
             for part in controls:
                 self._apply_to_frontier(part)
 
-    def commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
+    def commit_many(
+        self, controls: Sequence[SimpleControl], *, durable: bool = True, unlocked: Unlocked = nullcontext
+    ) -> None:
         """Log and apply any number of controls, up to a fixed number at each position."""
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
-            self.commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
+            self.commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable, unlocked=unlocked)
 
     def sync(self) -> None:
         """Make everything logged or appended so far durable, whatever its durability class."""

@@ -19,6 +19,7 @@ from functools import partial
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_name
 from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.job_store import JobStore
@@ -28,7 +29,7 @@ from seawall.engine.store.store_queries import StoreQueries
 from seawall.engine.store.topic_creation import WantedTopics, creates_max, plan_creations, single_topic
 from seawall.engine.store.topic_log import remove_segments, topic_home
 from seawall.engine.transactions.staging import STAGING_PARTITIONS, find_staging, staging_config
-from seawall.engine.transactions.transactions import Transactions, Unlocked
+from seawall.engine.transactions.transactions import Transactions
 from seawall.errors import SeawallError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.process.shared_lock import MemoryLock

@@ -26,9 +26,9 @@ One owner at a time, the owner of the store. This module must not know who waits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from seawall import limits
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.commit.appends import NO_SESSION
+from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.commit.reserver import Need
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.store.control_log import HEADROOM
@@ -59,9 +60,6 @@ from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.format.batches import BatchSource, parse_batch_header
 from seawall.wire.format.codes import AS_TOPIC, BatchFlags
-
-#: Releases the store's memory lock for the length of a context, in which nothing visible changes.
-Unlocked: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 

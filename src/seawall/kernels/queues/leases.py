@@ -469,7 +469,7 @@ def change_jobs(
                 row["time_ms"] = time_ms
             _enter(view, row, LEASED)
             _start_timer(view, row)
-        elif action == ACTION_DELAY or action == ACTION_REVIVE:
+        elif action in (ACTION_DELAY, ACTION_REVIVE):
             _end_lease(view, row, DELAYED, time_ms)
             _start_timer(view, row)
         elif action == ACTION_UNCLAIM:

@@ -3,6 +3,7 @@
 Rules for every kernel
 - It never raises: callers validate before, results are integer codes. Only the checked mode raises (IndexError).
 - It has one explicit signature; no type is inferred from a caller. Read-only parameters also accept writable arrays.
+  Arrays that several kernels take together are one argument, a tuple (`tuple_of`).
 - It does not hold the GIL, allocates nothing, and computes in int64: mixing u64 with a loop index would silently become
   float64 (a test rejects every kernel whose inferred types contain a float).
 - It lives in this package and has a pure-Python twin of the same name in `tests/kernels/twins`, with identical results.
@@ -49,6 +50,7 @@ from numba.core import typeinfer, types
 from numba.core.caching import FunctionCache, NullCache
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import _nrt_python
+from numba.core.types import containers
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
@@ -150,6 +152,11 @@ def primitive(stand_in: Callable[P, R]) -> Callable[[Callable[..., Any]], Callab
 def record_array(dtype: np.dtype[np.void]) -> Any:
     """Numba's type of a writable array of the given structured dtype."""
     return types.Array(numba.from_dtype(dtype), 1, "C")
+
+
+def tuple_of(*members: Any) -> Any:
+    """Numba's type of a tuple of arrays or numbers: one argument for what several kernels take together."""
+    return containers.BaseTuple.from_types(members)
 
 
 def cache_status() -> CacheStatus:

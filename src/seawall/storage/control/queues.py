@@ -6,15 +6,16 @@ A dead letter is one compound: the record in the dead-letter topic, the delete o
 a queue are in memory, unless the topic keeps them (`leases_durable`).
 
     LEASES          topic_id u32, count u32, then for each job:
-                    seq u64, lease_id u64, at_ms u64, worker u64, deliveries u32, state u8, 0 u8, 0 u16
+                    seq u64, lease_id u64, at_ms u64, worker u64, deliveries u32, state u8, priority u8, 0 u16
 
 | state | the job is                       | at_ms                        | lease_id, worker          |
 |-------|----------------------------------|------------------------------|---------------------------|
 | 1     | leased                           | when the lease ends          | of the lease              |
 | 2     | returned, or delayed until at_ms | when it may be claimed again | 0                         |
 
-Valid: at least one row, seqs from 1 that rise and are below 2^63, numbers below 2^63, a known state, zeros where
-specified. The last row of a job takes effect; the delete of a job ends them all.
+Valid: at least one row, seqs from 1 that rise and are below 2^63, numbers below 2^63, a known state, a priority from 0
+to 9, zero where specified. `worker` is a digest of its name. The last row of a job takes effect; the delete of a job
+ends them all.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from seawall.errors import CorruptionError, InvalidInputError
 from seawall.limits import JOBS_MAX
 from seawall.storage.control.codec import ControlCommand, require_topic
 from seawall.wire.format.fields import Buffer, pack, require_at_least, require_exact
+from seawall.wire.jobs.options import PRIORITY_MAX
 
 _NUMBERS: Final = Struct("<II")
 _SEQ_LIMIT: Final = 1 << 63
@@ -48,8 +50,8 @@ LEASE_ROW: Final = np.dtype(
         ("worker", "<u8"),
         ("deliveries", "<u4"),
         ("state", "u1"),
-        ("zero_1", "u1"),
-        ("zero_2", "<u2"),
+        ("priority", "u1"),
+        ("zero", "<u2"),
     ]
 )
 assert LEASE_ROW.itemsize == 40
@@ -108,7 +110,7 @@ class Leases:
         rising = int(seqs[0]) >= 1 and bool((seqs[1:] > seqs[:-1]).all())
         small = all(int(rows[name].max()) < _SEQ_LIMIT for name in ("seq", "lease_id", "at_ms", "worker"))
         known = bool(np.isin(rows["state"], (LEASED, RETURNED)).all())
-        return rising and small and known and not rows["zero_1"].any() and not rows["zero_2"].any()
+        return rising and small and known and int(rows["priority"].max()) <= PRIORITY_MAX and not rows["zero"].any()
 
     def encode(self) -> bytes:
         """The block."""

@@ -197,9 +197,7 @@ def _concerns(row: Row, action: int, worker: int, lease_id: int) -> bool:
         return row.state == DYING
     is_named = row.lease_id == lease_id
     has_lease = row.state == LEASED or (row.state == EXPIRED and action != ACTION_UNCLAIM)
-    return has_lease and (
-        is_named if worker == ANY_WORKER else row.worker == worker and (lease_id == 0 or is_named)
-    )
+    return has_lease and (is_named if worker == ANY_WORKER else row.worker == worker and (lease_id == 0 or is_named))
 
 
 def remove_jobs(views: Queue, removed: Ranges) -> None:
