@@ -230,16 +230,18 @@ class JobStore:
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         claimed = queue.view.claim(count_max, now_ms, deadline_ms, self.workers.of(node), deliveries_max)
         plans, runs, end_seq = self._locate(queue, claimed.seqs)
-        return Taken(queue, self._unclaimed_from(queue, claimed, end_seq), deadline_ms, plans, runs)
+        claimed, _ = self._unclaimed_from(queue, claimed, end_seq)
+        return Taken(queue, claimed, deadline_ms, plans, runs)
 
     @staticmethod
-    def _unclaimed_from(queue: JobQueue, claimed: Claimed, end_seq: int) -> Claimed:
-        """Undo the part of a claim from a seq on."""
+    def _unclaimed_from(queue: JobQueue, claimed: Claimed, end_seq: int) -> tuple[Claimed, Integers]:
+        """Undo the part of a claim from a seq on; returns what is left of it, and the jobs that are free again."""
         count = int(claimed.seqs.searchsorted(end_seq))
         if count == len(claimed.seqs):
-            return claimed
-        queue.view.unclaim(claimed.seqs[count:], claimed.lease_ids[count:])
-        return Claimed(claimed.seqs[:count], claimed.lease_ids[:count], claimed.deliveries[:count], claimed.dead)
+            return claimed, _NONE
+        undone = queue.view.unclaim(claimed.seqs[count:], claimed.lease_ids[count:])
+        left = Claimed(claimed.seqs[:count], claimed.lease_ids[:count], claimed.deliveries[:count], claimed.dead)
+        return left, claimed.seqs[count:][undone]
 
     def peek_locked(self, queue: JobQueue, count_max: int) -> Taken:
         """The jobs that would be claimed next, without leases."""
@@ -323,7 +325,7 @@ class JobStore:
         Jobs without a readable record leave the view, and readers get a gap for them.
         """
         queue = taken.queue
-        claimed = self._unclaimed_from(queue, taken.claimed, read.end_seq)
+        claimed, undone = self._unclaimed_from(queue, taken.claimed, read.end_seq)
         for run in read.loaded:
             queue.blocks.add(run)
         found = read.rows["seq"].astype(np.int64)
@@ -331,7 +333,7 @@ class JobStore:
         if len(found) < len(claimed.seqs):
             lost = np.setdiff1d(claimed.seqs, found)
             queue.view.removed_ranges(np.stack((lost, lost + 1), axis=1))
-        return taken.claimed.seqs[len(claimed.seqs) :]
+        return undone
 
     # --- finished jobs -------------------------------------------------------------------------------------------
 

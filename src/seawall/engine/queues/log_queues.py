@@ -169,8 +169,8 @@ class LogQueues:
         rows = claim.result.rows
         with self._log.inspecting():
             queue, seqs = self._store.queue_locked(topic), rows["seq"].astype(np.int64)
-            queue.view.unclaim(seqs, rows["lease_id"].astype(np.int64))
-            queued = self._queue_locked(queue, seqs, claim.node)
+            undone = queue.view.unclaim(seqs, rows["lease_id"].astype(np.int64))
+            queued = self._queue_locked(queue, seqs[undone], claim.node)
         if queued is not None:
             self._changes.execute(queued)
         self._jobs_returned(queue)

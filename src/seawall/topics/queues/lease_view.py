@@ -222,10 +222,10 @@ class LeaseView:
         self._reserve(self._ready, len(seqs))
         return self._change(records.ACTION_RETURN, seqs, lease_ids)
 
-    def unclaim(self, seqs: Integers, lease_ids: Integers) -> None:
-        """Undo the claim of jobs that nobody has received: the delivery does not count."""
+    def unclaim(self, seqs: Integers, lease_ids: Integers) -> Mask:
+        """Undo the claim of jobs that nobody has received: the delivery does not count. True for live leases."""
         self._reserve(self._ready, len(seqs))
-        self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
+        return self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
 
     def revive(self, seqs: Integers, ready_at_ms: int) -> None:
         """Delay dying jobs, because they could not be moved to the dead-letter topic: the next claim tries again."""
