@@ -460,13 +460,13 @@ def test_a_job_that_is_evicted_during_its_ack_is_counted_once(monkeypatch: pytes
     queue = log.queue()
     queue.push([b"x" * 100] * 4)
     jobs = queue.claim(2)
-    execute = log.log.queues._deletes.execute
+    execute = log.log.queues._changes.execute
 
     def evicted_meanwhile(finished: Any) -> None:
         log.log.delete("jobs", before_seq=2)
         execute(finished)
 
-    monkeypatch.setattr(log.log.queues._deletes, "execute", evicted_meanwhile)
+    monkeypatch.setattr(log.log.queues._changes, "execute", evicted_meanwhile)
     size = log.live_bytes()
     assert queue.ack(jobs).changed == 2
     assert counts(log) == (2, 0, 0)

@@ -54,8 +54,10 @@ _SCAN_SIZE: Final = 8 * MIB
 _NONE: Final[Integers] = np.zeros(0, np.int64)
 _NOTHING_LIVE: Final[Integers] = np.zeros((0, 2), np.int64)
 
-#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it.
+#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it. If the
+#: log keeps leases, it is above those by a random step: the log has forgotten the leases that have ended.
 _LEASE_ID_BITS: Final = 62
+_LEASE_STEP_BITS: Final = 40
 
 
 class JobQueue:
@@ -154,7 +156,9 @@ class JobStore:
     def _new_view(self, topic: TopicState) -> LeaseView:
         """A view with the leases that the log has kept."""
         logged = topic.lease_rows()
-        view = LeaseView(1 + (int.from_bytes(self._parts.machine.random_bytes(8)) >> (64 - _LEASE_ID_BITS)))
+        random = int.from_bytes(self._parts.machine.random_bytes(8))
+        above = int(logged["lease_id"].max()) + (random >> (64 - _LEASE_STEP_BITS)) if len(logged) else 0
+        view = LeaseView(1 + max(random >> (64 - _LEASE_ID_BITS), above))
         if len(logged):
             rows = np.zeros(len(logged), VIEW_ROW)
             for name in ("seq", "lease_id", "deliveries", "priority"):

@@ -187,7 +187,9 @@ class LeaseView:
         seqs, lease_ids, deliveries = seqs[:count], lease_ids[:count], deliveries[:count]
         seqs.sort()
         kernels.lease_jobs(self._views, seqs, deadline_ms, worker, lease_ids, deliveries)
-        return Claimed(seqs, lease_ids, deliveries, dead[: int(self._views["dead"][0])])
+        dead = dead[: int(self._views["dead"][0])]
+        dead.sort()
+        return Claimed(seqs, lease_ids, deliveries, dead)
 
     def ack(self, seqs: Integers, lease_ids: Integers | None, worker: int, now_ms: int) -> Mask:
         """Mark jobs as finishing; true for those that are leased to the worker.
