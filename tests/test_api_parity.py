@@ -110,6 +110,7 @@ AWAITED_DIFFERENTLY = {
 #: Methods of asyncio kinds that do not wait, so callers do not await them.
 NOT_AWAITED = {
     *(("log", "records"), ("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
+    ("log", "queue"),
     # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),
@@ -121,6 +122,7 @@ INTERNAL = {
     "log": {
         *(
             "ask",
+            "catch_up",
             "pending_batch_of",
             "changing",
             "create_each",
@@ -134,6 +136,7 @@ INTERNAL = {
             "offer",
             "own_keys",
             "own_keys_lock",
+            "forwarder",
             "flush_thread",
             "commits",
             "queues",

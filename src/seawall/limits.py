@@ -244,6 +244,13 @@ TRANSACTION_OWNER_SIZE_MAX = 255
 TRANSACTION_PIECE_SIZE = 8 * MIB
 #: Default time that staged records are kept for their transaction: longer than it takes to repair a job by hand.
 STAGING_TTL_MS = 86_400_000
+#: Routers of one data directory, all of them in memory; those in one response; how often a copy may pass routers that
+#: allow loops; and what one step copies, unless one batch is larger: commits wait for it, a few milliseconds.
+ROUTERS_MAX = 10_000
+ROUTERS_LISTED_MAX = 1_000
+ROUTER_HOPS_MAX = 16
+ROUTER_STEP_SIZE = 1 * MIB
+ROUTER_STEP_BATCHES = 256
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 

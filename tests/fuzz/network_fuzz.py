@@ -27,6 +27,7 @@ from lwp2_peer import Data, Peer
 from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 from wire_damage import HEADER_SIZE, healed_1, healed_2
 
+from seawall.core.routers import RouterSettings
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
 from seawall.engine.api.open_log import open_log
 from seawall.wire.format.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
@@ -35,6 +36,7 @@ from seawall.wire.lwp1.requests import CreateTopicWithRetention, DeleteTopic, Ge
 from seawall.wire.lwp2.frames import encode_control, encode_ping
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut
 from seawall.wire.lwp2.session import Goodbye, Hello
 from seawall.wire.lwp2.sessions import SessionList, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
@@ -116,6 +118,10 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         PublishKeyed(TopicId(chance.choice([1, 2, 4, 99])), 1, chance.randbytes(chance.randrange(9)), record(value)),
         PublishKeyed(TopicId(1), 2, b"key", record(value) * 2),
         SessionList(chance.randrange(1 << 20), chance.randrange(1, 9)),
+        RouterPut("a->b", "plain", "copies", RouterSettings(tag_prefix="t", allow_cycle=chance.random() < 0.5)),
+        RouterDescribe("a->b"),
+        RouterList("a", chance.randrange(1, 9)),
+        RouterDelete("a->b"),
         SessionRetire(ClientId(chance.choice([1 << 20, 1 << 40, (1 << 63) - 1]))),
     ]
     if chance.random() < 0.05:

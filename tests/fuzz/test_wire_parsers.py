@@ -14,6 +14,7 @@ import pytest
 from fuzz_mutation import mutate
 
 from seawall.core.jobs import JobOutcome, QueueCounts
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.sessions import SessionInfo
 from seawall.core.transactions import (
     CommittedTransaction,
@@ -66,6 +67,7 @@ from seawall.wire.lwp2 import frames as lwp2
 from seawall.wire.lwp2 import jobs as lwp2_jobs
 from seawall.wire.lwp2 import keyed as lwp2_keyed
 from seawall.wire.lwp2 import reading as lwp2_reading
+from seawall.wire.lwp2 import routers as lwp2_routers
 from seawall.wire.lwp2 import session as lwp2_session
 from seawall.wire.lwp2 import sessions as lwp2_sessions
 from seawall.wire.lwp2 import topics as lwp2_topics
@@ -303,6 +305,10 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_jobs.QueuePurge(1),
         lwp2_jobs.QueueRedrive(1, 0),
         lwp2_jobs.JobPushUnique(1, _FRAME[44:]),
+        lwp2_routers.RouterPut("a->b", "a", "b", RouterSettings(tag="x")),
+        lwp2_routers.RouterDescribe("a->b"),
+        lwp2_routers.RouterList("a->b", 7),
+        lwp2_routers.RouterDelete("a->b"),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -315,6 +321,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionStatus("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
         lwp2_transactions.TransactionStatus("job", None),
         lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
+        lwp2_routers.RoutersReply((RouterInfo("r", "a", "b", RouterSettings(node="n"), 7, 9, "full"),)),
         lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
         lwp2_jobs.Jobs(ClaimedJobs(np.zeros(1, JOB_ROW), memoryview(b"\1\5\0\0\0value"), 3, 30_000)),
         lwp2_jobs.JobOutcomeReply(JobOutcome(2, (5, 9), 3, 4, 1_700_000_000_000)),

@@ -255,6 +255,19 @@ VERSION_2 = {
     "control: short fetch": Row(lambda _: control_v2(0x50, bytes(31)), (refused(0x04),)),
     "control: long subscribe": Row(lambda _: control_v2(0x52, bytes(49)), (refused(0x04),)),
     "control: reserved field": Row(lambda _: control_v2(0x5C, b"\1\0\0\0\1\0\0\0"), (refused(0x04),)),
+    "control: router without a name": Row(lambda _: control_v2(0x71, bytes(8)), (refused(0x04),)),
+    "control: short router": Row(lambda _: control_v2(0x71, b"\1\0\1\0\1\0\1\0rs"), (refused(0x04),)),
+    "control: router with unknown flags": Row(lambda _: control_v2(0x71, b"\2\0\1\0\1\0\1\0rsd"), (refused(0x04),)),
+    "control: router from a topic without a name": Row(
+        lambda _: control_v2(0x71, b"\1\0\1\0\0\0\1\0rd"), (refused(0x12),)
+    ),
+    "control: router with unknown settings": Row(
+        lambda _: control_v2(0x71, b'\1\0\1\0\1\0\1\0rsd{"colour":1}'), (refused(0x04),)
+    ),
+    "control: router to its own source": Row(lambda _: control_v2(0x71, b"\1\0\1\0\1\0\1\0rss"), (refused(0x04),)),
+    "control: router that does not exist": Row(lambda _: control_v2(0x72, b"r"), (refused(0x10),)),
+    "control: no routers": Row(lambda _: control_v2(0x73, bytes(8)), (refused(0x04),)),
+    "control: deleting no router": Row(lambda _: control_v2(0x74, b""), (refused(0x04),)),
     "control: settings that are no JSON": Row(lambda _: control_v2(0x60, b"\2\0ab{"), (refused(0x04),)),
     "control: settings that are not there": Row(lambda _: control_v2(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
     "control: settings that are fixed": Row(lambda _: control_v2(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),

@@ -100,6 +100,7 @@ COMMANDS = (
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a whole file to a topic."),
     LazyCommand("queue", "seawall.cli.queue", "Push jobs, work on them, and look at queues."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
+    LazyCommand("router", "seawall.cli.router", "Create, list, describe and delete routers between topics."),
     LazyCommand("serve", "seawall.cli.serve", "Serve a data directory to clients of the binary protocol."),
     LazyCommand("session", "seawall.cli.session", "List and retire the sessions of publishers."),
     LazyCommand("status", "seawall.cli.status", "Show the status of a server."),

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publishable import Publishable
-from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
+from seawall.api.publisher_options import IN_FLIGHT_SIZE, PublisherOptions
+from seawall.api.publishing import AsyncPublishingLog
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import AsyncRecordLog
@@ -53,6 +54,7 @@ from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, As
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.routers import AsyncRemoteRouters
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
@@ -82,7 +84,9 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog):
+class AsyncRemoteLog(
+    AsyncRemoteTransactions, AsyncRemoteRouters, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]
+):
     """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
     def __init__(self, target: Target) -> None:
@@ -238,28 +242,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog):
 
         return await self._with_topic(topic, send)
 
-    async def publisher(
-        self,
-        topic: str,
-        *,
-        ack: int = 2,
-        client_id: int | None = None,
-        max_in_flight: int = IN_FLIGHT_SIZE,
-        linger_s: float = 0.0,
-        batch_size: int = BATCH_SIZE,
-        compression: Compression = "none",
-        connections: int = 1,
-    ) -> AsyncRemotePublisher:
-        """Open a publisher that does not wait: `publish` returns a `Delivery` while the records are in flight.
-
-        `ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 when they are stored at the
-        durability class of the topic. With a `client_id` the publisher continues the client seqs of that client
-        (`AsyncRemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or
-        for `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
-        """
-        options = PublisherOptions(
-            ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
-        )
+    async def _open_publisher(self, topic: str, options: PublisherOptions) -> AsyncRemotePublisher:
         found = await self.topic_named(topic)
         return await AsyncRemotePublisher(self.target, topic, found.topic_id, options).open()
 
@@ -278,8 +261,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog):
     ) -> list[Item]:
         """Batches from `from_seq` on, in order with gaps and SKIPs; an empty list at the end of the topic.
 
-        Stops at a batch boundary after `max_bytes`, or after `limit` records. Mode "ordered" also returns records that
-        are ordered but not yet durable, which a crash may still lose.
+        `limit`, `max_bytes` and `mode` are those of `RemoteLog.read`.
         """
         check_seq(from_seq)
         ordered = check_mode(mode)

@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from seawall.api.publishable import Publishable
-from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.publisher_options import PublisherOptions
+from seawall.api.publishing import PublishingLog
 from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
@@ -57,6 +58,7 @@ from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.routers import RemoteRouters
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog(RemoteTransactions, RecordLog):
+class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[RemotePublisher]):
     """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
@@ -211,29 +213,7 @@ class RemoteLog(RemoteTransactions, RecordLog):
 
         return self._with_topic(topic, send)
 
-    def publisher(
-        self,
-        topic: str,
-        *,
-        ack: int = 2,
-        client_id: int | None = None,
-        max_in_flight: int = IN_FLIGHT_SIZE,
-        when_full: WhenFull = "wait",
-        linger_s: float = 0.0,
-        batch_size: int = BATCH_SIZE,
-        compression: Compression = "none",
-        connections: int = 1,
-    ) -> RemotePublisher:
-        """Open a publisher that does not wait: `publish` returns a `Delivery` while the records are in flight.
-
-        `ack` says when a delivery is done: 0 at once, 1 when its records are ordered, 2 when they are stored at the
-        durability class of the topic. With a `client_id` the publisher continues the client seqs of that client
-        (`RemotePublisher.next_client_seq`) and fences its older sessions. While other batches are in flight, or for
-        `linger_s`, small records are gathered into batches of up to `batch_size` bytes.
-        """
-        options = PublisherOptions(
-            ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
-        )
+    def _open_publisher(self, topic: str, options: PublisherOptions) -> RemotePublisher:
         found = self.topic_named(topic)
         return RemotePublisher(self.target, topic, found.topic_id, options)
 

@@ -238,6 +238,7 @@ class Subscriptions:
 
     async def _begin(self, subscription: Subscription, request_id: int) -> None:
         request = subscription.request
+        await self._log.catch_up(None if request.topic_id == ALL_TOPICS else request.topic_id)
         if request.topic_id == ALL_TOPICS:
             subscription.next_position = await start_position(self._log, request.by, request.start)
             begun = Subscribed(request.topic_id, Seq(0), Seq(0), Seq(0), TopicEpoch(0))

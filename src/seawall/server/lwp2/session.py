@@ -57,6 +57,7 @@ from seawall.wire.lwp2.jobs import (
 )
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut, RouterRequest
 from seawall.wire.lwp2.session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2.sessions import SessionList, SessionRequest, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
@@ -86,6 +87,7 @@ _SlowRequest: TypeAlias = (
     | TransactionRequest
     | SessionRequest
     | JobRequest
+    | RouterRequest
     | SharedRequest
 )
 
@@ -247,6 +249,8 @@ class Lwp2Session:
                 return self._fetching.files(request, request_id)
             case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
                 return self._answer_own(request, request_id)
+            case RouterPut() | RouterDescribe() | RouterList() | RouterDelete():
+                return self._answer_routers(request, request_id)
             case SessionList() | SessionRetire():
                 return self._answer_sessions(request, request_id)
             case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
@@ -286,6 +290,10 @@ class Lwp2Session:
 
     async def _answer_transaction(self, request: TransactionRequest, request_id: int) -> None:
         reply = await self._server.transactions.execute(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    async def _answer_routers(self, request: RouterRequest, request_id: int) -> None:
+        reply = await self._server.routers.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_sessions(self, request: SessionRequest, request_id: int) -> None:

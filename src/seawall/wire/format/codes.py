@@ -225,6 +225,11 @@ class Command(IntEnum):
     SESSION_LIST = 0x6E
     SESSIONS = 0x6F
     SESSION_RETIRE = 0x70
+    ROUTER_PUT = 0x71
+    ROUTER_DESCRIBE = 0x72
+    ROUTER_LIST = 0x73
+    ROUTER_DELETE = 0x74
+    ROUTERS = 0x75
     JOB_CLAIM = 0x90
     JOBS = 0x91
     JOB_ACK = 0x92

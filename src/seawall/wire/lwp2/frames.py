@@ -33,11 +33,23 @@ from seawall.wire.lwp1.replies import (
     TopicReply,
 )
 from seawall.wire.lwp1.requests import SharedRequest, parse_shared_request
-from seawall.wire.lwp2 import files, jobs, keyed, reading, session, sessions, subscriptions, topics, transactions
+from seawall.wire.lwp2 import (
+    files,
+    jobs,
+    keyed,
+    reading,
+    routers,
+    session,
+    sessions,
+    subscriptions,
+    topics,
+    transactions,
+)
 from seawall.wire.lwp2.files import FilesReply, FilesRequest
 from seawall.wire.lwp2.jobs import JobAnswer, JobRequest
 from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
+from seawall.wire.lwp2.routers import RouterRequest, RoutersReply
 from seawall.wire.lwp2.session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
@@ -68,6 +80,7 @@ Request: TypeAlias = (
     | PublishKeyed
     | SessionRequest
     | JobRequest
+    | RouterRequest
 )
 Answer: TypeAlias = (
     Welcome
@@ -84,6 +97,7 @@ Answer: TypeAlias = (
     | PublishedKeyed
     | SessionsReply
     | JobAnswer
+    | RoutersReply
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -198,6 +212,10 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.QUEUE_PURGE: jobs.parse_queue_purge,
     Command.QUEUE_REDRIVE: jobs.parse_queue_redrive,
     Command.JOB_PUSH_UNIQUE: jobs.parse_job_push_unique,
+    Command.ROUTER_PUT: routers.parse_router_put,
+    Command.ROUTER_DESCRIBE: routers.parse_router_describe,
+    Command.ROUTER_LIST: routers.parse_router_list,
+    Command.ROUTER_DELETE: routers.parse_router_delete,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -218,5 +236,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.JOB_OUTCOME: jobs.parse_job_outcome,
     Command.QUEUE_COUNTS_REPLY: jobs.parse_queue_counts_reply,
     Command.JOB_PUSHED: jobs.parse_job_pushed,
+    Command.ROUTERS: routers.parse_routers_reply,
     Command.ERROR: session.parse_error,
 }
