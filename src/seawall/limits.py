@@ -541,6 +541,12 @@ PUSH_LINGER_US_MAX = 1_000_000
 #: Subscriptions of one connection, and requests that it may have in flight beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024
+#: Names and topics of one watch: a request with all of them fits a frame. Memory of one topic; watches a connection.
+WATCH_NAMES_MAX, WATCH_TOPICS_MAX = 16_384, 40_000
+WATCH_TOPIC_SIZE = 160
+WATCHES_MAX = 16
+#: Newest changes of topics that watches find: a watch that is further behind looks at all its topics instead.
+TOPIC_CHANGES_KEPT = 16_384
 
 #: Bytes that one step of a copy through user space moves, where the kernel cannot copy between two files itself.
 COPY_BUFFER_SIZE = 1 * MIB

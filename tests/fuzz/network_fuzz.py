@@ -29,6 +29,7 @@ from wire_damage import HEADER_SIZE, healed_1, healed_2
 
 from seawall.core.routers import RouterSettings
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
+from seawall.core.watches import TopicPatterns, WatchPosition, WatchSpec
 from seawall.engine.api.open_log import open_log
 from seawall.wire.format.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
 from seawall.wire.format.decoder import FrameDecoder
@@ -41,6 +42,7 @@ from seawall.wire.lwp2.session import Goodbye, Hello
 from seawall.wire.lwp2.sessions import SessionList, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2.topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
+from seawall.wire.lwp2.watches import Watch
 
 #: Allowed growth of a node after the warm-up: the ring, thousands of sessions, hundreds of topics, valid records, and
 #: the allocator's reserve. `_warm_up` loads the libraries that a command needs.
@@ -105,6 +107,12 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         Subscribe(topic, by, start, 90_000, 900, chance.randrange(9_000), linger_us=chance.choice([0, 9]), flags=flags),
         Credit(90_000, 900),
         Unsubscribe(),
+        Watch(
+            WatchSpec(
+                TopicPatterns(["plain", "*"]), chance.random() < 0.5, {"plain": WatchPosition(TopicEpoch(1), Seq(2))}
+            ),
+            *(90_000, 900, chance.randrange(9_000)),
+        ),
         Bounds(TopicId(1)),
         Commit(TopicId(1), 4, TopicEpoch(1), Seq(3)),
         ListTopics(),

@@ -24,6 +24,7 @@ from seawall.core.transactions import (
     TopicSpan,
     WantedTransaction,
 )
+from seawall.core.watches import TopicEvent, TopicEventKind, TopicPatterns, WatchPosition, WatchSpec
 from seawall.errors import SeawallError
 from seawall.wire.format.batches import (
     BatchSource,
@@ -72,6 +73,7 @@ from seawall.wire.lwp2 import session as lwp2_session
 from seawall.wire.lwp2 import sessions as lwp2_sessions
 from seawall.wire.lwp2 import topics as lwp2_topics
 from seawall.wire.lwp2 import transactions as lwp2_transactions
+from seawall.wire.lwp2 import watches as lwp2_watches
 
 Target = Callable[[bytes], None]
 RAW_LENGTH = 64
@@ -309,6 +311,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_routers.RouterDescribe("a->b"),
         lwp2_routers.RouterList("a->b", 7),
         lwp2_routers.RouterDelete("a->b"),
+        lwp2_watches.Watch(WatchSpec(TopicPatterns(["a", "b*"]), positions={"a": WatchPosition(1, 5)}), 1, 1, 1),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -327,6 +330,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_jobs.JobOutcomeReply(JobOutcome(2, (5, 9), 3, 4, 1_700_000_000_000)),
         lwp2_jobs.QueueCountsReply(QueueCounts(1, 2, 3, 4, None)),
         lwp2_jobs.JobPushed(7, True),
+        lwp2_watches.Watched((TopicEvent(TopicEventKind.JOINED, 1, 2, 3, 4, "a"),), 7),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

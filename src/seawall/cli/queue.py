@@ -25,7 +25,7 @@ from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
 from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
 from seawall.cli.publish import open_input
-from seawall.cli.selection import Selection, record_document, value_text
+from seawall.cli.reading.selection import Selection, record_document, value_text
 from seawall.errors import ConfigError, ConflictError, InvalidInputError
 
 if TYPE_CHECKING:

@@ -27,6 +27,8 @@ from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import AsyncWatch, WatchStart, spec_of
 from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
@@ -51,6 +53,7 @@ from seawall.client.publish.publisher import SYNC_OPTIONS, encode_records, outgo
 from seawall.client.queues.aio_queues import AsyncRemoteQueue, AsyncRemoteQueues
 from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.client.read.aio_watch_source import AsyncRemoteWatchSource
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
@@ -339,6 +342,24 @@ class AsyncRemoteLog(
         check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> AsyncWatch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        The first read resolves where the topics start.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        return AsyncWatch(AsyncRemoteWatchSource(self._requests), spec, self.describe)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:
         """Open a reader of all topics in the total order, which keeps its position.

@@ -32,6 +32,8 @@ from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import Watch, WatchStart, spec_of
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -58,6 +60,7 @@ from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.read.watch_source import RemoteWatchSource
 from seawall.client.routers import RemoteRouters
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
@@ -318,6 +321,24 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
         return RemoteSubscriber(
             self._requests, TopicReader(topic, found.topic_id, *read_from), found.topic_epoch, owner
         )
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> Watch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        self._requests.check_open()
+        return Watch(RemoteWatchSource(self._requests), spec, self.describe)
 
     def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """Resolve a start to a seq."""

@@ -35,10 +35,18 @@ from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.kernels.log.epochs import WalRows
 from seawall.storage.control.batches import Control, SimpleControl, UnpositionedControl, parts_of
 from seawall.storage.control.codec import Checkpoint, ClientRow, CursorCommit, Reference, RouterStep
-from seawall.storage.control.documents import RouterChange, TermStart, TopicConfigure, TopicCreate, TopicDelete
+from seawall.storage.control.documents import (
+    Loss,
+    RouterChange,
+    TermStart,
+    TopicConfigure,
+    TopicCreate,
+    TopicDelete,
+)
 from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.control.sessions import SessionsRetired
 from seawall.storage.control.transactions import TransactionMark
+from seawall.topics.changes import TopicChanges
 from seawall.topics.config import Durability, TopicConfig, changed_config, stored_config
 from seawall.topics.routers import Router, RouterTable
 from seawall.topics.skips import Skip
@@ -65,6 +73,7 @@ class TopicCatalog:
         "_by_name",
         "_cursor_count",
         "_cursors",
+        "changes",
         "next_position",
         "next_topic_id",
         "routers",
@@ -82,6 +91,8 @@ class TopicCatalog:
         self.term = Term(0)
         self.transactions = TransactionMemory()
         self.routers = RouterTable()
+        #: The topics that were changed last.
+        self.changes = TopicChanges()
 
     def __len__(self) -> int:
         """The number of topics."""
@@ -107,6 +118,10 @@ class TopicCatalog:
     def has(self, name: str) -> bool:
         """True if there is a user topic with this name."""
         return name in self._by_name and not is_reserved_name(name)
+
+    def find_named(self, name: str) -> TopicState | None:
+        """The topic with this name, reserved or not, or None."""
+        return self._by_name.get(name)
 
     def stored(self, name: str) -> TopicState:
         """The topic with this name, reserved or not; it must exist."""
@@ -220,12 +235,13 @@ class TopicCatalog:
             return False
         topic = self._by_id.get(header.topic_id)
         if topic is not None:
-            topic.append(header)
+            self._append(topic, header)
         return topic is not None
 
     def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
         """Apply many logged appends, in log order; returns those that had an effect, by topic."""
         topics = []
+        self.changes.note_rows(rows["topic_id"])
         for run in by_topic(rows):
             topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
             if topic is not None:
@@ -299,7 +315,10 @@ class TopicCatalog:
             case CursorCommit():
                 self.set_cursor(part.owner, part.topic_id, Cursor(part.epoch, part.next_seq, part.offset))
             case Reference():
-                topic.append(part.header)
+                self._append(topic, part.header)
+            case Loss():
+                self.changes.note(topic.topic_id)
+                topic.apply(part)
             case _:
                 topic.apply(part)
         return True
@@ -337,13 +356,19 @@ class TopicCatalog:
             self._remove(older)
         config = stored_config(created.config)
         self.restore(TopicState(created.topic_id, created.name, created.epoch, config, created.created_ms))
+        self.changes.note(created.topic_id)
         return older is None
+
+    def _append(self, topic: TopicState, header: NumberedBatch) -> None:
+        topic.append(header)
+        self.changes.note(topic.topic_id)
 
     def _remove(self, topic: TopicState) -> None:
         del self._by_id[topic.topic_id]
         del self._by_name[topic.name]
         self._cursor_count -= len(self._cursors.pop(topic.topic_id, {}))
         self.routers.forget_topic(topic.topic_id)
+        self.changes.note(topic.topic_id)
 
     # --- restart -----------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import Watch, WatchStart, spec_of
 from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.api.log_routers import EmbeddedRouters
@@ -38,6 +40,7 @@ from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.api.publisher import Publisher, Session
 from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
+from seawall.engine.api.watch_sources import EmbeddedWatchSource, WatchReader
 from seawall.engine.commit.commit_queue import CommitQueue
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -357,6 +360,23 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
         `start` is "earliest", "latest" or a position.
         """
         return PositionSubscriber(self, self.start_position(start))
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> Watch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        return Watch(EmbeddedWatchSource(WatchReader(self, spec), self.wait_until), spec, self.describe)
 
     def start_position(self, start: PositionStart) -> Position:
         """Resolve a start to a position."""

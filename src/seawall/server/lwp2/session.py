@@ -35,6 +35,7 @@ from seawall.server.lwp2.fetch import Fetching
 from seawall.server.lwp2.push import Subscriptions
 from seawall.server.lwp2.queue_requests import QueueRequests
 from seawall.server.lwp2.refusals import read_only_text
+from seawall.server.lwp2.watch import Watches
 from seawall.server.publish.keyed_publishing import KeyedPublishing
 from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Returned
@@ -69,6 +70,7 @@ from seawall.wire.lwp2.transactions import (
     TransactionRequest,
     TransactionState,
 )
+from seawall.wire.lwp2.watches import Watch
 
 _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
@@ -113,6 +115,7 @@ class Lwp2Session:
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         self._queues = QueueRequests(server.log, server.queues, connection, self._admission)
+        self._watches = Watches(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
         self._requests = RequestMemory(connection.memory.waiting, connection.resume)
@@ -222,12 +225,17 @@ class Lwp2Session:
                 self._greet(request, request_id)
             case Goodbye():
                 self._end_with(encode_control(Goodbye(0, 0)))
-            case Subscribe():
+            case Subscribe() if request_id not in self._watches:
                 self._subscriptions.subscribe(request, request_id)
+            case Watch() if request_id not in self._subscriptions:
+                self._watches.watch(request, request_id)
+            case Subscribe() | Watch():
+                text = f"{request_id} is a subscription or a watch already"
+                raise ProtocolError(text, code=ErrorCode.WRONG_STATE, closes=False)
             case Credit():
-                self._subscriptions.credit(request, request_id)
+                self._pusher(request_id).credit(request, request_id)
             case Unsubscribe():
-                self._subscriptions.unsubscribe(request_id)
+                self._pusher(request_id).unsubscribe(request_id)
             case Authenticate():
                 self._authenticate(request, request_id)
             case PublishKeyed():
@@ -235,6 +243,10 @@ class Lwp2Session:
                     self._keyed.begun(request)
             case _:
                 self._start(self._coroutine_for(request, request_id), request_id)
+
+    def _pusher(self, request_id: int) -> Subscriptions | Watches:
+        """What pushes under an id."""
+        return self._watches if request_id in self._watches else self._subscriptions
 
     def _coroutine_for(self, request: _SlowRequest, request_id: int) -> Coroutine[None, None, None]:
         """The coroutine that executes a request which may take time."""
@@ -311,7 +323,7 @@ class Lwp2Session:
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
         """Run a request concurrently; False if there are too many, which is reported to the peer."""
-        if self._unanswered - len(self._subscriptions) >= limits.REQUESTS_MAX:
+        if self._unanswered - len(self._subscriptions) - len(self._watches) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are in flight: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
@@ -464,6 +476,7 @@ class Lwp2Session:
     def has_space(self) -> None:
         """Continue to push and answer: everything written is sent."""
         self._subscriptions.has_space()
+        self._watches.has_space()
         self._fetching.has_space()
         self._queues.has_space()
 
@@ -471,6 +484,7 @@ class Lwp2Session:
         """Cancel all tasks and end the producer session: the connection is closed."""
         self._last = self._last or b""
         self._subscriptions.end()
+        self._watches.end()
         for task in list(self._tasks):
             task.cancel()
         self._queues.lost()
@@ -487,6 +501,7 @@ class Lwp2Session:
         self._last = last
         self._connection.stop_reading()
         self._subscriptions.end()
+        self._watches.end()
         self._fetching.stop_waiting()
         self._queues.stop_waiting()
         self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)

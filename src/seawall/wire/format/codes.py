@@ -230,6 +230,8 @@ class Command(IntEnum):
     ROUTER_LIST = 0x73
     ROUTER_DELETE = 0x74
     ROUTERS = 0x75
+    WATCH = 0x76
+    WATCHED = 0x77
     JOB_CLAIM = 0x90
     JOBS = 0x91
     JOB_ACK = 0x92

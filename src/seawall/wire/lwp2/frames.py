@@ -44,6 +44,7 @@ from seawall.wire.lwp2 import (
     subscriptions,
     topics,
     transactions,
+    watches,
 )
 from seawall.wire.lwp2.files import FilesReply, FilesRequest
 from seawall.wire.lwp2.jobs import JobAnswer, JobRequest
@@ -55,6 +56,7 @@ from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2.topics import RecordsDeleted, TopicRequest
 from seawall.wire.lwp2.transactions import TransactionRequest, TransactionStatus
+from seawall.wire.lwp2.watches import Watch, Watched
 
 SharedReply: TypeAlias = (
     AuthenticateReply
@@ -81,6 +83,7 @@ Request: TypeAlias = (
     | SessionRequest
     | JobRequest
     | RouterRequest
+    | Watch
 )
 Answer: TypeAlias = (
     Welcome
@@ -98,6 +101,7 @@ Answer: TypeAlias = (
     | SessionsReply
     | JobAnswer
     | RoutersReply
+    | Watched
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -216,6 +220,7 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.ROUTER_DESCRIBE: routers.parse_router_describe,
     Command.ROUTER_LIST: routers.parse_router_list,
     Command.ROUTER_DELETE: routers.parse_router_delete,
+    Command.WATCH: watches.parse_watch,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -237,5 +242,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.QUEUE_COUNTS_REPLY: jobs.parse_queue_counts_reply,
     Command.JOB_PUSHED: jobs.parse_job_pushed,
     Command.ROUTERS: routers.parse_routers_reply,
+    Command.WATCHED: watches.parse_watched,
     Command.ERROR: session.parse_error,
 }
