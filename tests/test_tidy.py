@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: docstrings, sizes, leftovers, line ends, lock files, documents.
+"""The house rules that a machine can check: docstrings, sizes, repetition, leftovers, line ends, locks, documents.
 
 Sizes and silenced linters have a *ratchet*: a table of today's exceptions with their present number. An exception may
 shrink (then its entry must shrink, too) and never grow. An entry that is no longer an exception must be removed.
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,6 +28,7 @@ SOURCES = sorted((ROOT / "src" / "seawall").rglob("*.py"))
 FOLDER_FILES_MAX = 20
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+SHARED_LINES_MAX = 10
 
 #: Folders with more modules than allowed, by path.
 CROWDED_FOLDERS: dict[str, int] = {}
@@ -50,9 +52,19 @@ MARKERS = re.compile(hidden(r"\b(TO~DO|FIX~ME|XX~X|HA~CK)\b|\bbreak~point\("))
 SILENCERS = re.compile(hidden(r"#\s*(type:\s*ig~nore|no~qa\b|pragma:\s*no\s*co~ver)"), re.IGNORECASE)
 MACHINE_PATHS = re.compile(hidden(r"(?<![\w.-])(?:/wo~rk/|/ro~ot/|/tmp/ba~sh)"))
 
+IMPORT_START = re.compile(r"(from \S+ )?import [\w(]")
+WORD = re.compile(r"\w")
+
 DECISION_NAME = re.compile(r"\d{4}-[a-z0-9]+(-[a-z0-9]+)*\.md")
 DECISION_HEADINGS = ["Context", "Decision", "Rejected", "Consequences"]
 NAMED_TEST = re.compile(r"\b(tests/[\w/.-]+\.py)((?:::\w+)*)")
+
+
+class CodeLine(NamedTuple):
+    """A line that counts when places are compared: its number and its text, with white space folded."""
+
+    number: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,15 @@ class Source:
     undocumented: list[str]
     function_lengths: dict[str, int]
     printing_lines: list[int]
+    code_lines: list[CodeLine]
 
 
 @cache
 def parsed(path: Path) -> Source:
     """The facts about a file; it is parsed once for all checks."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return Source(list(missing_docstrings(tree)), function_lengths(tree), printing_lines(tree))
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    return Source(list(missing_docstrings(tree)), function_lengths(tree), printing_lines(tree), code_lines(text))
 
 
 @cache
@@ -174,6 +188,39 @@ def printing_lines(tree: ast.Module) -> list[int]:
     return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
 
 
+def code_lines(text: str) -> list[CodeLine]:
+    """The lines of a file without imports, blank lines, comments and lone punctuation. Those of docstrings count."""
+    lines: list[CodeLine] = []
+    is_import = False
+    for number, line in enumerate(text.split("\n"), 1):
+        folded = " ".join(line.split())
+        if is_import or IMPORT_START.match(folded):
+            is_import = not folded.endswith(")") if is_import else folded.endswith("(")
+        elif not folded.startswith("#") and WORD.search(folded):
+            lines.append(CodeLine(number, folded))
+    return lines
+
+
+def shared_runs(files: Mapping[str, list[CodeLine]]) -> list[str]:
+    """Places that have the same run of more than `SHARED_LINES_MAX` lines, each with the first place that has it."""
+    least = SHARED_LINES_MAX + 1
+    first_places: dict[tuple[str, ...], tuple[str, int]] = {}
+    complaints: list[str] = []
+    for name, lines in files.items():
+        texts = [line.text for line in lines]
+        #: Where the run that was found last stands first: the next window only continues it.
+        continued: tuple[str, int] | None = None
+        for at in range(len(texts) - least + 1):
+            other, start = first_places.setdefault(tuple(texts[at : at + least]), (name, at))
+            if other == name and at - start < least:
+                continued = None
+                continue
+            if continued != (other, start - 1):
+                complaints.append(f"{name}:{lines[at].number} repeats {other}:{files[other][start].number}")
+            continued = other, start
+    return complaints
+
+
 def layout_problems(text: str) -> list[str]:
     """Line ends, trailing blanks and the end of the file."""
     complaints: list[str] = []
@@ -253,6 +300,10 @@ def test_no_function_is_too_long() -> None:
         f"{name_of(path)}::{name}": length for path in SOURCES for name, length in parsed(path).function_lengths.items()
     }
     assert ratchet(sizes, FUNCTION_LINES_MAX, LONG_FUNCTIONS) == []
+
+
+def test_no_two_places_share_many_lines() -> None:
+    assert shared_runs({name_of(path): parsed(path).code_lines for path in SOURCES}) == []
 
 
 def test_no_linter_is_silenced() -> None:
@@ -338,6 +389,37 @@ def test_lengths_of_functions_are_counted_from_def_to_end() -> None:
     assert function_lengths(ast.parse(source)) == {"f": 4, "C.m": 3, "C.m.inner": 1}
     twice = "if a:\n    def f(): ...\nelse:\n    def f():\n        pass\n"
     assert function_lengths(ast.parse(twice)) == {"f": 2}
+
+
+def test_only_code_is_compared() -> None:
+    source = '"""What\n\nit does."""\nfrom a import (\n    b,\n)\nimport c\nx = (  # kept\n    1,\n)\n    # left  out\n'
+    assert code_lines(source) == [
+        (1, '"""What'),
+        (3, 'it does."""'),
+        (8, "x = ( # kept"),
+        (9, "1,"),
+    ]
+
+
+def statements(count: int, first: int = 0) -> str:
+    return "".join(f"x = {number}\n" for number in range(first, first + count))
+
+
+def test_long_runs_that_stand_twice_are_found() -> None:
+    run, nested = statements(11), "def f():\n" + statements(11).replace("x", "\n    # why\n    x ")
+    assert shared_runs({"a.py": code_lines(run), "b.py": code_lines(nested)}) == ["b.py:4 repeats a.py:1"]
+    assert shared_runs({"a.py": code_lines(f"{run}y = 0\n{run}")}) == ["a.py:13 repeats a.py:1"]
+    longer, third = statements(14, first=-1), statements(12, first=-1)
+    found = shared_runs({"a.py": code_lines(run), "b.py": code_lines(longer), "c.py": code_lines(third)})
+    assert found == ["b.py:2 repeats a.py:1", "c.py:1 repeats b.py:1", "c.py:2 repeats a.py:1"]
+
+
+def test_short_runs_may_stand_twice() -> None:
+    ten = statements(10)
+    assert shared_runs({"a.py": code_lines(f"{ten}y = 1\n"), "b.py": code_lines(f"{ten}y = 2\n")}) == []
+    assert shared_runs({"a.py": code_lines("x = 1\n" * 20)}) == []
+    imports = "from a import (\n" + "".join(f"    name_{number},\n" for number in range(20)) + ")\n"
+    assert shared_runs({"a.py": code_lines(imports), "b.py": code_lines(imports)}) == []
 
 
 @pytest.mark.parametrize(

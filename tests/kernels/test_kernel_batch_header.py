@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.errors import SeawallError
 from seawall.kernels.codec import batch_header
 from seawall.wire.format.batches import BatchSource, encode_batch, parse_batch_header
 from seawall.wire.format.batches import batch_header as wire_header
@@ -84,3 +86,35 @@ def test_the_header_checksum_covers_every_other_byte(kernels: ModuleType, conten
     assert int.from_bytes(ours[11:15].tobytes(), "little") == kernels.header_crc(ours, 3)
     ours[11:15] = 0
     assert kernels.header_crc(ours, 3) == twin.header_crc(theirs, 3)
+
+
+def test_bounds_equal_those_of_limits() -> None:
+    bounds = (batch_header.RAW_SIZE_MAX, batch_header.BLOCK_SIZE_MAX)
+    assert bounds == (limits.BLOCK_SIZE_MAX, limits.PAYLOAD_SIZE_MAX)
+
+
+def is_accepted(header: bytes) -> bool:
+    """Whether the wire codec accepts a header as that of a stored batch."""
+    try:
+        parse_batch_header(header, source=BatchSource.STORED)
+    except SeawallError:
+        return False
+    return True
+
+
+@given(st.integers(0, 95), st.integers(0, 255), st.booleans(), st.integers(-100, 1))
+def test_a_header_is_valid_exactly_if_the_wire_codec_accepts_it(at: int, value: int, sealed: bool, more: int) -> None:
+    data = np.frombuffer(sent(), np.uint8)
+    data[3 + at] = value
+    if sealed:
+        batch_header.seal_header(data, 3)
+    size = batch_header.FRAME_HEADER_SIZE + int.from_bytes(data[35:39].tobytes(), "little")
+    end = data.size + more
+    expected = size if end - 3 >= size and is_accepted(data[3:99].tobytes()) else 0
+    assert batch_header.stored_size(data, 3, end) == twin.stored_size(data, 3, end) == expected
+
+
+def test_a_whole_batch_is_measured() -> None:
+    data = np.frombuffer(sent(), np.uint8)
+    assert batch_header.stored_size(data, 3, data.size) == data.size - 3
+    assert batch_header.stored_size(data, 3, data.size - 1) == 0

@@ -82,10 +82,6 @@ def check(data: bytes, **arguments: Any) -> tuple[int, list[Any], list[int]]:
     return result
 
 
-def test_bounds_equal_those_of_limits() -> None:
-    assert (chunks.RAW_SIZE_MAX, chunks.BLOCK_SIZE_MAX) == (limits.BLOCK_SIZE_MAX, limits.PAYLOAD_SIZE_MAX)
-
-
 def test_valid_batches_are_listed_with_the_fields_a_reader_needs() -> None:
     first = batch(RECORD + DELETED + NULL + EXTENDED, count=4)
     second = batch(b"anything", flags=2, base_seq=25, position=12)

@@ -61,8 +61,8 @@ class Pair:
         before = self.ours.content()
         answers, expected = np.ones((2, 3), window.WINDOW_RESULT)
         given_arguments = (np.uint64(client_id), epoch, client_seq, crc)
-        code = window.check_batch(*given_arguments, *self.ours.state(), answers, 1)
-        assert code == twin.check_batch(client_id, epoch, client_seq, crc, *self.theirs.state(), expected, 1)
+        code = window.check_batch(*given_arguments, self.ours.state(), answers, 1)
+        assert code == twin.check_batch(client_id, epoch, client_seq, crc, self.theirs.state(), expected, 1)
         assert answers.tolist() == expected.tolist()
         assert self.ours.content() == before
         return code, answers[1].tolist()
@@ -70,8 +70,8 @@ class Pair:
     def decide(self, client_id: int, client_seq: int, crc: int = 0, status: int = OK, number: int = 0) -> int:
         outcomes = np.zeros(2, window.WINDOW_RESULT)
         outcomes[1] = (number, number + 1, number + 2, crc, status * 7, status, 0)
-        code = window.decide_batch(np.uint64(client_id), client_seq, *self.ours.state(), outcomes, 1)
-        assert code == twin.decide_batch(client_id, client_seq, *self.theirs.state(), outcomes, 1)
+        code = window.decide_batch(np.uint64(client_id), client_seq, self.ours.state(), outcomes, 1)
+        assert code == twin.decide_batch(client_id, client_seq, self.theirs.state(), outcomes, 1)
         self.same()
         return code
 
@@ -160,8 +160,8 @@ def test_a_call_for_many_equals_calls_one_by_one(given_batches: list[tuple[int, 
     ):
         codes, expected = np.full((2, len(batches)), -1, np.int64)
         expected_answers = answers.copy()
-        codes_of(batches, count, *pair.ours.state(), answers, codes)
-        twin_of(batches, count, *pair.theirs.state(), expected_answers, expected)
+        codes_of(batches, count, pair.ours.state(), answers, codes)
+        twin_of(batches, count, pair.theirs.state(), expected_answers, expected)
         pair.same()
         assert codes.tolist() == expected.tolist()
         assert answers.tolist() == expected_answers.tolist()

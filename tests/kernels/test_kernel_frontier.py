@@ -74,10 +74,10 @@ class Arrays:
         return (self.keys, self.values, self.used, self.topics, self.numbers)
 
     def window_state(self) -> tuple[Any, ...]:
-        return (self.table, self.clients, self.sides, self.slots, self.results, self.answers)
+        return (self.table, self.clients, self.sides, self.slots, self.results)
 
     def content(self) -> list[Any]:
-        arrays = (self.buffer, *self.state(), *self.window_state(), self.rows, self.progress)
+        arrays = (self.buffer, *self.state(), *self.window_state(), self.answers, self.rows, self.progress)
         return [array.tolist() for array in arrays]
 
 
@@ -89,9 +89,9 @@ def admit(data: bytes, *, start: int = 0, end: int | None = None, windowed: bool
         (ours, frontier.admit_run, client_frontier.admit_client_run),
         (theirs, twin.admit_run, client_twin.admit_client_run),
     ):
-        given_arguments = (arrays.buffer, start, len(data) if end is None else end, 3, WALL_NS, *arrays.state())
+        given_arguments = (arrays.buffer, start, len(data) if end is None else end, 3, WALL_NS, arrays.state())
         if windowed:
-            code = through(*given_arguments, *arrays.window_state(), arrays.rows, arrays.progress)
+            code = through(*given_arguments, arrays.window_state(), arrays.answers, arrays.rows, arrays.progress)
         else:
             code = plain(*given_arguments, arrays.rows, arrays.progress)
         codes.append(code)
@@ -243,7 +243,7 @@ def test_the_row_has_the_result_of_the_client_window() -> None:
 )
 def test_a_batch_before_the_window_is_refused(prepare: str, reason: ErrorCode) -> None:
     arrays = Arrays(batch(2 if prepare == "forget" else 1, client=1, seq=1))
-    state = (*arrays.state(), *arrays.window_state(), arrays.rows, arrays.progress)
+    state = (arrays.state(), arrays.window_state(), arrays.answers, arrays.rows, arrays.progress)
     if prepare == "fence":
         arrays.clients[0, client_window.SESSION_EPOCH] = 2
     elif prepare == "skip":
@@ -308,7 +308,7 @@ def together(batches: list[bytes], *, ceiling: int = 1000) -> tuple[int, Arrays]
     found = []
     for admit in (transactions.admit_transaction, together_twin.admit_transaction):
         arrays = Arrays(headers_of(batches), ceiling=ceiling, rows=len(batches))
-        found.append((admit(arrays.buffer, 3, WALL_NS, *arrays.state(), arrays.rows), arrays))
+        found.append((admit(arrays.buffer, 3, WALL_NS, arrays.state(), arrays.rows), arrays))
     (code, ours), (other, theirs) = found
     assert code == other
     assert ours.content() == theirs.content()

@@ -74,7 +74,7 @@ def test_numbering_stamps_a_batch() -> None:
     for kernels in (staging, twin):
         frontier, header, rows = frontier_of(), np.zeros(96, np.uint8), np.zeros(1, ADMISSION_ROW)
         for _ in range(2):
-            code = kernels.number_batch(header, 0, block, 0, block.size, *fields, 5, 10**18, *frontier.state, rows)
+            code = kernels.number_batch(header, 0, block, 0, block.size, fields, 5, 10**18, frontier.state, rows)
             assert code == 0
         assert rows[0]["status"] == STATUS_OK
         parsed = parse_batch_header(header.tobytes(), source=BatchSource.STORED)
@@ -88,7 +88,7 @@ def test_a_ceiling_stops_a_batch() -> None:
     block = np.zeros(10, np.uint8)
     frontier, header, rows = frontier_of(ceiling=4), np.zeros(96, np.uint8), np.zeros(1, ADMISSION_ROW)
     fields = (4, 3, signed(1 << 63), 0, 0, block.size, AS_TOPIC)
-    code = staging.number_batch(header, 0, block, 0, 10, *fields, 1, 1, *frontier.state, rows)
+    code = staging.number_batch(header, 0, block, 0, 10, fields, 1, 1, frontier.state, rows)
     assert code != 0
     assert frontier.next_position == 7
 
@@ -101,8 +101,8 @@ def test_a_duplicate_gets_its_first_numbers() -> None:
         fields = (1, 3, 9, 1, 1, block.size, AS_TOPIC)
         row, outcomes = np.zeros(1, ADMISSION_ROW), []
         for _ in range(2):
-            through = (*frontier.state, *window.admission_arrays, row)
-            assert kernels.number_client_batch(header, 0, block, 0, block.size, *fields, 1, 10**18, *through) == 0
+            through = (frontier.state, *window.admission_arrays, row)
+            assert kernels.number_client_batch(header, 0, block, 0, block.size, fields, 1, 10**18, *through) == 0
             outcomes.append((int(row[0]["status"]), int(row[0]["base_seq"])))
         assert outcomes == [(STATUS_OK, 1), (client_window.CHECK_DUPLICATE, 1)]
         assert frontier.topic(TopicId(3)).next_seq == 2

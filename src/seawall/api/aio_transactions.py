@@ -31,8 +31,17 @@ from seawall.api.transactions import (
     blocks_of,
     check_owner,
     next_epoch,
+    wanted_of,
 )
-from seawall.core.transactions import CommittedTransaction, JobAck, OffsetCommit, StagedPart, StagedRange, joined
+from seawall.core.transactions import (
+    CommittedTransaction,
+    JobAck,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    WantedTransaction,
+    joined,
+)
 from seawall.errors import OutcomeUnknownError, SeawallError
 
 
@@ -205,7 +214,6 @@ class AsyncTransactionalLog(ABC):
     async def stage(self, *, own_partition: bool = False, compression: Compression = "none") -> AsyncStager:
         """Create a stager: it stages the records of one attempt, invisible to readers until they are committed."""
 
-    @abstractmethod
     async def commit_staged(
         self,
         owner: str,
@@ -215,7 +223,14 @@ class AsyncTransactionalLog(ABC):
         offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
         acks: Iterable[JobAck] = (),
     ) -> CommittedTransaction:
-        """Publish staged records to their topics, in the order given, atomically and at one position."""
+        """Publish staged records to their topics, in the order given, atomically and at one position.
+
+        The commit is durable when this returns; all else is as for threads.
+        """
+        return await self._commit_wanted(wanted_of(owner, epoch, parts, offsets, acks))
+
+    @abstractmethod
+    async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction: ...
 
     @abstractmethod
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:

@@ -41,6 +41,7 @@ from seawall.core.transactions import (
     OffsetCommit,
     StagedPart,
     StagedRange,
+    WantedTransaction,
     joined,
 )
 from seawall.core.types import Seq
@@ -377,7 +378,6 @@ class TransactionalLog(ABC):
         instead of copying them. `compression` applies to records sent to a server.
         """
 
-    @abstractmethod
     def commit_staged(
         self,
         owner: str,
@@ -394,6 +394,10 @@ class TransactionalLog(ABC):
         and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
         nothing.
         """
+        return self._commit_wanted(wanted_of(owner, epoch, parts, offsets, acks))
+
+    @abstractmethod
+    def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction: ...
 
     @abstractmethod
     def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
@@ -437,11 +441,18 @@ def blocks_of(records: Publishable) -> list[EncodedBlock]:
     return blocks
 
 
-def as_parts(parts: Iterable[StagedPart | tuple[str, StagedRange]]) -> tuple[StagedPart, ...]:
-    """Convert parts, given as tuples or as `StagedPart`, to `StagedPart`."""
-    return tuple(StagedPart(topic, StagedRange(*staged)) for topic, staged in parts)
-
-
-def as_offsets(offsets: Iterable[OffsetCommit | tuple[str, str, int]]) -> tuple[OffsetCommit, ...]:
-    """Convert offsets, given as tuples or as `OffsetCommit`, to `OffsetCommit`."""
-    return tuple(OffsetCommit(owner, topic, Seq(next_seq)) for owner, topic, next_seq in offsets)
+def wanted_of(
+    owner: str,
+    epoch: int,
+    parts: Iterable[StagedPart | tuple[str, StagedRange]],
+    offsets: Iterable[OffsetCommit | tuple[str, str, int]],
+    acks: Iterable[JobAck],
+) -> WantedTransaction:
+    """Convert the arguments of `commit_staged`, whose parts and offsets may be plain tuples."""
+    return WantedTransaction(
+        owner,
+        epoch,
+        tuple(StagedPart(topic, StagedRange(*staged)) for topic, staged in parts),
+        tuple(OffsetCommit(reader, topic, Seq(next_seq)) for reader, topic, next_seq in offsets),
+        tuple(acks),
+    )

@@ -15,15 +15,8 @@ from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
-from seawall.client.transactions import CommitAttempts, committed_in, own_keys, staging_options, wanted_of
-from seawall.core.transactions import (
-    CommittedTransaction,
-    JobAck,
-    OffsetCommit,
-    StagedPart,
-    StagedRange,
-    partition_named,
-)
+from seawall.client.transactions import CommitAttempts, commit_request, committed_in, own_keys, staging_options
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_named
 from seawall.io.process.own_process import disown_on_fork
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
@@ -74,22 +67,9 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
         await publisher.open()
         return AsyncStager(publisher.stage, self._abort, publisher.close, partition_named(staging.name))
 
-    async def commit_staged(
-        self,
-        owner: str,
-        epoch: int,
-        parts: Iterable[StagedPart | tuple[str, StagedRange]],
-        *,
-        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
-        acks: Iterable[JobAck] = (),
-    ) -> CommittedTransaction:
-        """Publish staged records to topics, in the order given, atomically and at one position.
-
-        The commit is durable when this returns. The key of the transaction is (`owner`, `epoch`): committing again
-        under the same key returns the first result. `offsets` are committed atomically with the records.
-        """
-        request = wanted_of(owner, epoch, parts, offsets, acks)
-        attempts = CommitAttempts(owner, epoch)
+    async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
+        request = commit_request(wanted)
+        attempts = CommitAttempts(wanted.owner, wanted.epoch)
         while True:
             with attempts:
                 return committed_in(await self._requests.request(request, is_repeatable=False))

@@ -10,6 +10,7 @@ This module must not know how the server commits a transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -20,8 +21,6 @@ from seawall.api.transactions import (
     Stager,
     Transaction,
     TransactionalLog,
-    as_offsets,
-    as_parts,
 )
 from seawall.client.commands import cursor_owner
 from seawall.client.connection.requests import Requests
@@ -30,9 +29,7 @@ from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.publisher import RemotePublisher
 from seawall.core.transactions import (
     CommittedTransaction,
-    JobAck,
     OffsetCommit,
-    StagedPart,
     StagedRange,
     WantedTransaction,
     partition_named,
@@ -66,16 +63,10 @@ def own_keys() -> OwnKeys:
     return OwnKeys(f"client-{random_bytes(8).hex()}")
 
 
-def wanted_of(
-    owner: str,
-    epoch: int,
-    parts: Iterable[StagedPart | tuple[str, StagedRange]],
-    offsets: Iterable[OffsetCommit | tuple[str, str, int]],
-    acks: Iterable[JobAck],
-) -> TransactionCommit:
+def commit_request(wanted: WantedTransaction) -> TransactionCommit:
     """The request that commits a transaction."""
-    kept = [OffsetCommit(cursor_owner(each.owner), each.topic, each.next_seq) for each in as_offsets(offsets)]
-    return TransactionCommit(WantedTransaction(owner, epoch, as_parts(parts), tuple(kept), tuple(acks)))
+    offsets = (OffsetCommit(cursor_owner(each.owner), each.topic, each.next_seq) for each in wanted.offsets)
+    return TransactionCommit(replace(wanted, offsets=tuple(offsets)))
 
 
 def committed_in(frame: Frame) -> CommittedTransaction:
@@ -172,22 +163,9 @@ class RemoteTransactions(TransactionalLog):
             publisher.stage, publisher.aborting(self.abort_staged), publisher.close, partition_named(staging.name)
         )
 
-    def commit_staged(
-        self,
-        owner: str,
-        epoch: int,
-        parts: Iterable[StagedPart | tuple[str, StagedRange]],
-        *,
-        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
-        acks: Iterable[JobAck] = (),
-    ) -> CommittedTransaction:
-        """Publish staged records to topics, in the order given, atomically and at one position.
-
-        The commit is durable when this returns. The key of the transaction is (`owner`, `epoch`): committing again
-        under the same key returns the first result. `offsets` are committed atomically with the records.
-        """
-        request = wanted_of(owner, epoch, parts, offsets, acks)
-        attempts = CommitAttempts(owner, epoch)
+    def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
+        request = commit_request(wanted)
+        attempts = CommitAttempts(wanted.owner, wanted.epoch)
         while True:
             with attempts:
                 return committed_in(self._requests.request(request, is_repeatable=False))

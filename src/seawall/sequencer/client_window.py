@@ -36,12 +36,11 @@ from seawall.kernels.admission import client_window as kernels
 from seawall.kernels.admission.client_index import (
     CLIENT_ID,
     INDEX_ROWS_MAX,
-    IndexTable,
     add_row,
     find_row,
     remove_row,
 )
-from seawall.kernels.admission.client_window import Rows, Words
+from seawall.kernels.admission.client_window import Rows, WindowArrays, Words
 from seawall.kernels.runtime.memory import Bytes
 from seawall.kernels.runtime.tables import ABSENT, Values
 from seawall.sequencer.aligned_arrays import line_zeros, line_zeros_together
@@ -174,15 +173,8 @@ class ClientWindow:
 
     def check(self, client_id: ClientId, session_epoch: SessionEpoch, client_seq: ClientSeq, block_crc: int) -> Verdict:
         """Classify a batch, without changing anything."""
-        code = kernels.check_batch(
-            np.uint64(client_id),
-            session_epoch & _HALF,
-            _bounded(client_seq),
-            block_crc,
-            *self.arrays,
-            self._answers,
-            0,
-        )
+        seq, epoch = _bounded(client_seq), session_epoch & _HALF
+        code = kernels.check_batch(np.uint64(client_id), epoch, seq, block_crc, self.arrays, self._answers, 0)
         return Verdict(WindowCode(code), _result_of(self._answers[0]) if self._answers[0]["known"] else None)
 
     def decide(self, client_id: ClientId, client_seq: ClientSeq, result: BatchResult) -> WindowCode:
@@ -192,14 +184,14 @@ class ClientWindow:
             *(result.position, result.base_seq, result.timestamp_ns),
             *(result.block_crc, result.reason, result.status, 1),
         )
-        code = kernels.decide_batch(np.uint64(client_id), _bounded(client_seq), *self.arrays, outcome, 0)
+        code = kernels.decide_batch(np.uint64(client_id), _bounded(client_seq), self.arrays, outcome, 0)
         return WindowCode(code)
 
     def check_many(self, batches: Rows) -> tuple[Values, Rows]:
         """Codes and original results of many batches (WINDOW_BATCH), all against the current window."""
         codes = np.zeros(batches.size, np.int64)
         answers = np.zeros(batches.size, WINDOW_RESULT)
-        kernels.check_many(batches, batches.size, *self.arrays, answers, codes)
+        kernels.check_many(batches, batches.size, self.arrays, answers, codes)
         return codes, answers
 
     def decide_many(self, batches: Rows, outcomes: Rows) -> Values:
@@ -207,7 +199,7 @@ class ClientWindow:
         if batches.size != outcomes.size:
             raise InvalidInputError(f"{batches.size} batches with {outcomes.size} outcomes: one for each is needed")
         codes = np.zeros(batches.size, np.int64)
-        kernels.decide_many(batches, batches.size, *self.arrays, outcomes, codes)
+        kernels.decide_many(batches, batches.size, self.arrays, outcomes, codes)
         return codes
 
     def skip_to(self, client_id: ClientId, next_expected: ClientSeq) -> bool:
@@ -323,13 +315,13 @@ class ClientWindow:
         return len(client_ids)
 
     @property
-    def admission_arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows, Rows]:
-        """The arrays in the order of the admission kernels' parameters; the last is scratch space."""
-        return (*self.arrays, self._answers)
+    def admission_arrays(self) -> tuple[WindowArrays, Rows]:
+        """The window arguments of the admission kernels: `arrays`, and scratch space."""
+        return self.arrays, self._answers
 
     @property
-    def arrays(self) -> tuple[IndexTable, Words, Words, Words, Rows]:
-        """Index table, rows, sides, slots and results: the window arguments of most kernels."""
+    def arrays(self) -> WindowArrays:
+        """Index table, rows, sides, slots and results: the window argument of most kernels."""
         return (self._table, self._clients, self._sides, self._slots, self._results)
 
     def _rows_in_use(self) -> npt.NDArray[np.intp]:

@@ -36,11 +36,11 @@ from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
 from seawall.kernels.admission import frontier as kernels
 from seawall.kernels.admission.client_frontier import admit_client_run
-from seawall.kernels.admission.frontier import Rows, admit_run
+from seawall.kernels.admission.frontier import FrontierArrays, Rows, admit_run
 from seawall.kernels.log.staging import number_batch, number_client_batch
 from seawall.kernels.log.transactions import admit_transaction
 from seawall.kernels.runtime.memory import Bytes
-from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
+from seawall.kernels.runtime.tables import ABSENT, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.format.codes import AckStatus
 
@@ -178,7 +178,7 @@ class CommitFrontier:
         self._numbers = np.zeros(kernels.NUMBERS_SIZE, np.int64)
         self._numbers[kernels.NEXT_POSITION] = next_position
         self._numbers[kernels.LAST_TIMESTAMP] = last_timestamp_ns
-        #: The arguments of the kernels.
+        #: The argument of the kernels.
         self._state = (self._keys, self._values, self._used, self._topics, self._numbers)
         self._rows = np.zeros(rows_max, kernels.ADMISSION_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
@@ -216,12 +216,11 @@ class CommitFrontier:
         if not 0 <= term <= _TERM_MAX:
             raise InvalidInputError(f"term {term} does not fit a batch header: it is from 0 to {_TERM_MAX}")
         _check_number("wall clock", wall_ns)
-        state = self._state
+        given, found = (view, start, end, term, wall_ns, self._state), (self._rows, self._progress)
         if window is None:
-            code = admit_run(view, start, end, term, wall_ns, *state, self._rows, self._progress)
+            code = admit_run(*given, *found)
         else:
-            arguments = (*state, *window.admission_arrays, self._rows, self._progress)
-            code = admit_client_run(view, start, end, term, wall_ns, *arguments)
+            code = admit_client_run(*given, *window.admission_arrays, *found)
         count, consumed = self._progress.tolist()
         return Admission(RunStop(code), self._rows[:count], consumed)
 
@@ -241,13 +240,11 @@ class CommitFrontier:
 
         The ceiling must be high enough for it. The header is valid only if the status is OK.
         """
-        state = self._state
+        given = (header, at, block, start, end, draft[:], term, wall_ns, self._state)
         if window is None:
-            arguments = (*draft, term, wall_ns, *state, self._rows)
-            code = number_batch(header, at, block, start, end, *arguments)
+            code = number_batch(*given, self._rows)
         else:
-            client_arguments = (*draft, term, wall_ns, *state, *window.admission_arrays, self._rows)
-            code = number_client_batch(header, at, block, start, end, *client_arguments)
+            code = number_client_batch(*given, *window.admission_arrays, self._rows)
         if code != kernels.RUN_DONE:
             raise InvariantError("INV-FRONTIER-CEILING", f"{draft} stopped with {RunStop(code).name}")
         _, position, base_seq, base_offset, timestamp, size, topic, count, reason, status, _ = self._rows[0].item()
@@ -266,7 +263,7 @@ class CommitFrontier:
         return *self._state, self._rows
 
     @property
-    def state(self) -> tuple[Keys, Values, Bytes, Rows, Values]:
+    def state(self) -> FrontierArrays:
         """The hash table of topics (keys, values, used), their rows, and the counters that all topics share."""
         return self._state
 
@@ -287,7 +284,7 @@ class CommitFrontier:
         _check_number("wall clock", wall_ns)
         rows = np.zeros(headers.size // limits.BATCH_HEADER_SIZE, kernels.ADMISSION_ROW)
         position = self.next_position
-        code = admit_transaction(headers, term, wall_ns, *self._state, rows)
+        code = admit_transaction(headers, term, wall_ns, self._state, rows)
         check(code == kernels.RUN_DONE, "INV-FRONTIER-CEILING", f"a batch at position {position} stopped with {code}")
         return position, self.last_timestamp_ns, rows
 
@@ -377,6 +374,13 @@ class CommitFrontier:
         for array in (*self._state, self._counts):
             array[:] = np.zeros((), array.dtype)
         self._high_water = 0
+
+    def skip_to(self, topic_id: TopicId, next_seq: Seq) -> None:
+        """Assign no seq of a topic below `next_seq` any more; the ceiling must allow it."""
+        row = self._live_row(topic_id)
+        ceiling = int(self._topics[row]["ceiling"])
+        check(next_seq <= ceiling, "INV-FRONTIER-CEILING", f"topic {topic_id} skips to {next_seq}, ceiling {ceiling}")
+        self._topics[row]["next_seq"] = max(int(self._topics[row]["next_seq"]), next_seq)
 
     def _row_of(self, topic_id: TopicId) -> int | None:
         entry = table_find(self._keys, self._used, np.uint64(topic_id))

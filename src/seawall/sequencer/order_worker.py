@@ -148,7 +148,7 @@ class OrderWorker:
         self._range: Final = shared.ranges[worker]
         #: The windows of this worker's clients; filled by recovery before the first step.
         self.window: Final = ClientWindow(clients_max=own.clients_max, remembered_max=own.remembered_max)
-        (self._table, self._clients, self._sides, self._memories, self._results, _) = self.window.admission_arrays
+        (self._table, self._clients, self._sides, self._memories, self._results) = self.window.arrays
         ready_max = own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2
         self._ready: Final = np.zeros(ready_max * holding.READY_WORDS, np.int64)
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
@@ -346,15 +346,8 @@ class OrderWorker:
                 self._pbr_entries,
                 now_ns,
                 absent,
-                self._table,
-                self._clients,
-                self._sides,
-                self._memories,
-                self._results,
-                self._holds,
-                self._pages,
-                self._ready,
-                self._state,
+                self.window.arrays,
+                (self._holds, self._pages, self._ready, self._state),
                 self._shared.collected,
                 self._arrays.tail_all_words,
             )
@@ -406,9 +399,8 @@ class OrderWorker:
         return {*self._opened, *map(ClientId, self._clients[rows, CLIENT_ID].tolist())}
 
     def _expire(self, now_ns: int) -> None:
-        windows = (self._clients, self._sides, self._memories, self._results)
-        holds = (self._holds, self._pages, self._ready, self._state)
-        gaps.expire_gaps(self._arrays.pbr_all_words, self._pbr_entries, now_ns, *windows, *holds)
+        held = (self._holds, self._pages, self._ready, self._state)
+        gaps.expire_gaps(self._arrays.pbr_all_words, self._pbr_entries, now_ns, self.window.arrays, held)
 
     def _write(self) -> int:
         """Write as many ready items as there is space for; returns how many."""

@@ -40,8 +40,9 @@ class AsyncRemotePublisher(PublisherState):
         self._topic_id = topic_id
         self._is_closed = False
         self._process = OwnProcess("publisher")
+        self._outgoing = outgoing_of(options)
         self._sender = AsyncSender(
-            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
+            target, self._outgoing, client_id=options.client_id or 0, connections=options.connections
         )
         self.topic = topic
 

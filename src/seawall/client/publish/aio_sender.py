@@ -22,7 +22,6 @@ from seawall.client.publish.ack_handler import AckHandler
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
 from seawall.client.publish.fail_guard import FailAll
 from seawall.client.publish.outgoing import Outgoing
-from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.process.clocks import OsClock
@@ -100,16 +99,6 @@ class AsyncSender:
         """Add one small record to the open batch; None if it does not fit: use `offer`."""
         batch = self._outgoing.join(topic_id, value, size_max)
         return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all undecided records."""
-        return self._outgoing.size
-
-    @property
-    def latency(self) -> LatencySummary:
-        """The latency of the batches stored so far."""
-        return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:

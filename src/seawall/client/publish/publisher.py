@@ -76,12 +76,6 @@ class _SessionState(Protocol):
     """What publishers ask their senders."""
 
     @property
-    def size(self) -> int: ...
-
-    @property
-    def latency(self) -> LatencySummary: ...
-
-    @property
     def next_number(self) -> int: ...
 
 
@@ -89,18 +83,19 @@ class PublisherState:
     """What publishers for threads and for asyncio report about their session."""
 
     _options: PublisherOptions
+    _outgoing: Outgoing
     _sender: _SessionState
     _is_closed: bool
 
     @property
     def in_flight(self) -> int:
         """Bytes of the records in flight."""
-        return self._sender.size
+        return self._outgoing.size
 
     @property
     def latency(self) -> LatencySummary:
         """The latency of the batches stored so far, from their first record to the ack."""
-        return self._sender.latency
+        return self._outgoing.latency.summary()
 
     @property
     def client_id(self) -> ClientId | None:
@@ -129,9 +124,8 @@ class RemotePublisher(PublisherState):
         self._topic_id = topic_id
         self._is_closed = False
         self._process = OwnProcess("publisher")
-        self._sender = Sender(
-            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
-        )
+        self._outgoing = outgoing_of(options)
+        self._sender = Sender(target, self._outgoing, client_id=options.client_id or 0, connections=options.connections)
         self.topic = topic
         self._sender.open()
         self._thread = threading.Thread(target=self._sender.drive, name=f"seawall-publisher-{topic}", daemon=True)

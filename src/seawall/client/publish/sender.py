@@ -32,7 +32,6 @@ from seawall.client.publish.ack_handler import AckHandler
 from seawall.client.publish.delivery import Batch, Delivery, undelivered
 from seawall.client.publish.fail_guard import FailAll
 from seawall.client.publish.outgoing import Outgoing
-from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.interfaces import Clock
@@ -145,16 +144,6 @@ class Sender:
         finally:
             lock.release()
         return Delivery(self, (batch,), offset, 1)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all undecided records."""
-        return self._outgoing.size
-
-    @property
-    def latency(self) -> LatencySummary:
-        """The latency of the batches stored so far."""
-        return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,17 +23,22 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
-from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression
+from seawall.api.publisher_options import PublisherOptions
+from seawall.api.publishing import AsyncPublishingLog
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import AsyncWatch, WatchStart, spec_of
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.api.aio_publisher import AsyncPublisher
+from seawall.engine.api.aio_routers import AsyncRouters
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.api.aio_transactions import AsyncTransactions
 from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog
 from seawall.engine.api.open_log import open_log
+from seawall.engine.api.watch_sources import AsyncEmbeddedWatchSource, WatchReader
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
@@ -60,7 +66,7 @@ R = TypeVar("R")
 _PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
-class AsyncLog(AsyncTransactions, AsyncRecordLog):
+class AsyncLog(AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
     """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
@@ -289,43 +295,9 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         assert self._driver is not None
         return self._driver.offer(pending_batch)
 
-    async def publisher(
-        self,
-        topic: str,
-        *,
-        ack: int = 2,
-        client_id: int | None = None,
-        max_in_flight: int = IN_FLIGHT_SIZE,
-        linger_s: float = 0.0,
-        batch_size: int = BATCH_SIZE,
-        compression: Compression = "none",
-        connections: int = 1,
-    ) -> AsyncPublisher:
-        """Create a publisher that does not wait: each `publish` returns a `Delivery` while its records are in flight.
-
-        `ack` is the level at which a delivery is done: 0 immediately, 1 when ordered, 2 when durable. At most
-        `max_in_flight` bytes are in flight; then `publish` raises `FullError` and `put` waits.
-
-        With a `client_id` the publisher numbers its batches in a session of that client, so that a batch sent again
-        after a crash is stored once (see `AsyncPublisher.next_client_seq`). Opening the session ends any older session
-        of the client.
-
-        `linger_s`, `batch_size`, `compression` and `connections` configure sending to a server. An embedded log only
-        validates them.
-        """
+    async def _open_publisher(self, topic: str, options: PublisherOptions) -> AsyncPublisher:
         log = self._opened()
-        publisher = await self._on_thread(
-            log.publisher,
-            topic,
-            ack=ack,
-            client_id=client_id,
-            max_in_flight=max_in_flight,
-            when_full="raise",
-            linger_s=linger_s,
-            batch_size=batch_size,
-            compression=compression,
-            connections=connections,
-        )
+        publisher = await self._on_thread(log.publisher, topic, **asdict(options))
         return AsyncPublisher(log, publisher)
 
     async def sessions(self) -> list[SessionInfo]:
@@ -348,12 +320,9 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Read batches from `from_seq` on, in order, with a `Gap` wherever records are lost and a SKIP wherever batches
-        were given up.
+        """Read batches from `from_seq` on, in order with gaps and SKIPs; an empty list means nothing more to read yet.
 
-        The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
-        that there is nothing more to read yet. With mode "ordered" it includes records that are ordered but not
-        durable yet, which a crash may still lose.
+        `limit`, `max_bytes` and `mode` are those of `EmbeddedLog.read`.
         """
         read = self._opened().read
         return await self._on_thread(read, topic, from_seq, limit=limit, max_bytes=max_bytes, mode=mode)
@@ -405,6 +374,25 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog):
         `start` is "earliest", "latest" or a position.
         """
         return AsyncPositionSubscriber(self, self._on_thread, partial(self._opened().position_subscriber, start))
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> AsyncWatch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        The first read resolves where the topics start.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        reader = WatchReader(self._opened(), spec)
+        return AsyncWatch(AsyncEmbeddedWatchSource(reader, self._on_thread, self._wait_until), spec, self.describe)
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Store how far `owner` has read a topic: `next_seq` is the seq it reads next. Durable when this returns."""

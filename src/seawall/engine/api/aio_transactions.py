@@ -13,14 +13,7 @@ from typing import ParamSpec, TypeVar
 from seawall.api.aio_transactions import AsyncStager, AsyncTransactionalLog
 from seawall.api.publisher_options import Compression, codec_of
 from seawall.api.transactions import OwnKeys
-from seawall.core.transactions import (
-    CommittedTransaction,
-    JobAck,
-    OffsetCommit,
-    StagedPart,
-    StagedRange,
-    partition_named,
-)
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_named
 from seawall.engine.api.log_transactions import AttemptBatches, EmbeddedTransactions
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -63,23 +56,9 @@ class AsyncTransactions(AsyncTransactionalLog):
         """Returns the staging topic; with `own_partition` the one for large amounts."""
         return await self._on_thread(self._opened().staging, own_partition=own_partition)
 
-    async def commit_staged(
-        self,
-        owner: str,
-        epoch: int,
-        parts: Iterable[StagedPart | tuple[str, StagedRange]],
-        *,
-        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
-        acks: Iterable[JobAck] = (),
-    ) -> CommittedTransaction:
-        """Publish staged records to their topics, in the order given, atomically and at one position.
-
-        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit; `acks` are jobs that it finishes. A repetition with the same owner and epoch returns the first result
-        and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
-        nothing.
-        """
-        return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets, acks=acks)
+    async def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
+        commit, given = self._opened().commit_staged, (wanted.owner, wanted.epoch, wanted.parts)
+        return await self._on_thread(commit, *given, offsets=wanted.offsets, acks=wanted.acks)
 
     async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
         """Delete staged records that will not be committed; returns how many. Committed ranges stay committed."""

@@ -15,13 +15,10 @@ from functools import partial
 from itertools import count
 
 from seawall.api.publisher_options import Compression, codec_of
-from seawall.api.transactions import OwnKeys, Stager, TransactionalLog, as_offsets, as_parts
+from seawall.api.transactions import OwnKeys, Stager, TransactionalLog
 from seawall.core.identifiers import CLIENT_ID_SIZE, client_id_from, synthetic_client_id
 from seawall.core.transactions import (
     CommittedTransaction,
-    JobAck,
-    OffsetCommit,
-    StagedPart,
     StagedRange,
     WantedTransaction,
     partition_named,
@@ -72,23 +69,7 @@ class EmbeddedTransactions(TransactionalLog):
         with self.changing() as store:
             return store.staging(own_partition=own_partition)
 
-    def commit_staged(
-        self,
-        owner: str,
-        epoch: int,
-        parts: Iterable[StagedPart | tuple[str, StagedRange]],
-        *,
-        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
-        acks: Iterable[JobAck] = (),
-    ) -> CommittedTransaction:
-        """Publish staged records to their topics, in the order given, atomically and at one position.
-
-        The commit is durable when this returns. `offsets` are (owner, topic, next_seq) of readers, stored with the
-        commit; `acks` are jobs that it finishes. A repetition with the same owner and epoch returns the first result
-        and changes nothing. Raises `FencedError` if a later epoch of the owner is committed. A refused commit changes
-        nothing.
-        """
-        wanted = WantedTransaction(owner, epoch, as_parts(parts), as_offsets(offsets), tuple(acks))
+    def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
         with self.changing() as store:
             return store.commit_transaction(wanted, partial(unlocked, self.commits))
 

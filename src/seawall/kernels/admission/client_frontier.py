@@ -10,9 +10,7 @@ Only a stored batch is answered DUPLICATE; a repetition of a refused batch is re
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
 
-from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -21,30 +19,30 @@ from seawall.kernels.admission.client_window import (
     CHECK_OUTSIDE,
     CHECK_UNKNOWN_CLIENT,
     WINDOW_RESULT,
-    Words,
+    WindowArrays,
     check_batch,
     decide_batch,
+    window_arrays,
 )
 from seawall.kernels.admission.frontier import (
     ADMISSION_ROW,
     PROGRESS_CONSUMED,
     PROGRESS_ROWS,
-    RUN_CUT,
     RUN_DONE,
-    RUN_FULL,
     RUN_UNKNOWN_CLIENT,
     STATUS_REJECTED,
-    TOPIC_ROW,
+    FrontierArrays,
     Rows,
     admit_batch,
-    batch_end,
     describe_row,
+    frontier_arrays,
+    next_batch_end,
     settle_row,
 )
 from seawall.kernels.codec.batch_header import BLOCK_CRC_AT, CLIENT_ID_AT, CLIENT_SEQ_AT, COMMAND_AT, SESSION_EPOCH_AT
-from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, record_array, uint32_out, uint64_out, void
+from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
-from seawall.kernels.runtime.tables import Keys, Values
+from seawall.kernels.runtime.tables import Values
 
 STATUS_DUPLICATE = 1
 REASON_FENCED = 0x24
@@ -52,8 +50,6 @@ REASON_OUTSIDE_WINDOW = 0x25
 REASON_SKIPPED = 0x26
 REASON_MISMATCH = 0x28
 
-_words = types.Array(types.uint64, 2, "C")
-_topics = record_array(TOPIC_ROW)
 _rows = record_array(ADMISSION_ROW)
 _results = record_array(WINDOW_RESULT)
 
@@ -95,29 +91,14 @@ def _copy_outcome(rows: Rows, index: int, block_crc: int, answers: Rows) -> None
     outcome["known"] = 1
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint32_out, _words, _words, _words, _results, _results),
-        *(_rows, int64),
-    )
-)
+@kernel(int64(bytes_out, int64, int64, int64, frontier_arrays, window_arrays, _results, _rows, int64), counted=False)
 def admit_client_batch(
     buffer: Bytes,
     at: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
     index: int,
@@ -127,61 +108,34 @@ def admit_client_batch(
     Returns RUN_UNKNOWN_CLIENT, and changes nothing, if the window does not have the client. `answers` is scratch space.
     """
     if load_u16(buffer, at + COMMAND_AT) != 0:
-        return admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+        return admit_batch(buffer, at, term, wall_ns, frontier, rows, index)
     client_id = np.uint64(load_u64(buffer, at + CLIENT_ID_AT))
     client_seq = load_i64(buffer, at + CLIENT_SEQ_AT)
     epoch = load_u32(buffer, at + SESSION_EPOCH_AT)
     crc = load_u32(buffer, at + BLOCK_CRC_AT)
-    verdict = check_batch(
-        client_id,
-        epoch,
-        client_seq,
-        crc,
-        table,
-        clients,
-        sides,
-        slots,
-        results,
-        answers,
-        0,
-    )
+    verdict = check_batch(client_id, epoch, client_seq, crc, window, answers, 0)
     if verdict == CHECK_UNKNOWN_CLIENT:
         return RUN_UNKNOWN_CLIENT
     if verdict != CHECK_NEW:
         describe_row(buffer, at, rows, index)
         _fill_known(rows, index, verdict, answers)
         return RUN_DONE
-    code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+    code = admit_batch(buffer, at, term, wall_ns, frontier, rows, index)
     if code == RUN_DONE:
         _copy_outcome(rows, index, crc, answers)
-        decide_batch(client_id, client_seq, table, clients, sides, slots, results, answers, 0)
+        decide_batch(client_id, client_seq, window, answers, 0)
     return code
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint32_out, _words, _words, _words, _results, _results),
-        *(_rows, int64_out),
-    )
-)
+@kernel(int64(bytes_out, int64, int64, int64, int64, frontier_arrays, window_arrays, _results, _rows, int64_out))
 def admit_client_run(
     buffer: Bytes,
     start: int,
     end: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
     progress: Values,
@@ -191,32 +145,11 @@ def admit_client_run(
     count = 0
     code = RUN_DONE
     while at < end:
-        after = batch_end(buffer, at, end)
+        after = next_batch_end(buffer, at, end, rows.size - count)
         if after < 0:
-            code = RUN_CUT
+            code = -after
             break
-        if count == rows.size:
-            code = RUN_FULL
-            break
-        code = admit_client_batch(
-            buffer,
-            at,
-            term,
-            wall_ns,
-            keys,
-            values,
-            used,
-            topics,
-            numbers,
-            table,
-            clients,
-            sides,
-            slots,
-            results,
-            answers,
-            rows,
-            count,
-        )
+        code = admit_client_batch(buffer, at, term, wall_ns, frontier, window, answers, rows, count)
         if code != RUN_DONE:
             break
         count += 1

@@ -46,12 +46,14 @@ import numpy.typing as npt
 from numba.core import types
 
 from seawall.kernels.admission.client_index import IndexTable, find_row
-from seawall.kernels.runtime.jit import int64, int64_out, kernel, record_array, uint32_out, uint64, void
+from seawall.kernels.runtime.jit import int64, int64_out, kernel, record_array, tuple_of, uint32_out, uint64, void
 from seawall.kernels.runtime.memory import LINE_SIZE, as_int64
 from seawall.kernels.runtime.tables import ABSENT, Values
 
 Words = npt.NDArray[np.uint64]
 Rows: TypeAlias = npt.NDArray[np.void]
+#: The state of a window: index table, clients, sides, slots, results.
+WindowArrays: TypeAlias = tuple[IndexTable, Words, Words, Words, Rows]
 
 WINDOW = 256
 #: The highest client seq, low enough that arithmetic on it does not overflow.
@@ -112,8 +114,8 @@ CHECK_UNKNOWN_CLIENT = 7
 _words = types.Array(types.uint64, 2, "C")
 _batches = record_array(WINDOW_BATCH)
 _results = record_array(WINDOW_RESULT)
-#: The types of the window arrays, in the order in which most kernels take them.
-_window = (uint32_out, _words, _words, _words, _results)
+#: The type of `WindowArrays`.
+window_arrays = tuple_of(uint32_out, _words, _words, _words, _results)
 _ONE = np.uint64(1)
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 _SYNTHETIC_SHIFT = np.uint64(63)
@@ -204,21 +206,18 @@ def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     return index_of_result(slots, slot, client_seq)
 
 
-@kernel(int64(uint64, int64, int64, int64, *_window, _results, int64), counted=False)
+@kernel(int64(uint64, int64, int64, int64, window_arrays, _results, int64), counted=False)
 def check_batch(
     client_id: np.uint64,
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     answers: Rows,
     index: int,
 ) -> int:
     """Classify a batch: a CHECK code. Writes only `answers[index]`, the result of the original batch."""
+    table, clients, sides, slots, results = window
     answer = answers[index]
     answer["position"] = _UNKNOWN
     answer["base_seq"] = 0
@@ -345,19 +344,16 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
     return seq - first
 
 
-@kernel(int64(uint64, int64, *_window, _results, int64), counted=False)
+@kernel(int64(uint64, int64, window_arrays, _results, int64), counted=False)
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     outcomes: Rows,
     index: int,
 ) -> int:
     """Record `outcomes[index]` as the outcome of a batch; returns CHECK_NEW, or why it recorded nothing."""
+    table, clients, sides, slots, results = window
     if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
         return CHECK_NEW
     row = find_row(table, clients, client_id)
@@ -403,15 +399,11 @@ def skip_to(
     return CHECK_NEW
 
 
-@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
+@kernel(void(_batches, int64, window_arrays, _results, int64_out), counted=False)
 def check_many(
     batches: Rows,
     count: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     answers: Rows,
     codes: Values,
 ) -> None:
@@ -422,20 +414,14 @@ def check_many(
         epoch = as_int64(batch["session_epoch"])
         client_seq = as_int64(batch["client_seq"])
         crc = as_int64(batch["block_crc"])
-        codes[index] = check_batch(
-            client_id, epoch, client_seq, crc, table, clients, sides, slots, results, answers, index
-        )
+        codes[index] = check_batch(client_id, epoch, client_seq, crc, window, answers, index)
 
 
-@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
+@kernel(void(_batches, int64, window_arrays, _results, int64_out), counted=False)
 def decide_many(
     batches: Rows,
     count: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     outcomes: Rows,
     codes: Values,
 ) -> None:
@@ -444,4 +430,4 @@ def decide_many(
         batch = batches[index]
         client_id = batch["client_id"]
         client_seq = as_int64(batch["client_seq"])
-        codes[index] = decide_batch(client_id, client_seq, table, clients, sides, slots, results, outcomes, index)
+        codes[index] = decide_batch(client_id, client_seq, window, outcomes, index)

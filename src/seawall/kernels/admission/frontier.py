@@ -38,11 +38,23 @@ from seawall.kernels.codec.batch_header import (
     TOPIC_AT,
     stamp_header,
 )
-from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
+from seawall.kernels.runtime.jit import (
+    bytes_in,
+    bytes_out,
+    int64,
+    int64_out,
+    kernel,
+    record_array,
+    tuple_of,
+    uint64_out,
+    void,
+)
 from seawall.kernels.runtime.memory import Bytes, as_int64, load_u16, load_u32
 from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find
 
 Rows: TypeAlias = npt.NDArray[np.void]
+#: The state of a frontier: keys, values and used of the table of topics, their rows, the shared numbers.
+FrontierArrays: TypeAlias = tuple[Keys, Values, Bytes, Rows, Values]
 
 TOPIC_ROW = np.dtype(
     [
@@ -112,7 +124,8 @@ PROGRESS_SIZE = 2
 _MILLISECOND_NS = 1_000_000
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-_topics = record_array(TOPIC_ROW)
+#: The type of `FrontierArrays`.
+frontier_arrays = tuple_of(uint64_out, int64_out, bytes_out, record_array(TOPIC_ROW), int64_out)
 _rows = record_array(ADMISSION_ROW)
 
 
@@ -131,6 +144,15 @@ def batch_end(buffer: Bytes, at: int, end: int) -> int:
     if size < HEADER_SIZE or size > end - at:
         return -1
     return at + size
+
+
+@kernel(int64(bytes_in, int64, int64, int64), inline=True)
+def next_batch_end(buffer: Bytes, at: int, end: int, rows_left: int) -> int:
+    """The end of the next batch of a run; or why the run stops before it: −RUN_CUT, or −RUN_FULL without a row."""
+    after = batch_end(buffer, at, end)
+    if after < 0:
+        return -RUN_CUT
+    return after if rows_left > 0 else -RUN_FULL
 
 
 @kernel(void(_rows, int64, int64, int64))
@@ -156,24 +178,15 @@ def describe_row(buffer: Bytes, at: int, rows: Rows, index: int) -> None:
     row["reserved"] = 0
 
 
-@kernel(int64(bytes_out, int64, int64, int64, uint64_out, int64_out, bytes_out, _topics, int64_out, _rows, int64))
+@kernel(int64(bytes_out, int64, int64, int64, frontier_arrays, _rows, int64), counted=False)
 def admit_batch(
-    buffer: Bytes,
-    at: int,
-    term: int,
-    wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    rows: Rows,
-    index: int,
+    buffer: Bytes, at: int, term: int, wall_ns: int, frontier: FrontierArrays, rows: Rows, index: int
 ) -> int:
     """Admit or refuse the batch at `at` and record the outcome in `rows[index]`; reads the header, not the block.
 
     Returns RUN_DONE, or RUN_NEEDS_CEILING: the batch is undecided then, and only `wanted` of its topic changed.
     """
+    keys, values, used, topics, numbers = frontier
     describe_row(buffer, at, rows, index)
     base_seq = 0
     base_offset = 0
@@ -218,24 +231,14 @@ def admit_batch(
     return RUN_DONE
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(_rows, int64_out),
-    )
-)
+@kernel(int64(bytes_out, int64, int64, int64, int64, frontier_arrays, _rows, int64_out))
 def admit_run(
     buffer: Bytes,
     start: int,
     end: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
     progress: Values,
 ) -> int:
@@ -244,14 +247,11 @@ def admit_run(
     count = 0
     code = RUN_DONE
     while at < end:
-        after = batch_end(buffer, at, end)
+        after = next_batch_end(buffer, at, end, rows.size - count)
         if after < 0:
-            code = RUN_CUT
+            code = -after
             break
-        if count == rows.size:
-            code = RUN_FULL
-            break
-        code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, count)
+        code = admit_batch(buffer, at, term, wall_ns, frontier, rows, count)
         if code != RUN_DONE:
             break
         count += 1

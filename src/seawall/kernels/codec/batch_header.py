@@ -1,4 +1,4 @@
-"""The batch header inside kernels: offsets of its fields, its checksum, and the fields that a server writes.
+"""The batch header inside kernels: offsets of its fields, when it is valid, and the fields that a server writes.
 
 `wire/format/batches.py` has the table with the meaning of the fields. All other kernels use the constants of this
 module.
@@ -12,8 +12,9 @@ module.
 from __future__ import annotations
 
 from seawall.kernels.codec.checksum import crc32c
+from seawall.kernels.codec.frames import KIND_BATCH, MAGIC
 from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, kernel, void
-from seawall.kernels.runtime.memory import Bytes, store_u32, store_u64
+from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, load_u32, store_u32, store_u64
 
 VERSION_AT = 4
 KIND_AT = 5
@@ -41,11 +42,69 @@ FLAGS_AT = 95
 HEADER_SIZE = 96
 FRAME_HEADER_SIZE = 44
 
+#: The same as `limits.BLOCK_SIZE_MAX` and `limits.PAYLOAD_SIZE_MAX`.
+RAW_SIZE_MAX = 16 * 1024 * 1024
+BLOCK_SIZE_MAX = 64 * 1024 * 1024
+
+_VERSION = 2
+_CODEC_MAX = 2
+_LEVEL_MAX = 2
+_AS_TOPIC = 0xFF
+_OPAQUE = 2
+_KEYED = 4
+_RECORD_HEADER = 5
+
 
 @kernel(int64(bytes_in, int64))
 def header_crc(buffer: Bytes, at: int) -> int:
     """Compute the checksum of a header."""
     return crc32c(buffer, at + CLIENT_SEQ_AT, at + HEADER_SIZE, crc32c(buffer, at, at + CRC_AT, 0))
+
+
+@kernel(int64(bytes_in, int64))
+def _fields_agree(buffer: Bytes, at: int) -> int:
+    """1 if the fields of a header have known values and are consistent, else 0."""
+    level = as_int64(buffer[at + LEVEL_AT])
+    codec = as_int64(buffer[at + CODEC_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
+    if load_u32(buffer, at + RESERVED_AT) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
+        return 0
+    # The client id of an idempotency key has its top bit set, that of a session does not.
+    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
+        return 0
+    if level > _LEVEL_MAX and level != _AS_TOPIC:
+        return 0
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
+    block_length = load_u32(buffer, at + LENGTH_AT) - (HEADER_SIZE - FRAME_HEADER_SIZE)
+    if raw_length > RAW_SIZE_MAX or block_length < 0 or block_length > BLOCK_SIZE_MAX:
+        return 0
+    if codec == 0:
+        if raw_length != block_length:
+            return 0
+    elif raw_length == 0:
+        return 0
+    if load_u16(buffer, at + COMMAND_AT) != 0:
+        return 1  # the record count of a control batch is not checked
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
+    if flags & _OPAQUE:
+        return as_int64(count == 1)
+    return as_int64(count * _RECORD_HEADER <= raw_length)
+
+
+@kernel(int64(bytes_in, int64, int64))
+def stored_size(buffer: Bytes, at: int, end: int) -> int:
+    """The size of the batch with a valid header at `at` if it ends by `end`, else 0; the block is not read.
+
+    A header is valid exactly if the wire codec accepts it as that of a stored batch.
+    """
+    if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
+        return 0
+    if as_int64(buffer[at + VERSION_AT]) != _VERSION or as_int64(buffer[at + KIND_AT]) != KIND_BATCH:
+        return 0
+    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
+        return 0
+    size = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    return size if size <= end - at and _fields_agree(buffer, at) != 0 else 0
 
 
 @kernel(void(bytes_out, int64))

@@ -25,30 +25,19 @@ import numpy.typing as npt
 from seawall.kernels.codec.batch_header import (
     BASE_SEQ_AT,
     BLOCK_CRC_AT,
-    CLIENT_ID_AT,
     CODEC_AT,
-    COMMAND_AT,
-    CRC_AT,
     FLAGS_AT,
-    FRAME_HEADER_SIZE,
     HEADER_SIZE,
-    KIND_AT,
-    LENGTH_AT,
-    LEVEL_AT,
     POSITION_AT,
-    RAW_LENGTH_AT,
     RECORD_COUNT_AT,
-    RESERVED_AT,
     TIMESTAMP_AT,
     TOPIC_AT,
-    VERSION_AT,
-    header_crc,
+    stored_size,
 )
 from seawall.kernels.codec.blocks import TYPE_DELETED, TYPE_EXTENDED
 from seawall.kernels.codec.checksum import crc32c
-from seawall.kernels.codec.frames import KIND_BATCH, MAGIC
 from seawall.kernels.runtime.jit import bytes_in, int64, int64_out, kernel, record_array, void
-from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
+from seawall.kernels.runtime.memory import Bytes, as_int64, load_u16, load_u32, load_u64
 
 CHUNK_ROW = np.dtype(
     [
@@ -91,64 +80,12 @@ STATE_LEFT = 7
 STATE_DELETED = 8
 STATE_SIZE = 9
 
-#: The same as `limits.BLOCK_SIZE_MAX` and `limits.PAYLOAD_SIZE_MAX`.
-RAW_SIZE_MAX = 16 * 1024 * 1024
-BLOCK_SIZE_MAX = 64 * 1024 * 1024
-
-_PROLOGUE = 52
-_CODECS = 3
-_LEVEL_MAX = 2
-_AS_TOPIC = 0xFF
 _OPAQUE = 2
-_KEYED = 4
 _RECORD_HEADER = 5
 _EXTENDED_HEADER = 7
 
 #: Instead of a number of records left: the block contradicts its header.
 MALFORMED = -1
-
-
-@kernel(int64(bytes_in, int64, int64))
-def _batch_size(buffer: Bytes, at: int, end: int) -> int:
-    """Size of the batch at `at` if its header is valid and it ends within `end`, else 0."""
-    if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
-        return 0
-    length = load_u32(buffer, at + LENGTH_AT)
-    if as_int64(buffer[at + VERSION_AT]) != 2 or as_int64(buffer[at + KIND_AT]) != KIND_BATCH or length < _PROLOGUE:
-        return 0
-    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
-        return 0
-    level = as_int64(buffer[at + LEVEL_AT])
-    flags = as_int64(buffer[at + FLAGS_AT])
-    if (
-        load_u32(buffer, at + RESERVED_AT) != 0
-        or (level > _LEVEL_MAX and level != _AS_TOPIC)
-        or flags & ~(_OPAQUE | _KEYED)
-    ):
-        return 0
-    # The client id of an idempotency key has its top bit set, that of a session does not.
-    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
-        return 0
-    return FRAME_HEADER_SIZE + length if length <= end - at - FRAME_HEADER_SIZE else 0
-
-
-@kernel(int64(bytes_in, int64, int64))
-def _is_consistent(buffer: Bytes, at: int, size: int) -> int:
-    """1 if count, lengths and codec of a batch are consistent, else 0; the count of a control batch is not checked."""
-    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
-    codec = as_int64(buffer[at + CODEC_AT])
-    if raw_length > RAW_SIZE_MAX or size - HEADER_SIZE > BLOCK_SIZE_MAX or codec >= _CODECS:
-        return 0
-    if codec == 0 and raw_length != size - HEADER_SIZE:
-        return 0
-    if codec != 0 and raw_length == 0:
-        return 0
-    if as_int64(buffer[at + COMMAND_AT]) != 0 or as_int64(buffer[at + 7]) != 0:
-        return 1
-    count = load_u32(buffer, at + RECORD_COUNT_AT)
-    if as_int64(buffer[at + FLAGS_AT]) & _OPAQUE:
-        return as_int64(count == 1)
-    return as_int64(count * _RECORD_HEADER <= raw_length)
 
 
 @kernel(int64(bytes_in, int64))
@@ -161,8 +98,8 @@ def _is_plain(buffer: Bytes, at: int) -> int:
 def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
     """Begin the batch whose header has arrived. Returns 1, or 0 if it is invalid or does not end within `end`."""
     at = state[STATE_CONSUMED]
-    size = _batch_size(buffer, at, end)
-    if size == 0 or _is_consistent(buffer, at, size) == 0:
+    size = stored_size(buffer, at, end)
+    if size == 0:
         return 0
     is_plain = _is_plain(buffer, at)
     state[STATE_END] = at + size

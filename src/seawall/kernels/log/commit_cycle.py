@@ -332,6 +332,7 @@ def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> 
     used = carray(pointer_at(cycle["used_at"]), cycle["used_count"], np.uint8)
     topics = carray(pointer_at(cycle["topics_at"]), cycle["topics_count"], TOPIC_ROW)
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
+    frontier = (keys, values, used, topics, numbers)
     rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     clients = carray(pointer_at(cycle["order_clients_at"]), (cycle["order_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
@@ -341,11 +342,9 @@ def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> 
     if client_id >= 0 and cycle["is_sequenced"] == 0:
         table = carray(pointer_at(cycle["order_table_at"]), cycle["order_table_count"], np.uint32)
         answers = carray(pointer_at(cycle["answers_at"]), cycle["answers_count"], WINDOW_RESULT)
-        return admit_client_batch(
-            *(memory, at, term, wall_ns, keys, values, used, topics, numbers),
-            *(table, clients, sides, memories, known, answers, rows, 0),
-        )
-    code = admit_batch(memory, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+        window = (table, clients, sides, memories, known)
+        return admit_client_batch(memory, at, term, wall_ns, frontier, window, answers, rows, 0)
+    code = admit_batch(memory, at, term, wall_ns, frontier, rows, 0)
     if row != ABSENT and code == RUN_DONE and rows[0]["status"] == STATUS_OK:
         seq, crc = load_i64(memory, at + CLIENT_SEQ_AT), load_u32(memory, at + BLOCK_CRC_AT)
         numbered = (as_int64(rows[0]["position"]), as_int64(rows[0]["base_seq"]), as_int64(rows[0]["timestamp_ns"]))

@@ -36,23 +36,16 @@ from seawall.kernels.codec.batch_header import (
     CLIENT_SEQ_AT,
     CODEC_AT,
     COMMAND_AT,
-    CRC_AT,
     FLAGS_AT,
-    FRAME_HEADER_SIZE,
     HEADER_SIZE,
-    KIND_AT,
-    LENGTH_AT,
-    LEVEL_AT,
     POSITION_AT,
     RAW_LENGTH_AT,
     RECORD_COUNT_AT,
-    RESERVED_AT,
     SESSION_EPOCH_AT,
     TERM_AT,
     TIMESTAMP_AT,
     TOPIC_AT,
-    VERSION_AT,
-    header_crc,
+    stored_size,
 )
 from seawall.kernels.codec.checksum import crc32c
 from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64, void
@@ -118,18 +111,6 @@ COMMAND_UNPOSITIONED = 17
 #: Result of `batch_size` for bytes that are not a valid batch.
 BATCH_BAD = -1
 
-_BATCH_MAGIC = 0x434E414C
-_VERSION = 2
-_KIND_BATCH = 4
-_PROLOGUE = 52
-_RECORD_HEADER = 5
-_RAW_MAX = 16 * 1024 * 1024
-_BLOCK_MAX = 64 * 1024 * 1024
-_CODEC_MAX = 2
-_ACK_MAX = 2
-_AS_TOPIC = 0xFF
-_OPAQUE = 2
-_KEYED = 4
 _CLEAN = 1
 #: Bytes that `is_zero` checks at a time.
 _ZEROS_STEP = 4_096
@@ -139,49 +120,11 @@ _NUMBER_MAX = 1 << 62
 _rows = record_array(WAL_ROW)
 
 
-@kernel(int64(bytes_in, int64))
-def _fields_agree(buffer: Bytes, at: int) -> int:
-    """1 if the fields of a complete batch header have known values and are consistent."""
-    ack_level = as_int64(buffer[at + LEVEL_AT])
-    codec = as_int64(buffer[at + CODEC_AT])
-    flags = as_int64(buffer[at + FLAGS_AT])
-    if load_u32(buffer, at + RESERVED_AT) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
-        return 0
-    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
-        return 0
-    if ack_level > _ACK_MAX and ack_level != _AS_TOPIC:
-        return 0
-    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
-    block_length = load_u32(buffer, at + LENGTH_AT) - _PROLOGUE
-    if raw_length > _RAW_MAX or block_length > _BLOCK_MAX:
-        return 0
-    if codec == 0:
-        if raw_length != block_length:
-            return 0
-    elif raw_length == 0:
-        return 0
-    if load_u16(buffer, at + COMMAND_AT) != 0:
-        return 1
-    count = load_u32(buffer, at + RECORD_COUNT_AT)
-    if flags & _OPAQUE:
-        return as_int64(count == 1)
-    return as_int64(count * _RECORD_HEADER <= raw_length)
-
-
 @kernel(int64(bytes_in, int64, int64))
 def batch_size(buffer: Bytes, at: int, end: int) -> int:
     """The size of the valid batch that begins at `at` and ends by `end`; else BATCH_BAD."""
-    if end - at < BATCH_HEADER or load_u32(buffer, at) != _BATCH_MAGIC:
-        return BATCH_BAD
-    if as_int64(buffer[at + VERSION_AT]) != _VERSION or as_int64(buffer[at + KIND_AT]) != _KIND_BATCH:
-        return BATCH_BAD
-    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
-        return BATCH_BAD
-    payload_length = load_u32(buffer, at + LENGTH_AT)
-    size = FRAME_HEADER_SIZE + payload_length
-    if payload_length < _PROLOGUE or size > end - at or _fields_agree(buffer, at) == 0:
-        return BATCH_BAD
-    if crc32c(buffer, at + BATCH_HEADER, at + size, 0) != load_u32(buffer, at + BLOCK_CRC_AT):
+    size = stored_size(buffer, at, end)
+    if size == 0 or crc32c(buffer, at + BATCH_HEADER, at + size, 0) != load_u32(buffer, at + BLOCK_CRC_AT):
         return BATCH_BAD
     return size
 

@@ -27,6 +27,7 @@ from seawall.kernels.codec.batch_header import (
     BASE_OFFSET_AT,
     BASE_SEQ_AT,
     BLOCK_CRC_AT,
+    BLOCK_SIZE_MAX,
     COMMAND_AT,
     CRC_AT,
     FRAME_HEADER_SIZE,
@@ -82,9 +83,6 @@ STATE_SIZE = 7
 VERDICT_GOOD = 0
 VERDICT_HEADER = 1
 VERDICT_BLOCK = 2
-
-#: Largest block of a stored batch; equal to `limits.PAYLOAD_SIZE_MAX`.
-BLOCK_SIZE_MAX = 64 * 1024 * 1024
 
 _PROLOGUE = 52
 _MAGIC_BYTE = MAGIC & 0xFF

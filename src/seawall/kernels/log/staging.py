@@ -10,12 +10,11 @@ The kernels read a block and never write it.
 
 from __future__ import annotations
 
-from numba.core import types
+from typing import TypeAlias
 
 from seawall.kernels.admission.client_frontier import admit_client_batch
-from seawall.kernels.admission.client_index import IndexTable
-from seawall.kernels.admission.client_window import WINDOW_RESULT, Words
-from seawall.kernels.admission.frontier import ADMISSION_ROW, TOPIC_ROW, Rows, admit_batch
+from seawall.kernels.admission.client_window import WINDOW_RESULT, WindowArrays, window_arrays
+from seawall.kernels.admission.frontier import ADMISSION_ROW, FrontierArrays, Rows, admit_batch, frontier_arrays
 from seawall.kernels.codec.batch_header import (
     BASE_OFFSET_AT,
     BASE_SEQ_AT,
@@ -35,28 +34,19 @@ from seawall.kernels.codec.batch_header import (
     TOPIC_AT,
 )
 from seawall.kernels.codec.checksum import crc32c
-from seawall.kernels.runtime.jit import (
-    bytes_in,
-    bytes_out,
-    int64,
-    int64_out,
-    kernel,
-    record_array,
-    uint32_out,
-    uint64_out,
-    void,
-)
+from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, kernel, record_array, tuple_of, void
 from seawall.kernels.runtime.memory import Bytes, store_u32, store_u64
-from seawall.kernels.runtime.tables import Keys, Values
 
 _PROLOGUE = 52
 _BATCH_HEADER = 96
 #: `LANC`, version 2, kind 4, command 0, as one 8-byte number.
 _START = int.from_bytes(b"LANC\x02\x04\x00\x00", "little")
 
-_topics = record_array(TOPIC_ROW)
+#: Of a header: record count, topic id, client id, client seq, session epoch, raw length and choices.
+DraftFields: TypeAlias = tuple[int, int, int, int, int, int, int]
+
+_draft = tuple_of(int64, int64, int64, int64, int64, int64, int64)
 _rows = record_array(ADMISSION_ROW)
-_words = types.Array(types.uint64, 2, "C")
 _results = record_array(WINDOW_RESULT)
 
 
@@ -98,60 +88,28 @@ def write_header(
     store_u32(header, at + ORDER_AT, choices)
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64, bytes_in, int64, int64),
-        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _topics, int64_out, _rows),
-    )
-)
+@kernel(int64(bytes_out, int64, bytes_in, int64, int64, _draft, int64, int64, frontier_arrays, _rows))
 def number_batch(
     header: Bytes,
     at: int,
     block: Bytes,
     start: int,
     end: int,
-    record_count: int,
-    topic_id: int,
-    client_id: int,
-    client_seq: int,
-    session_epoch: int,
-    raw_length: int,
-    choices: int,
+    draft: DraftFields,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
 ) -> int:
     """Write the header of a block and admit the batch; returns the code of `admit_batch`, the outcome in `rows[0]`."""
-    write_header(
-        header,
-        at,
-        block,
-        start,
-        end,
-        record_count,
-        topic_id,
-        client_id,
-        client_seq,
-        session_epoch,
-        raw_length,
-        choices,
-    )
-    return admit_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+    write_header(header, at, block, start, end, *draft)
+    return admit_batch(header, at, term, wall_ns, frontier, rows, 0)
 
 
 @kernel(
     int64(
-        *(bytes_out, int64, bytes_in, int64, int64),
-        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint32_out, _words, _words, _words, _results, _results),
-        _rows,
+        *(bytes_out, int64, bytes_in, int64, int64, _draft, int64, int64),
+        *(frontier_arrays, window_arrays, _results, _rows),
     )
 )
 def number_client_batch(
@@ -160,59 +118,14 @@ def number_client_batch(
     block: Bytes,
     start: int,
     end: int,
-    record_count: int,
-    topic_id: int,
-    client_id: int,
-    client_seq: int,
-    session_epoch: int,
-    raw_length: int,
-    choices: int,
+    draft: DraftFields,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
 ) -> int:
     """`number_batch` through the client window."""
-    write_header(
-        header,
-        at,
-        block,
-        start,
-        end,
-        record_count,
-        topic_id,
-        client_id,
-        client_seq,
-        session_epoch,
-        raw_length,
-        choices,
-    )
-    return admit_client_batch(
-        header,
-        at,
-        term,
-        wall_ns,
-        keys,
-        values,
-        used,
-        topics,
-        numbers,
-        table,
-        clients,
-        sides,
-        slots,
-        results,
-        answers,
-        rows,
-        0,
-    )
+    write_header(header, at, block, start, end, *draft)
+    return admit_client_batch(header, at, term, wall_ns, frontier, window, answers, rows, 0)

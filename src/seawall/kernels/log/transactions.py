@@ -15,46 +15,39 @@ from seawall.kernels.admission.frontier import (
     NEXT_POSITION,
     RUN_DONE,
     STATUS_OK,
-    TOPIC_ROW,
+    FrontierArrays,
     Rows,
     admit_batch,
+    frontier_arrays,
     next_timestamp,
 )
 from seawall.kernels.codec.batch_header import HEADER_SIZE
-from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, record_array, uint64_out
+from seawall.kernels.runtime.jit import bytes_out, int64, kernel, record_array
 from seawall.kernels.runtime.memory import Bytes, as_int64
-from seawall.kernels.runtime.tables import Keys, Values
 
 #: A batch was refused; its row has the reason. An addition to the RUN codes of `frontier`.
 TOGETHER_REFUSED = -1
 
-
-_topics = record_array(TOPIC_ROW)
 _rows = record_array(ADMISSION_ROW)
 
 
-@kernel(int64(bytes_out, int64, int64, uint64_out, int64_out, bytes_out, _topics, int64_out, _rows))
+@kernel(int64(bytes_out, int64, int64, frontier_arrays, _rows))
 def admit_transaction(
     headers: Bytes,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
 ) -> int:
     """Admit one header for each row, all at the next position; returns RUN_DONE, or why it stopped early."""
+    numbers = frontier[4]
     position = numbers[NEXT_POSITION]
     last_ns = numbers[LAST_TIMESTAMP]
     code = RUN_DONE
     for index in range(rows.size):
         numbers[NEXT_POSITION] = position
         numbers[LAST_TIMESTAMP] = last_ns
-        code = admit_batch(
-            headers, index * HEADER_SIZE, term, wall_ns, keys, values, used, topics, numbers, rows, index
-        )
+        code = admit_batch(headers, index * HEADER_SIZE, term, wall_ns, frontier, rows, index)
         if code == RUN_DONE and as_int64(rows[index]["status"]) != STATUS_OK:
             code = TOGETHER_REFUSED
         if code != RUN_DONE:

@@ -28,9 +28,8 @@ slots without an entry are collected again.
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
 
-from seawall.kernels.admission.client_index import CLIENT_ID, IndexTable, find_row
+from seawall.kernels.admission.client_index import CLIENT_ID, find_row
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -40,11 +39,11 @@ from seawall.kernels.admission.client_window import (
     NEXT_EXPECTED,
     SIDE_PAGE,
     WINDOW,
-    WINDOW_RESULT,
-    Rows,
+    WindowArrays,
     decide_row,
     judge_row,
     known_result,
+    window_arrays,
 )
 from seawall.kernels.ordering.collecting import PBR_CLIENT, PBR_FLAGS, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.ordering.holding import (
@@ -67,15 +66,16 @@ from seawall.kernels.ordering.holding import (
     STATUS_REJECTED,
     STATUS_RETRY,
     UNKNOWN_CLIENT,
-    ClientWords,
+    HoldArrays,
     bounce_pinned,
+    hold_arrays,
     hold_batch,
     push_ready,
     start_gap,
     unhold,
 )
 from seawall.kernels.runtime.atomics import load_acquire, store_release
-from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, record_array, uint32_out, void
+from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, void
 from seawall.kernels.runtime.memory import INDEX_BITS, as_int64
 from seawall.kernels.runtime.prefetch import prefetch_rows
 from seawall.kernels.runtime.rings import CONSUMED, PRODUCED, Words
@@ -104,12 +104,10 @@ DRAIN_UNKNOWN_CLIENT = 1
 NO_CLIENT = 0
 
 _LOW = 0xFFFFFFFF
-_clients = types.Array(types.uint64, 2, "C")
-_results = record_array(WINDOW_RESULT)
 
 
 @kernel(
-    void(int64_in, int64, int64, int64, int64, _clients, _clients, _clients, _results, int64_out, int64_out),
+    void(int64_in, int64, int64, int64, int64, window_arrays, int64_out, int64_out),
     inline=True,
     counted=False,
 )
@@ -119,14 +117,12 @@ def _push_batch(
     ref: int,
     seq: int,
     row: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
+    window: WindowArrays,
     ready: Words,
     state: Words,
 ) -> None:
     """Decide a new batch as stored; it gets its numbers later."""
+    _, clients, sides, memories, results = window
     at = decide_row(seq, 1, clients, sides, memories, row) & INDEX_BITS
     result = results[at]
     result["position"] = IN_READY | np.uint64(state[READY_TAIL])
@@ -139,20 +135,19 @@ def _push_batch(
     push_ready(ready, state, ref, KIND_BATCH, row, at)
 
 
-@kernel(void(int64, int64, int64, int64, int64, _clients, _clients, _results, int64_out, int64_out), counted=False)
+@kernel(void(int64, int64, int64, int64, int64, window_arrays, int64_out, int64_out), counted=False)
 def _push_known(
     verdict: int,
     ref: int,
     seq: int,
     crc: int,
     row: int,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
+    window: WindowArrays,
     ready: Words,
     state: Words,
 ) -> None:
     """Push a NOP for a batch that the window does not find new."""
+    _, _, sides, memories, results = window
     code = verdict
     reason = 0
     original = -1
@@ -193,10 +188,7 @@ def _push_known(
 
 
 @kernel(
-    void(
-        *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
+    void(int64_in, int64, int64, int64, window_arrays, hold_arrays),
     counted=False,
 )
 def release_held(
@@ -204,16 +196,12 @@ def release_held(
     pbr_entries: int,
     row: int,
     now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
+    window: WindowArrays,
+    held: HoldArrays,
 ) -> None:
     """Release the held batches of a client from next_expected on, up to the first missing one."""
+    _, clients, sides, _, _ = window
+    holds, pages, ready, state = held
     released = 0
     page = as_int64(sides[row, SIDE_PAGE]) - 1
     while sides[row, SIDE_PAGE] != 0:
@@ -224,17 +212,14 @@ def release_held(
         ref = as_int64(holds[hold * HOLD_WORDS + HOLD_REF])
         unhold(sides, holds, pages, state, hold)
         base = slot_of_ref(ref, pbr_entries)
-        _push_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
+        _push_batch(slots, base, ref, seq, row, window, ready, state)
         released += 1
     if released > 0 and sides[row, SIDE_PAGE] != 0:
         start_gap(pages, state, page, now_ns)
 
 
 @kernel(
-    void(
-        *(int64_in, int64, int64, int64, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
+    void(int64_in, int64, int64, int64, int64, int64, window_arrays, hold_arrays),
     inline=True,
     counted=False,
 )
@@ -245,16 +230,12 @@ def _decide_session_batch(
     ref: int,
     row: int,
     now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
+    window: WindowArrays,
+    held: HoldArrays,
 ) -> None:
     """Decide one batch of a client whose row is known."""
+    _, clients, sides, _, _ = window
+    holds, pages, ready, state = held
     seq = as_int64(slots[base + PBR_SEQ])
     crc = (slots[base + PBR_TOPIC] >> 32) & _LOW
     verdict = judge_row(seq, slots[base + PBR_EPOCH] & _LOW, clients, sides, row)
@@ -262,7 +243,7 @@ def _decide_session_batch(
     if head >= 0 and verdict != CHECK_FENCED:
         pages[head + PAGE_LAST_SEEN] = now_ns
     if verdict != CHECK_NEW:
-        _push_known(verdict, ref, seq, crc, row, sides, memories, results, ready, state)
+        _push_known(verdict, ref, seq, crc, row, window, ready, state)
         return
     if head >= 0:
         hold = as_int64(pages[head + PAGE_HEAD + (seq & (WINDOW - 1))])
@@ -277,16 +258,15 @@ def _decide_session_batch(
     if is_strong != 0 and seq > as_int64(clients[row, NEXT_EXPECTED]):
         hold_batch(sides, holds, pages, ready, state, row, seq, ref, now_ns)
         return
-    _push_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
+    _push_batch(slots, base, ref, seq, row, window, ready, state)
     if head >= 0:
-        release_held(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+        release_held(slots, pbr_entries, row, now_ns, window, held)
 
 
 @kernel(
     int64(
         *(int64_in, int64_out, int64, int64_in, int64, int64, int64),
-        *(uint32_out, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out, int64_out, int64_in),
+        *(window_arrays, hold_arrays, int64_out, int64_in),
     ),
     counted=False,
 )
@@ -298,15 +278,8 @@ def drain_refs(
     pbr_entries: int,
     now_ns: int,
     absent_client: int,
-    table: IndexTable,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
+    window: WindowArrays,
+    held: HoldArrays,
     collected: Words,
     tails: Words,
 ) -> int:
@@ -314,6 +287,8 @@ def drain_refs(
 
     Returns DRAIN_UNKNOWN_CLIENT if the next slot's client (in `state`) is not in the window; leaves that slot queued.
     """
+    table, clients, sides, memories, results = window
+    holds, pages, ready, state = held
     code = DRAIN_DONE
     last_client = row = -1
     index = as_int64(counters[CONSUMED])
@@ -352,9 +327,7 @@ def drain_refs(
         if row < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
             continue
-        _decide_session_batch(
-            slots, pbr_entries, base, ref, row, now_ns, clients, sides, memories, results, holds, pages, ready, state
-        )
+        _decide_session_batch(slots, pbr_entries, base, ref, row, now_ns, window, held)
     store_release(counters, CONSUMED, index)
     if state[HELD] > 0:
         bounce_pinned(slots, pbr_entries, sides, holds, pages, ready, state, collected, tails)

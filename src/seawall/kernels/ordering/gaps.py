@@ -11,9 +11,14 @@ afterwards.
 
 from __future__ import annotations
 
-from numba.core import types
-
-from seawall.kernels.admission.client_window import NEXT_EXPECTED, SIDE_PAGE, WINDOW, WINDOW_RESULT, Rows, skip_run
+from seawall.kernels.admission.client_window import (
+    NEXT_EXPECTED,
+    SIDE_PAGE,
+    WINDOW,
+    WindowArrays,
+    skip_run,
+    window_arrays,
+)
 from seawall.kernels.ordering.collecting import slot_of_ref
 from seawall.kernels.ordering.deciding import PBR_TOPIC, release_held
 from seawall.kernels.ordering.holding import (
@@ -34,10 +39,11 @@ from seawall.kernels.ordering.holding import (
     READY_WORDS,
     SILENCE_NS,
     SKIPPED_TOTAL,
-    ClientWords,
+    HoldArrays,
+    hold_arrays,
     push_ready,
 )
-from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, record_array, void
+from seawall.kernels.runtime.jit import int64, int64_in, kernel, void
 from seawall.kernels.runtime.memory import as_int64
 from seawall.kernels.runtime.rings import Words
 
@@ -45,32 +51,20 @@ from seawall.kernels.runtime.rings import Words
 SKIPS_MAX = WINDOW
 
 _LOW = 0xFFFFFFFF
-_clients = types.Array(types.uint64, 2, "C")
-_results = record_array(WINDOW_RESULT)
 
 
-@kernel(
-    void(
-        *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
-    counted=False,
-)
+@kernel(void(int64_in, int64, int64, int64, window_arrays, hold_arrays), counted=False)
 def _skip_gap(
     slots: Words,
     pbr_entries: int,
     row: int,
     now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
+    window: WindowArrays,
+    held: HoldArrays,
 ) -> None:
     """Push SKIPs up to the lowest held seq of a client, and release the batches after them."""
+    _, clients, sides, memories, _ = window
+    holds, pages, ready, state = held
     first_slot = (as_int64(sides[row, SIDE_PAGE]) - 1) * PAGE_WORDS + PAGE_HEAD
     lowest = as_int64(clients[row, NEXT_EXPECTED])
     while pages[first_slot + (lowest & (WINDOW - 1))] == 0:
@@ -83,30 +77,19 @@ def _skip_gap(
         count = skip_run(lowest, clients, sides, memories, row)
         push_ready(ready, state, topic << KIND_SHIFT | count, KIND_SKIP, row, first)
         state[SKIPPED_TOTAL] += count
-    release_held(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+    release_held(slots, pbr_entries, row, now_ns, window, held)
 
 
-@kernel(
-    int64(
-        *(int64_in, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
-    counted=False,
-)
+@kernel(int64(int64_in, int64, int64, window_arrays, hold_arrays), counted=False)
 def expire_gaps(
     slots: Words,
     pbr_entries: int,
     now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
+    window: WindowArrays,
+    held: HoldArrays,
 ) -> int:
     """Skip the gaps past their deadline, with a SKIP for each run of missing seqs; returns how many seqs."""
+    _, pages, ready, state = held
     if state[HELD] == 0 or now_ns < state[NEXT_DEADLINE]:
         return 0
     before = as_int64(state[SKIPPED_TOTAL])
@@ -122,7 +105,7 @@ def expire_gaps(
             deadline = since + as_int64(state[SILENCE_NS])
         space = ready.size // READY_WORDS - state[READY_TAIL]
         if now_ns >= deadline and space > state[HELD] + SKIPS_MAX:
-            _skip_gap(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+            _skip_gap(slots, pbr_entries, row, now_ns, window, held)
         else:
             state[NEXT_DEADLINE] = min(as_int64(state[NEXT_DEADLINE]), deadline)
     return as_int64(state[SKIPPED_TOTAL]) - before

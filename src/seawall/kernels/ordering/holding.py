@@ -23,6 +23,8 @@ never blocks a ring. Each held batch is in the list of its broker, and lists are
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 from numba.core import types
@@ -30,11 +32,13 @@ from numba.core import types
 from seawall.kernels.admission.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
 from seawall.kernels.ordering.collecting import BROKER_SHIFT, INDEX_MASK, TAIL_WORDS, slot_of_ref
 from seawall.kernels.runtime.atomics import load_acquire
-from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, void
+from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, tuple_of, void
 from seawall.kernels.runtime.memory import INDEX_BITS, as_int64
 from seawall.kernels.runtime.rings import Words
 
 ClientWords = npt.NDArray[np.uint64]
+#: A worker's own arrays: holds, pages, ready and state.
+HoldArrays: TypeAlias = tuple[Words, Words, Words, Words]
 
 #: Words of a held batch.
 HOLD_WORDS = 8
@@ -114,6 +118,8 @@ STATE_WORDS = PREFETCH_SLOTS + PREFETCH_MAX
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62
 
+#: The type of `HoldArrays`.
+hold_arrays = tuple_of(int64_out, int64_out, int64_out, int64_out)
 _clients = types.Array(types.uint64, 2, "C")
 
 

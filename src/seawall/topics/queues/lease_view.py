@@ -144,13 +144,15 @@ class LeaseView:
         The options have an element for each of the records, live or not. Records up to `scanned_seq` are skipped.
         """
         added = int(np.count_nonzero((priorities != 0) | (not_before_ms > now_ms)))
-        if not added:
+        if added:
+            self._reserve_rows(added)
+            self._reserve(self._ready, added)
+            self._reserve(self._timers, added)
+        else:
             not_before_ms = priorities = _NONE
         restored = self._restored_from(first_seq)
-        self._reserve_rows(added)
-        self._reserve(self._ready, added)
-        self._reserve(self._timers, added)
-        self._reserve_ranges(len(live) + added + restored)
+        # Each job that needs a row may end a range, and so may each restored one.
+        self._reserve_ranges(len(live) + min(added, next_seq - first_seq - added) + restored)
         kernels.admit_jobs(self._views, first_seq, next_seq, live, not_before_ms, priorities, now_ms)
 
     def removed(self, first_seq: int, last_seq: int) -> None:
@@ -175,6 +177,7 @@ class LeaseView:
         count_max = min(count_max, jobs)
         self._reserve_rows(min(count_max, tallies[NO_ROW]))
         self._reserve(self._timers, count_max)
+        self._reserve(self._ready, 0)
         seqs, lease_ids, deliveries = np.empty((3, count_max), np.int64)
         dead = np.empty(min(jobs, JOBS_MAX), np.int64) if deliveries_max else _NONE.copy()
         while True:
@@ -382,8 +385,10 @@ class LeaseView:
         self._reserve(self._ready, max(_CAPACITY_MIN, int(self._timers.size[0]) // 2))
 
     def _reserve_ranges(self, count: int) -> None:
-        """Make space for more ranges behind the used ones."""
-        if int(self._views["end_range"][0]) + count > len(self._ranges):
+        """Make space for more ranges behind the used ones; shrink an array that is nearly empty."""
+        first, end = (int(self._views[name][0]) for name in ("first_range", "end_range"))
+        capacity = len(self._ranges)
+        if end + count > capacity or (capacity > _CAPACITY_MIN and (end - first + count) * 16 < capacity):
             used = self._used_ranges()
             self._ranges = np.zeros((_capacity((len(used) + count) * 2), 2), np.int64)
             # The space before them lets a split move the shorter side.

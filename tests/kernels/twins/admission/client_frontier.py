@@ -9,7 +9,6 @@ from seawall.kernels.admission.client_frontier import (
     REASON_SKIPPED,
     STATUS_DUPLICATE,
 )
-from seawall.kernels.admission.client_index import IndexTable
 from seawall.kernels.admission.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -17,22 +16,21 @@ from seawall.kernels.admission.client_window import (
     CHECK_NEW,
     CHECK_OUTSIDE,
     CHECK_UNKNOWN_CLIENT,
-    Words,
+    WindowArrays,
 )
 from seawall.kernels.admission.frontier import (
     PROGRESS_CONSUMED,
     PROGRESS_ROWS,
-    RUN_CUT,
     RUN_DONE,
-    RUN_FULL,
     RUN_UNKNOWN_CLIENT,
     STATUS_REJECTED,
+    FrontierArrays,
     Rows,
 )
 from seawall.kernels.runtime.memory import Bytes
-from seawall.kernels.runtime.tables import Keys, Values
+from seawall.kernels.runtime.tables import Values
 from twins.admission.client_window import check_batch, decide_batch
-from twins.admission.frontier import admit_batch, batch_end, describe_row, header_at, settle_row
+from twins.admission.frontier import admit_batch, describe_row, header_at, next_batch_end, settle_row
 
 _REASONS = {
     CHECK_FENCED: REASON_FENCED,
@@ -46,39 +44,30 @@ def admit_client_batch(
     at: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
     index: int,
 ) -> int:
     """Check the batch, admit it if it is new, record the outcome."""
     header = header_at(buffer, at)
-    window = (table, clients, sides, slots, results)
     code = CHECK_NEW
     if not header.is_control:
         code = check_batch(
-            header.client_id, header.session_epoch, header.client_seq, header.block_crc, *window, answers, 0
+            header.client_id, header.session_epoch, header.client_seq, header.block_crc, window, answers, 0
         )
     if code == CHECK_UNKNOWN_CLIENT:
         return RUN_UNKNOWN_CLIENT
     if code == CHECK_NEW:
-        stop = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+        stop = admit_batch(buffer, at, term, wall_ns, frontier, rows, index)
         if stop == RUN_DONE and not header.is_control:
             row = rows[index]
             answers[0] = (
                 *(row["position"], row["base_seq"], row["timestamp_ns"]),
                 *(header.block_crc, row["reason"], row["status"], 1),
             )
-            decide_batch(header.client_id, header.client_seq, *window, answers, 0)
+            decide_batch(header.client_id, header.client_seq, window, answers, 0)
         return stop
     describe_row(buffer, at, rows, index)
     if code == CHECK_DUPLICATE:
@@ -97,29 +86,20 @@ def admit_client_run(
     end: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
     progress: Values,
 ) -> int:
     """`admit_client_batch` for each batch, until one stops the run."""
-    state = (keys, values, used, topics, numbers, table, clients, sides, slots)
     at, count, code = start, 0, RUN_DONE
     while at < end and code == RUN_DONE:
-        after = batch_end(buffer, at, end)
-        if after < 0 or count == len(rows):
-            code = RUN_CUT if after < 0 else RUN_FULL
+        after = next_batch_end(buffer, at, end, len(rows) - count)
+        if after < 0:
+            code = -after
         else:
-            code = admit_client_batch(buffer, at, term, wall_ns, *state, results, answers, rows, count)
+            code = admit_client_batch(buffer, at, term, wall_ns, frontier, window, answers, rows, count)
         if code == RUN_DONE:
             at, count = after, count + 1
     progress[PROGRESS_ROWS], progress[PROGRESS_CONSUMED] = count, at

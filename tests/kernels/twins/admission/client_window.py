@@ -28,6 +28,7 @@ from seawall.kernels.admission.client_window import (
     STATUS_STORED,
     WINDOW,
     Rows,
+    WindowArrays,
     Words,
 )
 from seawall.kernels.runtime.tables import ABSENT, Values
@@ -162,15 +163,12 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     answers: Rows,
     index: int,
 ) -> int:
     """Classify a batch, and copy the result of the original if it is cached."""
+    table, clients, sides, slots, results = window
     answers[index] = (_UNKNOWN, 0, 0, 0, 0, 0, 0)
     if client_id >= 1 << 63:
         return CHECK_NEW
@@ -248,15 +246,12 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: int,
     client_seq: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     outcomes: Rows,
     index: int,
 ) -> int:
     """Record the outcome of a new batch."""
+    table, clients, sides, slots, results = window
     if client_id >= 1 << 63:
         return CHECK_NEW
     row = find_row(table, clients, client_id)
@@ -294,34 +289,24 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     answers: Rows,
     codes: Values,
 ) -> None:
     """`check_batch` for each batch."""
-    state = (table, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, session_epoch, block_crc = batch
-        codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, *state, answers, index)
+        codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, window, answers, index)
 
 
 def decide_many(
     batches: Rows,
     count: int,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    window: WindowArrays,
     outcomes: Rows,
     codes: Values,
 ) -> None:
     """`decide_batch` for each batch, in order."""
-    state = (table, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, *_ = batch
-        codes[index] = decide_batch(client_id, client_seq, *state, outcomes, index)
+        codes[index] = decide_batch(client_id, client_seq, window, outcomes, index)

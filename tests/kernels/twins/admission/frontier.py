@@ -23,10 +23,11 @@ from seawall.kernels.admission.frontier import (
     STATUS_REJECTED,
     TOPIC_DELETED,
     TOPIC_FULL,
+    FrontierArrays,
     Rows,
 )
 from seawall.kernels.runtime.memory import Bytes
-from seawall.kernels.runtime.tables import Keys, Values
+from seawall.kernels.runtime.tables import Values
 from twins.codec.checksum import crc32c
 
 _HEADER = struct.Struct("<8sIQQIIIIIQQQQII8s")
@@ -115,15 +116,12 @@ def admit_batch(
     at: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
     index: int,
 ) -> int:
     """Refuse the batch, or stamp it and advance the counters."""
+    keys, values, used, topics, numbers = frontier
     describe_row(buffer, at, rows, index)
     header = header_at(buffer, at)
     clock = timestamp = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
@@ -166,28 +164,27 @@ def admit_batch(
     return RUN_DONE
 
 
+def next_batch_end(buffer: Bytes, at: int, end: int, rows_left: int) -> int:
+    """The end of the next batch, or minus the reason to stop before it."""
+    after = batch_end(buffer, at, end)
+    return -RUN_CUT if after < 0 else -RUN_FULL if rows_left == 0 else after
+
+
 def admit_run(
     buffer: Bytes,
     start: int,
     end: int,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
     progress: Values,
 ) -> int:
     """`admit_batch` for each batch, until one stops the run."""
     at, count, code = start, 0, RUN_DONE
     while at < end and code == RUN_DONE:
-        after = batch_end(buffer, at, end)
-        if after < 0 or count == len(rows):
-            code = RUN_CUT if after < 0 else RUN_FULL
-        else:
-            code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, count)
+        after = next_batch_end(buffer, at, end, len(rows) - count)
+        code = -after if after < 0 else admit_batch(buffer, at, term, wall_ns, frontier, rows, count)
         if code == RUN_DONE:
             at, count = after, count + 1
     progress[PROGRESS_ROWS], progress[PROGRESS_CONSUMED] = count, at

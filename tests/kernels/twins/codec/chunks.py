@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from seawall.kernels.codec.batch_header import BLOCK_SIZE_MAX, RAW_SIZE_MAX
 from seawall.kernels.codec.blocks import RECORDS_STORED
 from seawall.kernels.codec.chunks import (
-    BLOCK_SIZE_MAX,
     CHUNKS_BAD,
     CHUNKS_DONE,
     CHUNKS_FULL,
     CHUNKS_MORE,
-    RAW_SIZE_MAX,
     STATE_CONSUMED,
     STATE_RECORDS,
     STATE_ROWS,

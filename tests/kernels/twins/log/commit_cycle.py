@@ -265,12 +265,12 @@ def _stage_batch(
     memory[at : at + size] = source
     frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers)
     given = (memory, at, int(cycle["term"]), int(cycle["wall_ns"]))
-    table, clients, sides, slots, results = order
     if has_session and not cycle["is_sequenced"]:
-        window = (table, clients, sides, slots, results, arrays.answers)
-        code = admit_client_batch(*given, *frontier, *window, arrays.admitted, 0)
+        table, clients, sides, slots, results = order
+        window = (table, clients, sides, slots, results)
+        code = admit_client_batch(*given, frontier, window, arrays.answers, arrays.admitted, 0)
     else:
-        code = admit_batch(*given, *frontier, arrays.admitted, 0)
+        code = admit_batch(*given, frontier, arrays.admitted, 0)
     cycle["is_decided"] = code == RUN_DONE
     if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
         return records.NOT_STAGED

@@ -9,40 +9,19 @@ import numpy as np
 from seawall.kernels.log import epochs as kernels
 from seawall.kernels.log.epochs import BATCH_BAD, Walk, WalRows
 from seawall.kernels.runtime.memory import Bytes
+from twins.codec.batch_header import stored_size
 from twins.codec.checksum import crc32c
 
 _BATCH = struct.Struct("<4sBBHIQQIIIIIQQQQIIIBBBB")
 _EPOCH = struct.Struct("<4sIQ48s")
 _HEADER = struct.Struct("<4sIQQQQQIHHQ")
-_MIB = 1024 * 1024
 
 
 def batch_size(buffer: Bytes, at: int, end: int) -> int:
     """The size of the valid batch that begins at `at` and ends by `end`; else BATCH_BAD."""
-    given = buffer[at:end].tobytes()
-    if len(given) < _BATCH.size:
-        return BATCH_BAD
-    magic, version, kind, command, header_crc, *fields = _BATCH.unpack_from(given)
-    _, _, count, payload_length, block_crc, _, reserved, client_id, *fields = fields
-    _, _, _, raw_length, _, _, _, ack_level, codec, flags = fields
-    header = given[:8] + given[12:96]
-    block = given[96 : 44 + payload_length]
-    rules = (
-        (magic, version, kind) == (b"LANC", 2, 4),
-        _crc(header) == header_crc,
-        payload_length >= 52,
-        len(given) >= 44 + payload_length,
-        reserved == 0,
-        ack_level in (0, 1, 2, 0xFF),
-        codec in (0, 1, 2),
-        flags in (0, 2, 4, 6),
-        flags < 4 or client_id >> 63 == 1,
-        raw_length <= 16 * _MIB,
-        payload_length - 52 <= 64 * _MIB,
-        raw_length == payload_length - 52 if codec == 0 else raw_length > 0,
-        command != 0 or (count == 1 if flags & 2 else 5 * count <= raw_length),
-    )
-    return 44 + payload_length if all(rules) and _crc(block) == block_crc else BATCH_BAD
+    size = stored_size(buffer, at, end)
+    block_crc = int.from_bytes(buffer[at + 36 : at + 40].tobytes(), "little")
+    return size if size and _crc(buffer[at + 96 : at + size].tobytes()) == block_crc else BATCH_BAD
 
 
 def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:

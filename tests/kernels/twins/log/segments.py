@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from seawall.kernels.codec.batch_header import BLOCK_SIZE_MAX
 from seawall.kernels.log.segments import (
-    BLOCK_SIZE_MAX,
     SCAN_BLOCK,
     SCAN_FULL,
     SCAN_HEADER,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from seawall.kernels.admission.client_index import IndexTable
-from seawall.kernels.admission.client_window import Words
-from seawall.kernels.admission.frontier import Rows
+from seawall.kernels.admission.client_window import WindowArrays
+from seawall.kernels.admission.frontier import FrontierArrays, Rows
+from seawall.kernels.log.staging import DraftFields
 from seawall.kernels.runtime.memory import Bytes
-from seawall.kernels.runtime.tables import Keys, Values
 from twins.admission.client_frontier import admit_client_batch
 from twins.admission.frontier import admit_batch
 from twins.codec.checksum import crc32c_portable
@@ -56,38 +55,15 @@ def number_batch(
     block: Bytes,
     start: int,
     end: int,
-    record_count: int,
-    topic_id: int,
-    client_id: int,
-    client_seq: int,
-    session_epoch: int,
-    raw_length: int,
-    choices: int,
+    draft: DraftFields,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
+    frontier: FrontierArrays,
     rows: Rows,
 ) -> int:
     """Write the header, then admit."""
-    write_header(
-        header,
-        at,
-        block,
-        start,
-        end,
-        record_count,
-        topic_id,
-        client_id,
-        client_seq,
-        session_epoch,
-        raw_length,
-        choices,
-    )
-    return admit_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+    write_header(header, at, block, start, end, *draft)
+    return admit_batch(header, at, term, wall_ns, frontier, rows, 0)
 
 
 def number_client_batch(
@@ -96,42 +72,14 @@ def number_client_batch(
     block: Bytes,
     start: int,
     end: int,
-    record_count: int,
-    topic_id: int,
-    client_id: int,
-    client_seq: int,
-    session_epoch: int,
-    raw_length: int,
-    choices: int,
+    draft: DraftFields,
     term: int,
     wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    table: IndexTable,
-    clients: Words,
-    sides: Words,
-    slots: Words,
-    results: Rows,
+    frontier: FrontierArrays,
+    window: WindowArrays,
     answers: Rows,
     rows: Rows,
 ) -> int:
     """Write the header, then admit through the client window."""
-    write_header(
-        header,
-        at,
-        block,
-        start,
-        end,
-        record_count,
-        topic_id,
-        client_id,
-        client_seq,
-        session_epoch,
-        raw_length,
-        choices,
-    )
-    window = (table, clients, sides, slots, results, answers)
-    return admit_client_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, *window, rows, 0)
+    write_header(header, at, block, start, end, *draft)
+    return admit_client_batch(header, at, term, wall_ns, frontier, window, answers, rows, 0)
