@@ -54,8 +54,8 @@ _SCAN_SIZE: Final = 8 * MIB
 _NONE: Final[Integers] = np.zeros(0, np.int64)
 _NOTHING_LIVE: Final[Integers] = np.zeros((0, 2), np.int64)
 
-#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it. If the
-#: log keeps leases, it is above those by a random step: the log has forgotten the leases that have ended.
+#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it. If
+#: the log keeps leases, it is above those by a random step: the log has forgotten the leases that have ended.
 _LEASE_ID_BITS: Final = 62
 _LEASE_STEP_BITS: Final = 40
 
