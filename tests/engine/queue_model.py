@@ -24,6 +24,7 @@ from seawall.api.publishable import Message
 from seawall.api.received_record import ReceivedRecord
 from seawall.core.transactions import JobAck
 from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.queues.dead_letters import _RETRY_MS
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import StoreSettings
@@ -132,6 +133,20 @@ class Flight:
     leases: bool = False
 
 
+class CommitterHere(WorkerThread):
+    """Commits on the thread that calls: a crash of the disk ends the command."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(work)
+        self.commit = work
+
+    def wake(self) -> None:
+        self.commit()
+
+    def stop(self) -> None:
+        self.commit()
+
+
 class BrokenQueueError(AssertionError):
     """A promise of queues that a history has found broken."""
 
@@ -180,7 +195,9 @@ class QueueHistory:
         )
 
     def _open(self) -> EmbeddedLog:
-        return EmbeddedLog(open_store(self.machine, "/data", SETTINGS))
+        log = EmbeddedLog(open_store(self.machine, "/data", SETTINGS))
+        log._committer = CommitterHere(log.commits.commit_queued)
+        return log
 
     # --- histories -------------------------------------------------------------------------------------------------
 
