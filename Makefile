@@ -173,8 +173,10 @@ docs: $(DOCS_READY) ## Build the documentation as a site into build/docs; every 
 	@echo "The site is at build/docs/index.html"
 
 .PHONY: wheel
-wheel: $(READY) ## Build the wheel into dist/
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+wheel: $(READY) ## Build the wheel into dist/, with machine code for this platform and Python version
+	@rm -rf build/kernels
+	$(BIN)/python -m seawall.kernels.runtime.ship build/kernels
+	SEAWALL_WHEEL_KERNELS=build/kernels $(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 .PHONY: lock
 lock: $(READY) ## Renew the hashed locks in requirements/

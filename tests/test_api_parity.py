@@ -20,6 +20,7 @@ import seawall
 from seawall.api.aio_transactions import AsyncStager, AsyncTransaction
 from seawall.api.record_readers import AsyncRecordReader, RecordReader
 from seawall.api.transactions import Stager, Transaction
+from seawall.api.watches import AsyncWatch, Watch
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery as RemoteDelivery
@@ -64,6 +65,7 @@ SURFACES: Mapping[str, Kinds] = {
         "open_async": AsyncRecordReader,
         "connect_async": AsyncRecordReader,
     },
+    "watch": {"open": Watch, "connect": Watch, "open_async": AsyncWatch, "connect_async": AsyncWatch},
     "transaction": {
         "open": Transaction,
         "connect": Transaction,
@@ -110,6 +112,7 @@ AWAITED_DIFFERENTLY = {
 #: Methods of asyncio kinds that do not wait, so callers do not await them.
 NOT_AWAITED = {
     *(("log", "records"), ("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
+    *(("log", "watch"), ("log", "queue")),
     # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),
@@ -121,6 +124,7 @@ INTERNAL = {
     "log": {
         *(
             "ask",
+            "catch_up",
             "pending_batch_of",
             "changing",
             "create_each",
@@ -134,6 +138,7 @@ INTERNAL = {
             "offer",
             "own_keys",
             "own_keys_lock",
+            "forwarder",
             "flush_thread",
             "commits",
             "queues",
@@ -165,6 +170,7 @@ INTERNAL = {
     "position_subscriber": {"hand_out", "read_ahead"},
     "transaction": {"disown", "ended", "parts", "require_open"},
     "stager": set(),
+    "watch": set(),
     "delivery": {"decided"},
 }
 

@@ -1,4 +1,4 @@
-"""The wheel: its content, and that it works where nothing can be written beside it.
+"""The wheel: its content, that nothing need be written beside it, and that its first start compiles nothing.
 
 The wheel goes into an empty environment without a network; its dependencies come from the environment of this run. A
 system-wide install is read-only for its users, but permissions do not apply to root, who often runs the tests. So a
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import seawall
+from seawall.kernels.runtime.shipped_code import baselines
 
 pytestmark = pytest.mark.slow
 
@@ -69,27 +71,44 @@ class Installation:
         return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
+def build(directory: Path, **variables: str) -> Path:
+    """Build the wheel, without machine code unless a variable says where it is."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, env=os.environ | variables, check=False, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     [built] = directory.iterdir()
     return built
 
 
 @pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def platform_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that `make wheel` builds, by the same two commands."""
+    kernels = tmp_path_factory.mktemp("kernels")
+    subprocess.run([sys.executable, "-m", "seawall.kernels.runtime.ship", str(kernels)], check=True)
+    return build(tmp_path_factory.mktemp("platform"), SEAWALL_WHEEL_KERNELS=str(kernels))
+
+
+@pytest.fixture(scope="module")
 def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    installed = Installation(tmp_path_factory.mktemp("installation"))
+    return install(wheel, tmp_path_factory.mktemp("installation"))
+
+
+def install(wheel: Path, directory: Path) -> Installation:
+    """Install a wheel into a new environment in which no package can be written to."""
+    installed = Installation(directory)
     subprocess.run([sys.executable, "-m", "venv", str(installed.directory)], check=True, capture_output=True)
     pip = (str(installed.python), "-m", "pip", "--isolated", "--disable-pip-version-check")
     options = ("--quiet", "--no-index", "--no-deps", "--no-compile")
     installed.run(*pip, "install", *options, str(wheel), environ=environment())
     (installed.packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
     package = installed.packages / "seawall"
-    for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
-        (directory / "__pycache__").write_bytes(b"")
+    for folder in (package, *(path for path in package.rglob("*") if path.is_dir())):
+        (folder / "__pycache__").write_bytes(b"")
     return installed
 
 
@@ -180,3 +199,58 @@ def test_an_unusable_cache_directory_falls_back_to_the_next(
 def test_a_full_disk_loses_the_cache_and_not_the_result(installation: Installation, tmp_path: Path) -> None:
     _, files = call_kernel(installation, environment(HOME=tmp_path), full_disk=True)
     assert files == 0
+
+
+# --- the wheel with machine code ----------------------------------------------------------------------------------
+
+#: Publishes a record to an embedded log, or to a server; prints the compiled kernels and the directory of the wheel's.
+PUBLISH = """
+import json, sys
+import seawall
+
+where = sys.argv[1]
+with seawall.connect(where) if "://" in where else seawall.open(where) as log:
+    log.create_topic("orders")
+    assert log.publish("orders", [b"first"]).seqs == range(1, 2)
+
+from seawall.kernels.runtime import jit
+
+stats = {name: each.function.stats for name, each in jit.kernels().items()}
+compiled = [name for name, each in stats.items() if each.cache_misses]
+loaded = [name for name, each in stats.items() if each.cache_hits]
+assert loaded
+print(json.dumps([compiled, jit.cache_status().shipped]))
+"""
+
+
+@pytest.mark.skipif(not baselines(), reason="wheels have no machine code for this architecture")
+@pytest.mark.timeout(900)
+def test_a_first_start_of_an_installed_wheel_compiles_no_kernel(
+    platform_wheel: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """An embedded log, a server and its client, each in a process with an empty cache."""
+    assert platform_wheel.name.startswith(
+        f"seawall-{seawall.__version__}-cp{sys.version_info[0]}{sys.version_info[1]}-"
+    )
+    assert "-none-any" not in platform_wheel.name
+    installed = install(platform_wheel, tmp_path_factory.mktemp("platform-installation"))
+    environ = environment(HOME=tmp_path, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
+
+    def publish(where: str) -> None:
+        compiled, shipped = json.loads(installed.run(str(installed.python), "-c", PUBLISH, where, environ=environ))
+        assert compiled == []
+        assert Path(shipped).is_relative_to(installed.packages)
+
+    publish(str(tmp_path / "embedded"))
+    command = [str(installed.directory / "bin" / "seawall"), "serve", "--listen", "127.0.0.1:0", "--data"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "served")], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            [address] = re.findall(r"127\.0\.0\.1:\d+", server.stdout.readline())
+            publish(f"seawall://{address}")
+        finally:
+            server.terminate()
+        assert server.communicate(timeout=60)[1] == ""  # not even a word on compiling
+    assert not list((tmp_path / "cache").rglob("*.nbc"))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seawall.api.publishable import Message
     from seawall.api.received import ReceivedBatch, ReceivedSkip
     from seawall.api.received_record import ReceivedRecord
+    from seawall.api.watch_items import TopicCaughtUp, TopicDeleted, WatchGap
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.remote_log import RemoteLog
     from seawall.config import Config
@@ -38,6 +39,9 @@ __all__ = [
     "ReceivedBatch",
     "ReceivedRecord",
     "ReceivedSkip",
+    "TopicCaughtUp",
+    "TopicDeleted",
+    "WatchGap",
     "connect",
     "connect_async",
     "errors",
@@ -54,6 +58,9 @@ _LAZY = {
     "ReceivedBatch": "seawall.api.received",
     "ReceivedRecord": "seawall.api.received_record",
     "ReceivedSkip": "seawall.api.received",
+    "TopicCaughtUp": "seawall.api.watch_items",
+    "TopicDeleted": "seawall.api.watch_items",
+    "WatchGap": "seawall.api.watch_items",
 }
 
 

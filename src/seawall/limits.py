@@ -54,7 +54,8 @@ V1_FETCH_DATA_SIZE_MAX = V1_PAYLOAD_SIZE_MAX - FRAME_HEADER_SIZE - 16
 #: Fixed part of FETCH_DATA and DATA, before the first chunk.
 FETCH_DATA_HEADER_SIZE = 48
 
-#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers.
+#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers. So may
+#: JOBS, which carries a whole job.
 FETCH_DATA_EXTRA_SIZE = FETCH_DATA_HEADER_SIZE + BATCH_HEADER_SIZE
 
 #: Strings in control frames: short texts that people type, not data.
@@ -93,6 +94,36 @@ NACK_DELAY_MS_MAX = 86_400_000
 CLAIM_WAIT_MS_MAX = FETCH_WAIT_MS_MAX
 #: Bytes of records in one claim: a claim of large jobs returns fewer, at least one.
 CLAIM_SIZE_MAX = 8 * MIB
+#: Leases that a server releases when the connection that they are bound to ends, the latest ones: 96 KiB of memory.
+BOUND_LEASES_MAX = 4_096
+
+#: Workers of tasks: jobs that one process runs at once by default, how long its leases last without an extension, and
+#: how long one claim waits: a worker that is to stop notices it after that.
+TASK_THREADS = 8
+TASK_LEASE_S = 30.0
+TASK_CLAIM_WAIT_S = 1.0
+#: How long running tasks may take to finish when a worker stops, less than supervisors wait before they kill; and how
+#: long an interrupted task may take to end.
+TASK_GRACE_S = 20.0
+TASK_INTERRUPT_S = 1.0
+#: Pause after a call to the log has failed, and the longest sleep until the next tick: wall clocks are adjusted.
+TASK_RETRY_S = 5.0
+TASK_TICK_WAIT_S = 30.0
+#: Characters of a task's name, of an error that is kept with a dead letter or as a result, and of its traceback.
+TASK_NAME_SIZE_MAX = 128
+TASK_ERROR_SIZE_MAX = 2_000
+TASK_TRACEBACK_SIZE_MAX = 20_000
+#: How long results are kept in their topic, and results that a process has read and nobody has asked for yet.
+TASK_RESULTS_TTL_S = 86_400.0
+TASK_RESULTS_KEPT_MAX = 10_000
+#: Pauses before a worker process that has ended is started again: the first, and the longest; and how long a process
+#: must have run for the next pause to be the first one again.
+WORKER_RESTART_S = 0.5
+WORKER_RESTART_S_MAX = 30.0
+WORKER_STABLE_S = 60.0
+#: Worker processes of one command, and how often a development server looks for changed sources.
+WORKER_PROCESSES_MAX = 256
+SOURCE_POLL_S = 0.5
 
 #: Keepalive replies per connection in version 1, where published clients reply to every reply.
 V1_KEEPALIVE_BURST = 64
@@ -241,6 +272,13 @@ TRANSACTION_OWNER_SIZE_MAX = 255
 TRANSACTION_PIECE_SIZE = 8 * MIB
 #: Default time that staged records are kept for their transaction: longer than it takes to repair a job by hand.
 STAGING_TTL_MS = 86_400_000
+#: Routers of one data directory, all of them in memory; those in one response; how often a copy may pass routers that
+#: allow loops; and what one step copies, unless one batch is larger: commits wait for it, a few milliseconds.
+ROUTERS_MAX = 10_000
+ROUTERS_LISTED_MAX = 1_000
+ROUTER_HOPS_MAX = 16
+ROUTER_STEP_SIZE = 1 * MIB
+ROUTER_STEP_BATCHES = 256
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 
@@ -531,6 +569,12 @@ PUSH_LINGER_US_MAX = 1_000_000
 #: Subscriptions of one connection, and requests that it may have in flight beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024
+#: Names and topics of one watch: a request with all of them fits a frame. Memory of one topic; watches a connection.
+WATCH_NAMES_MAX, WATCH_TOPICS_MAX = 16_384, 40_000
+WATCH_TOPIC_SIZE = 160
+WATCHES_MAX = 16
+#: Newest changes of topics that watches find: a watch that is further behind looks at all its topics instead.
+TOPIC_CHANGES_KEPT = 16_384
 
 #: Bytes that one step of a copy through user space moves, where the kernel cannot copy between two files itself.
 COPY_BUFFER_SIZE = 1 * MIB

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from seawall import limits
 from seawall.cli.main import seawall
-from seawall.cli.selection import Selection, print_chosen
+from seawall.cli.reading.selection import Selection, print_chosen
 from seawall.core.types import ClientId, ClientSeq, Position, Seq
 from seawall.engine.api.open_log import open_log
 from seawall.engine.read.read_results import Message, ReceivedSkip

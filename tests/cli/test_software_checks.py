@@ -69,6 +69,11 @@ def test_required_packages_are_those_the_project_depends_on() -> None:
         (jit.CacheStatus("/cache", True, 0), Status.WARN, "empty, in /cache"),
         (jit.CacheStatus("/cache", False, 30), Status.WARN, "/cache is not writable"),
         (jit.CacheStatus(None, False, 0), Status.WARN, "no directory is writable"),
+        (
+            jit.CacheStatus(None, False, 0, "/shipped"),
+            Status.OK,
+            "not needed: Seawall was installed with compiled kernels, in /shipped",
+        ),
     ],
 )
 def test_kernel_cache(monkeypatch: pytest.MonkeyPatch, status: jit.CacheStatus, expected: Status, found: str) -> None:

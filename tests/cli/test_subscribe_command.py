@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from seawall import limits
-from seawall.cli import subscribe
 from seawall.cli.main import seawall
-from seawall.cli.selection import Selection
+from seawall.cli.reading import subscribe
+from seawall.cli.reading.selection import Selection
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.store.settings import StoreSettings
@@ -116,10 +116,10 @@ def test_a_pause_ends_when_the_output_is_closed(monkeypatch: pytest.MonkeyPatch)
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        subscribe._pause(0.001)
+        subscribe.pause_output(0.001)
         os.close(read_end)
         with pytest.raises(BrokenPipeError):
-            subscribe._pause(3600)
+            subscribe.pause_output(3600)
 
 
 def test_following_works_if_the_output_is_no_file(

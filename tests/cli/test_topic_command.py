@@ -167,7 +167,7 @@ def test_deleting_with_yes_does_not_ask(data: Path) -> None:
 
 def test_importing_commands_loads_no_engine() -> None:
     code = (
-        "import sys, seawall.cli.data_directory, seawall.cli.topic, seawall.cli.publish, seawall.cli.read, "
+        "import sys, seawall.cli.data_directory, seawall.cli.topic, seawall.cli.publish, seawall.cli.reading.read, "
         "seawall.cli.verify, seawall.cli.dump\n"
         "print({'numba', 'numpy', 'pyarrow', 'rich'} & set(sys.modules))"
     )

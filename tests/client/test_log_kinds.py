@@ -22,6 +22,7 @@ import seawall
 from seawall.api.received import ReceivedBatch
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.api.topic_info import TopicInfo
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.errors import (
     ConfigError,
     ConflictError,
@@ -484,5 +485,39 @@ def test_a_transaction_without_an_epoch_gets_the_next_of_its_owner(opened: Opene
             await transaction.publish("events", b"%d" % epoch)
             assert (await transaction.commit()).epoch == epoch
         assert values(await log.followed("events")) == [b"1", b"2"]
+
+    run(opened, work)
+
+
+def test_routers_copy_what_is_published(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        made = await log.create_router("copy", "events", "audit", tag_prefix="a", preserve_tag=False)
+        assert type(made) is RouterInfo
+        assert (made.source, made.dest, made.forwarded, made.next_seq) == ("events", "audit", 0, 1)
+        assert made.settings == RouterSettings(tag_prefix="a", preserve_tag=False)
+        await log.create_router("audit->all", "audit", "all")
+        messages = [seawall.Message(b"%d" % number, tag="ab" if number % 2 else "b") for number in range(10)]
+        await log.publish("events", messages)
+        assert (await log.describe("all")).next_seq == 6
+        assert values(await log.read("all")) == [b"1", b"3", b"5", b"7", b"9"]
+        assert (await log.read_arrow("audit", columns=("tag",))).column("tag").null_count == 5
+        subscriber = await log.create("subscriber", "all", 6)
+        await log.publish("events", seawall.Message(b"later", tag="a"))
+        assert values(await subscriber.poll(TIMEOUT_S)) == [b"later"]
+        assert [each.name for each in await log.routers()] == ["audit->all", "copy"]
+        info = await log.describe_router("copy")
+        assert (info.forwarded, info.next_seq, info.blocked) == (6, 12, None)
+        with pytest.raises(ConflictError, match="would close a loop"):
+            await log.create_router("back", "all", "events")
+        with pytest.raises(NotFoundError, match="no topic 'missing'"):
+            await log.create_router("x", "events", "missing", create_dest=False)
+        with pytest.raises(InvalidInputError):
+            await log.create_router("x", "events", "y", tag="a", tag_prefix="b")
+        with pytest.raises(InvalidInputError):
+            await log.create_router("bad name", "events", "y")
+        await log.delete_router("copy")
+        with pytest.raises(NotFoundError, match="no router 'copy'"):
+            await log.delete_router("copy")
+        assert values(await log.read("audit")) == [b"1", b"3", b"5", b"7", b"9", b"later"]
 
     run(opened, work)

@@ -20,6 +20,7 @@ from seawall.engine.ordering.local_orderer import LocalOrderer
 from seawall.engine.store import opening, replay
 from seawall.engine.store.control_log import ControlLog
 from seawall.engine.store.topic_log import TopicLog
+from seawall.engine.transactions.compounds import CompoundWriter
 from seawall.engine.transactions.transactions import Transactions, adoption
 from seawall.io.disk.files import write_all
 from seawall.io.interfaces import File
@@ -465,18 +466,18 @@ PLANTED: dict[str, Plant] = {
 def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
     """Breaks INV-REFERENCE-AFTER-DATA: the log has a transaction whose batches were written and not synced."""
 
-    def unsynced(name: str) -> None:
-        real = getattr(Transactions, name)
+    def unsynced(kind: type, name: str) -> None:
+        real = getattr(kind, name)
 
-        def without_sync(self: Transactions, *arguments: object) -> None:
+        def without_sync(self: object, *arguments: object) -> None:
             with pytest.MonkeyPatch.context() as inside:
                 inside.setattr(SegmentWriter, "sync", _nothing)
                 real(self, *arguments)
 
-        patch.setattr(Transactions, name, without_sync)
+        patch.setattr(kind, name, without_sync)
 
-    unsynced("_copy")
-    unsynced("_write_headers")
+    unsynced(Transactions, "_copy")
+    unsynced(CompoundWriter, "write_headers")
 
 
 def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:

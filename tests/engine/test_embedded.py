@@ -14,6 +14,7 @@ import pytest
 from simulated_log import GatedDisk, open_simulated
 
 import seawall
+from seawall.engine.api import open_log as open_log_module
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.commit.delivery import Delivery
@@ -32,6 +33,7 @@ from seawall.errors import (
     UnsupportedError,
     WrongStateError,
 )
+from seawall.kernels.runtime import jit
 from seawall.limits import KIB, MIB, RECORD_VALUE_SIZE_MAX
 from seawall.topics.gaps import Gap
 from seawall.wire.format.records import RecordType
@@ -448,3 +450,17 @@ def test_reading_does_not_change_the_wal(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SMALL) as log:
         assert values(log) == [b"x"]
     assert files == {path: path.read_bytes() for path in (tmp_path / "data" / "wal").iterdir()}
+
+
+@pytest.mark.parametrize("must_compile", [True, False])
+def test_a_first_use_without_compiled_kernels_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, must_compile: bool
+) -> None:
+    monkeypatch.setattr(jit, "must_compile", lambda: must_compile)
+    open_log_module._warn_of_compiling.cache_clear()
+    for _ in range(2):
+        with seawall.open(tmp_path):
+            pass
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "Seawall compiles its kernels for this machine"
+    ] * must_compile

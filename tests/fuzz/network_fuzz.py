@@ -27,7 +27,9 @@ from lwp2_peer import Data, Peer
 from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 from wire_damage import HEADER_SIZE, healed_1, healed_2
 
+from seawall.core.routers import RouterSettings
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
+from seawall.core.watches import TopicPatterns, WatchPosition, WatchSpec
 from seawall.engine.api.open_log import open_log
 from seawall.wire.format.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
 from seawall.wire.format.decoder import FrameDecoder
@@ -35,10 +37,12 @@ from seawall.wire.lwp1.requests import CreateTopicWithRetention, DeleteTopic, Ge
 from seawall.wire.lwp2.frames import encode_control, encode_ping
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut
 from seawall.wire.lwp2.session import Goodbye, Hello
 from seawall.wire.lwp2.sessions import SessionList, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2.topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
+from seawall.wire.lwp2.watches import Watch
 
 #: Allowed growth of a node after the warm-up: the ring, thousands of sessions, hundreds of topics, valid records, and
 #: the allocator's reserve. `_warm_up` loads the libraries that a command needs.
@@ -103,6 +107,12 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         Subscribe(topic, by, start, 90_000, 900, chance.randrange(9_000), linger_us=chance.choice([0, 9]), flags=flags),
         Credit(90_000, 900),
         Unsubscribe(),
+        Watch(
+            WatchSpec(
+                TopicPatterns(["plain", "*"]), chance.random() < 0.5, {"plain": WatchPosition(TopicEpoch(1), Seq(2))}
+            ),
+            *(90_000, 900, chance.randrange(9_000)),
+        ),
         Bounds(TopicId(1)),
         Commit(TopicId(1), 4, TopicEpoch(1), Seq(3)),
         ListTopics(),
@@ -116,6 +126,10 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         PublishKeyed(TopicId(chance.choice([1, 2, 4, 99])), 1, chance.randbytes(chance.randrange(9)), record(value)),
         PublishKeyed(TopicId(1), 2, b"key", record(value) * 2),
         SessionList(chance.randrange(1 << 20), chance.randrange(1, 9)),
+        RouterPut("a->b", "plain", "copies", RouterSettings(tag_prefix="t", allow_cycle=chance.random() < 0.5)),
+        RouterDescribe("a->b"),
+        RouterList("a", chance.randrange(1, 9)),
+        RouterDelete("a->b"),
         SessionRetire(ClientId(chance.choice([1 << 20, 1 << 40, (1 << 63) - 1]))),
     ]
     if chance.random() < 0.05:

@@ -9,14 +9,24 @@ import numpy as np
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.routers import RouterSettings
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.errors import SeawallError
 from seawall.storage.control.batches import Compound, SimpleControl, parse_control
-from seawall.storage.control.codec import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
+from seawall.storage.control.codec import (
+    Ceiling,
+    Checkpoint,
+    ClientRow,
+    CursorCommit,
+    Reference,
+    RouterStep,
+    SegmentRoll,
+)
 from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
 from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
+    RouterChange,
     TermStart,
     TopicConfigure,
     TopicCreate,
@@ -34,6 +44,7 @@ from seawall.wire.format.codes import GapReason
 from seawall.wire.format.frames import checksum
 
 Target = Callable[[bytes], None]
+_KINDS = list(SectionKind)
 DIRECTORY_ID = bytes(range(16))
 
 
@@ -58,8 +69,8 @@ def read_snapshot(data: bytes) -> None:
 
 def read_catalog(data: bytes) -> None:
     """A section by the number in the first byte, the others as they were written."""
-    number = data[0] % len(SectionKind) + 1 if data else 1
-    load_catalog(Snapshot(9, 0, 0, {**_SECTIONS, SectionKind(number): data[1:]}))
+    kind = _KINDS[data[0] % len(_KINDS)] if data else _KINDS[0]
+    load_catalog(Snapshot(9, 0, 0, {**_SECTIONS, kind: data[1:]}))
 
 
 def typed_errors_only(parse: Target) -> Target:
@@ -92,6 +103,8 @@ def _catalog() -> TopicCatalog:
     topic.keys.remember(bytes(16), KeyedAppend(1, 2, 3))
     spans = (TopicSpan("events", 10, 4),)
     catalog.transactions.remember(CommittedTransaction("job", 7, 1, 9, spans))
+    catalog.apply(catalog.create("copies", TopicConfig()), 2)
+    catalog.apply(catalog.put_router("a->b", "events", "copies", RouterSettings(tag="x")), 3)
     return catalog
 
 
@@ -117,6 +130,8 @@ _CONTROLS: tuple[SimpleControl, ...] = (
     TermStart(4, 2, 1000),
     Checkpoint(9000, 70, 8000),
     TransactionMark("job", 7, 0, 0),
+    RouterChange("a->b", 1, 2, 7, None, RouterSettings(tag="x").document()),
+    RouterStep("a->b", 9, 7, 12),
 )
 _SECTIONS = catalog_sections(_catalog())
 
@@ -124,7 +139,7 @@ _SECTIONS = catalog_sections(_catalog())
 CORPUS: dict[str, list[bytes]] = {
     "control": [bytes([control.COMMAND]) + control.encode() for control in (*_CONTROLS, Compound(_CONTROLS))],
     "snapshot": [Snapshot(9, 100, 5, sections).encode(DIRECTORY_ID) for sections in ({}, _SECTIONS)],
-    "catalog": [bytes([kind - 1]) + content for kind, content in _SECTIONS.items()],
+    "catalog": [bytes([_KINDS.index(kind)]) + content for kind, content in _SECTIONS.items()],
 }
 
 

@@ -9,9 +9,12 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.jobs import JobOutcome, QueueCounts
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.sessions import SessionInfo
 from seawall.core.transactions import (
     CommittedTransaction,
@@ -21,6 +24,7 @@ from seawall.core.transactions import (
     TopicSpan,
     WantedTransaction,
 )
+from seawall.core.watches import TopicEvent, TopicEventKind, TopicPatterns, WatchPosition, WatchSpec
 from seawall.errors import SeawallError
 from seawall.wire.format.batches import (
     BatchSource,
@@ -34,6 +38,7 @@ from seawall.wire.format.batches import (
 )
 from seawall.wire.format.codes import (
     ALL_TOPICS,
+    ClaimFlags,
     Codec,
     DataFlags,
     ErrorClass,
@@ -55,16 +60,20 @@ from seawall.wire.format.records import (
     records_for_v1,
     v1_record_count,
 )
+from seawall.wire.jobs.rows import JOB_ROW, ClaimedJobs
 from seawall.wire.lwp1 import frames as lwp1
 from seawall.wire.lwp1 import replies as lwp1_replies
 from seawall.wire.lwp1 import requests as lwp1_requests
 from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2 import jobs as lwp2_jobs
 from seawall.wire.lwp2 import keyed as lwp2_keyed
 from seawall.wire.lwp2 import reading as lwp2_reading
+from seawall.wire.lwp2 import routers as lwp2_routers
 from seawall.wire.lwp2 import session as lwp2_session
 from seawall.wire.lwp2 import sessions as lwp2_sessions
 from seawall.wire.lwp2 import topics as lwp2_topics
 from seawall.wire.lwp2 import transactions as lwp2_transactions
+from seawall.wire.lwp2 import watches as lwp2_watches
 
 Target = Callable[[bytes], None]
 RAW_LENGTH = 64
@@ -289,6 +298,20 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
         lwp2_sessions.SessionList(7, 100),
         lwp2_sessions.SessionRetire(7),
+        lwp2_jobs.JobClaim(1, "worker", 10, 30_000, 500, ClaimFlags.BOUND),
+        lwp2_jobs.JobAck(1, "worker", (3, 5), (7, 8)),
+        lwp2_jobs.JobNack(1, "worker", (3, 5), (7, 8), 1_000),
+        lwp2_jobs.JobExtend(1, "worker", (3, 5), (7, 8), 1_000),
+        lwp2_jobs.JobPeek(1, 10),
+        lwp2_jobs.QueueCountsRequest(1),
+        lwp2_jobs.QueuePurge(1),
+        lwp2_jobs.QueueRedrive(1, 0),
+        lwp2_jobs.JobPushUnique(1, _FRAME[44:]),
+        lwp2_routers.RouterPut("a->b", "a", "b", RouterSettings(tag="x")),
+        lwp2_routers.RouterDescribe("a->b"),
+        lwp2_routers.RouterList("a->b", 7),
+        lwp2_routers.RouterDelete("a->b"),
+        lwp2_watches.Watch(WatchSpec(TopicPatterns(["a", "b*"]), positions={"a": WatchPosition(1, 5)}), 1, 1, 1),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -301,7 +324,13 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionStatus("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
         lwp2_transactions.TransactionStatus("job", None),
         lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
+        lwp2_routers.RoutersReply((RouterInfo("r", "a", "b", RouterSettings(node="n"), 7, 9, "full"),)),
         lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
+        lwp2_jobs.Jobs(ClaimedJobs(np.zeros(1, JOB_ROW), memoryview(b"\1\5\0\0\0value"), 3, 30_000)),
+        lwp2_jobs.JobOutcomeReply(JobOutcome(2, (5, 9), 3, 4, 1_700_000_000_000)),
+        lwp2_jobs.QueueCountsReply(QueueCounts(1, 2, 3, 4, None)),
+        lwp2_jobs.JobPushed(7, True),
+        lwp2_watches.Watched((TopicEvent(TopicEventKind.JOINED, 1, 2, 3, 4, "a"),), 7),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

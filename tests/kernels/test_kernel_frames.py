@@ -259,6 +259,8 @@ STOPS = {
     "too large a batch": (frame(bytes(52), kind=4, length=LIMIT + 53), frames.SPLIT_TOO_LARGE, 44),
     "large FETCH_DATA": (frame(command=0x51, length=LIMIT + 144), frames.SPLIT_MORE, 188 + LIMIT),
     "too large a DATA": (frame(command=0x54, length=LIMIT + 145), frames.SPLIT_TOO_LARGE, 44),
+    "large JOBS": (frame(command=0x91, length=LIMIT + 144), frames.SPLIT_MORE, 188 + LIMIT),
+    "too large JOBS": (frame(command=0x91, length=LIMIT + 145), frames.SPLIT_TOO_LARGE, 44),
     "short batch": (frame(kind=4, length=51), frames.SPLIT_SHORT_BATCH, 44),
     "payload checksum": (frame(b"abc", payload_crc=1), frames.SPLIT_PAYLOAD_CRC, 47),
     "payload checksum of version 1": (frame(b"abc", version=1, payload_crc=0), frames.SPLIT_PAYLOAD_CRC, 47),

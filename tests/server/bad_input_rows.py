@@ -28,6 +28,7 @@ MIB = 1 << 20
 TOPIC, FULL, ORDERED = 1, 2, 3
 COMMIT = struct.Struct("<QHHIII")
 KEYED = struct.Struct("<IIII")
+WATCH = struct.Struct("<BBHIQQIIII")
 OK, DUPLICATE, REJECTED = 0, 1, 2
 
 
@@ -202,6 +203,11 @@ def bad(*damage: tuple[int, bytes], topic: int = TOPIC, **named: Any) -> Callabl
     return make
 
 
+def watch(names: int = 1, positions: int = 0, rest: bytes = b"\1*", options: int = 0, reserved: int = 0) -> bytes:
+    """A WATCH."""
+    return control_v2(0x76, WATCH.pack(0, options, reserved, 0, 9, 9, 0, names, positions, 0) + rest)
+
+
 CLOSES_04 = {"answers": (refused(0x04, closes=True),), "closes": True}
 
 VERSION_2 = {
@@ -246,7 +252,7 @@ VERSION_2 = {
     ),
     "slow reader": Row(lambda _: b"", closes=True, then="stop reading", settings=STALLED),
     "idle": Row(lambda _: b"", (("ping",),), closes=True, settings={"idle": True}),
-    "command: unknown": Row(lambda _: control_v2(0x77), (refused(0x07),)),
+    "command: unknown": Row(lambda _: control_v2(0x7F), (refused(0x07),)),
     "command: of version 1": Row(lambda _: control_v2(0x10, bytes(16)), (refused(0x07),)),
     "command: the server's": Row(lambda _: control_v2(0x41, bytes(80)), (refused(0x07),)),
     "command: error": Row(lambda _: control_v2(0xFF, bytes(24)), (refused(0x07),)),
@@ -254,7 +260,34 @@ VERSION_2 = {
     "kind: ack": Row(lambda _: encode_header_v2(Kind.ACK, 0, request_id=5), (refused(0x07),)),
     "control: short fetch": Row(lambda _: control_v2(0x50, bytes(31)), (refused(0x04),)),
     "control: long subscribe": Row(lambda _: control_v2(0x52, bytes(49)), (refused(0x04),)),
+    "watch: cut": Row(lambda _: control_v2(0x76, bytes(39)), (refused(0x04),)),
+    "watch: more names than bytes": Row(lambda _: watch(names=2), (refused(0x04),)),
+    "watch: too many names": Row(lambda _: watch(names=1 << 31), (refused(0x04),)),
+    "watch: too many positions": Row(lambda _: watch(positions=1 << 31), (refused(0x04),)),
+    "watch: bytes behind its end": Row(lambda _: watch(rest=b"\5plainx"), (refused(0x04),)),
+    "watch: no name": Row(lambda _: watch(names=0, rest=b""), (refused(0x12),)),
+    "watch: name that is no text": Row(lambda _: watch(rest=b"\2\xff\xfe"), (refused(0x12),)),
+    "watch: name that no topic can have": Row(lambda _: watch(rest=b"\3a/b"), (refused(0x12),)),
+    "watch: topic of the server itself": Row(lambda _: watch(rest=b"\2_*"), (refused(0x12),)),
+    "watch: unknown option": Row(lambda _: watch(options=4), (refused(0x04),)),
+    "watch: reserved field": Row(lambda _: watch(reserved=1), (refused(0x04),)),
+    "watch: seq 0": Row(lambda _: watch(positions=1, rest=b"\1*" + bytes(24) + b"\1a"), (refused(0x04),)),
+    "watch: unknown topic": Row(lambda _: watch(rest=b"\7nowhere"), (refused(0x10),)),
+    "watch: the server's": Row(lambda _: control_v2(0x77, bytes(16)), (refused(0x07),)),
     "control: reserved field": Row(lambda _: control_v2(0x5C, b"\1\0\0\0\1\0\0\0"), (refused(0x04),)),
+    "control: router without a name": Row(lambda _: control_v2(0x71, bytes(8)), (refused(0x04),)),
+    "control: short router": Row(lambda _: control_v2(0x71, b"\1\0\1\0\1\0\1\0rs"), (refused(0x04),)),
+    "control: router with unknown flags": Row(lambda _: control_v2(0x71, b"\2\0\1\0\1\0\1\0rsd"), (refused(0x04),)),
+    "control: router from a topic without a name": Row(
+        lambda _: control_v2(0x71, b"\1\0\1\0\0\0\1\0rd"), (refused(0x12),)
+    ),
+    "control: router with unknown settings": Row(
+        lambda _: control_v2(0x71, b'\1\0\1\0\1\0\1\0rsd{"colour":1}'), (refused(0x04),)
+    ),
+    "control: router to its own source": Row(lambda _: control_v2(0x71, b"\1\0\1\0\1\0\1\0rss"), (refused(0x04),)),
+    "control: router that does not exist": Row(lambda _: control_v2(0x72, b"r"), (refused(0x10),)),
+    "control: no routers": Row(lambda _: control_v2(0x73, bytes(8)), (refused(0x04),)),
+    "control: deleting no router": Row(lambda _: control_v2(0x74, b""), (refused(0x04),)),
     "control: settings that are no JSON": Row(lambda _: control_v2(0x60, b"\2\0ab{"), (refused(0x04),)),
     "control: settings that are not there": Row(lambda _: control_v2(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
     "control: settings that are fixed": Row(lambda _: control_v2(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),

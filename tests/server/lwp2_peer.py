@@ -184,4 +184,5 @@ async def world(
                 connection.abort()
             while listener.connections:
                 await asyncio.sleep(0)
+            await context.queues.settle()
             await asyncio.to_thread(publish_thread.close)

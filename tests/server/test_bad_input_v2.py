@@ -39,7 +39,7 @@ def control(command, payload=b"", request_id=5):
 
 
 REFUSED = [
-    (control(0x77), ErrorCode.UNKNOWN_COMMAND),
+    (control(0x7F), ErrorCode.UNKNOWN_COMMAND),
     (control(Command.WELCOME, bytes(80)), ErrorCode.UNKNOWN_COMMAND),
     (control(0x80), ErrorCode.UNKNOWN_COMMAND),
     (control(Command.FETCH, b"short"), ErrorCode.INVALID_PAYLOAD),

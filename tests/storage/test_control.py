@@ -30,12 +30,14 @@ from seawall.storage.control.codec import (
     ControlCommand,
     CursorCommit,
     Reference,
+    RouterStep,
     SegmentRoll,
 )
 from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
 from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
+    RouterChange,
     TermStart,
     TopicConfigure,
     TopicCreate,
@@ -130,6 +132,15 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     ),
     (OrderSkip(3, 9, 4, 2), struct.pack("<IIQQ", 3, 2, 9, 4)),
     (OrderSkip(0, 9, 2**62, 1), struct.pack("<IIQQ", 0, 1, 9, 2**62)),
+    (
+        RouterChange("a->b", 3, 4, 7, None, {"tag": "x"}),
+        b'{"name":"a->b","source_id":3,"dest_id":4,"next_seq":7,"before":null,"after":{"tag":"x"}}',
+    ),
+    (
+        RouterChange("r", 3, 4, 7, {"tag": "x"}, None),
+        b'{"name":"r","source_id":3,"dest_id":4,"next_seq":7,"before":{"tag":"x"},"after":null}',
+    ),
+    (RouterStep("a->b", 9, 7, 12), struct.pack("<HHIQQQ", 4, 0, 0, 9, 7, 12) + b"a->b"),
 ]
 
 
@@ -163,6 +174,8 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "ASIDE": 17,
         "TRANSACTION": 18,
         "SESSIONS_RETIRED": 19,
+        "ROUTER": 20,
+        "ROUTER_STEP": 21,
     }
     assert ControlCommand.ASIDE == epoch_kernels.COMMAND_UNPOSITIONED
 
@@ -228,6 +241,12 @@ simple_controls = st.one_of(
         numbers,
         st.integers(0, U32),
         st.none() | st.integers(0, U64 - 1),
+    ),
+    st.tuples(st.sets(topic_ids, min_size=2, max_size=2).map(tuple), configs, st.none() | configs, seqs, names).map(
+        lambda drawn: RouterChange(drawn[4] + ">", *drawn[0], drawn[3], drawn[2], drawn[1])
+    ),
+    st.tuples(st.sets(numbers, min_size=2, max_size=2), numbers, names).map(
+        lambda drawn: RouterStep(drawn[2], max(drawn[0]), min(drawn[0]), drawn[1])
     ),
     st.builds(OrderSkip, st.integers(0, U32), st.integers(1, 2**63 - 1), st.integers(1, 2**61), st.integers(1, U32)),
 )
@@ -357,6 +376,15 @@ def test_a_changed_byte_is_another_control_or_corruption(control: Control, data:
         lambda: TransactionMark("a", 1, 2, 1),
         lambda: TransactionMark("a", 1, limits.TRANSACTION_BATCHES_MAX + 1, 1 << 20),
         lambda: UnpositionedControl((TransactionMark("a", 1, 0, 0),)),
+        lambda: RouterChange("r", 3, 3, 1, None, {}),
+        lambda: RouterChange("r", 3, 4, 0, None, {}),
+        lambda: RouterChange("r", 3, 4, 1, None, None),
+        lambda: RouterChange("_r", 3, 4, 1, None, {}),
+        lambda: RouterChange("r" * 256, 3, 4, 1, None, {}),
+        lambda: RouterChange("r", 0, 4, 1, None, {}),
+        lambda: RouterStep("r", 7, 7, 1),
+        lambda: RouterStep("r>>", 7, -1, 1),
+        lambda: RouterStep("", 7, 1, 1),
         lambda: Compound(()),
         lambda: Compound((Checkpoint(1, 1, 1),) * (limits.COMPOUND_PARTS_MAX + 1)),
     ],

@@ -362,8 +362,8 @@ def test_a_delete_of_every_second_job() -> None:
 
 
 def test_repeated_extensions_take_no_memory() -> None:
-    view = view_of(1000)
-    seqs = view.claim(1000, 0, 10_000, 0, 0).seqs
+    view = view_of(100)
+    seqs = view.claim(100, 0, 10_000, 0, 0).seqs
     before = view.memory_size
     for step in range(300):
         # Every third deadline is earlier than all before it.

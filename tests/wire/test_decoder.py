@@ -230,7 +230,7 @@ def test_limits_follow_the_negotiated_ones() -> None:
 
 
 def test_data_frames_may_exceed_the_payload_bound_by_one_batch_header() -> None:
-    for command in (0x51, 0x54):
+    for command in (0x51, 0x54, 0x91):
         decoder = FrameDecoder()
         decoder.feed(v2_frame(0x40, command=command, length=limits.PAYLOAD_SIZE_MIN + limits.FETCH_DATA_EXTRA_SIZE))
         assert decoder.frames() == []

@@ -98,13 +98,17 @@ COMMANDS = (
     LazyCommand("dump", "seawall.cli.dump", "Show the contents of one file of a data directory."),
     LazyCommand("fabric", "seawall.cli.fabric", "Show the shared memory of a pod."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a whole file to a topic."),
-    LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
+    LazyCommand("queue", "seawall.cli.queue", "Push jobs, work on them, and look at queues."),
+    LazyCommand("read", "seawall.cli.reading.read", "Print the records of a topic."),
+    LazyCommand("router", "seawall.cli.router", "Create, list, describe and delete routers between topics."),
     LazyCommand("serve", "seawall.cli.serve", "Serve a data directory to clients of the binary protocol."),
     LazyCommand("session", "seawall.cli.session", "List and retire the sessions of publishers."),
     LazyCommand("status", "seawall.cli.status", "Show the status of a server."),
-    LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they arrive."),
+    LazyCommand("sub", "seawall.cli.reading.subscribe", "Print the records of a topic as they arrive."),
     LazyCommand("topic", "seawall.cli.topic", "Create, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read a whole data directory and report all damage."),
+    LazyCommand("watch", "seawall.cli.reading.watch", "Print the records of many topics as they arrive."),
+    LazyCommand("worker", "seawall.cli.worker.command", "Execute the jobs of a queue of background tasks."),
 )
 
 

@@ -73,7 +73,7 @@ def pub(
     if key_field is not None and form != "json":
         raise click.UsageError("--key-field needs --format json.")
     with ExitStack() as stack:
-        source, size = _open_input(file, stack)
+        source, size = open_input(file, stack)
         log = open_writable_log(data, create=create)
         stack.callback(log.close)
         if create:
@@ -150,7 +150,7 @@ def _report(topic: str, done: _Done, as_json: bool) -> None:
         click.echo(f"{done.record_count} records, {span}, {rate:,.0f} records/s")
 
 
-def _open_input(file: Path | None, stack: ExitStack) -> tuple[io.BufferedIOBase, int | None]:
+def open_input(file: Path | None, stack: ExitStack) -> tuple[io.BufferedIOBase, int | None]:
     """The input stream, and its size or None if that is unknown."""
     if file is None or str(file) == "-":
         # `sys.stdin` is None if the descriptor is closed, and a calling program may have replaced it.

@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
+from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import IN_FLIGHT_SIZE, PublisherOptions
@@ -26,6 +27,8 @@ from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import AsyncWatch, WatchStart, spec_of
 from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
@@ -47,16 +50,20 @@ from seawall.client.publish.aio_sender import AsyncSender
 from seawall.client.publish.delivery import Delivery
 from seawall.client.publish.keyed_records import KeyedRecords
 from seawall.client.publish.publisher import SYNC_OPTIONS, encode_records, outgoing_of
+from seawall.client.queues.aio_queues import AsyncRemoteQueue, AsyncRemoteQueues
 from seawall.client.read.aio_prefetch import AsyncPrefetch, read_all
 from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.client.read.aio_watch_source import AsyncRemoteWatchSource
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.routers import AsyncRemoteRouters
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
+from seawall.io.process.own_process import worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.format.arrow import check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
@@ -80,7 +87,9 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]):
+class AsyncRemoteLog(
+    AsyncRemoteTransactions, AsyncRemoteRouters, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]
+):
     """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
     def __init__(self, target: Target) -> None:
@@ -90,6 +99,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
         self._topics: dict[str, TopicReply] = {}
         self._sender: AsyncSender | None = None
         self._opening = asyncio.Lock()
+        self._queues = AsyncRemoteQueues(lambda: self._requests, self.publish, self._with_topic)
 
     async def open(self) -> Self:
         """Connect to the server; `async with` calls it."""
@@ -109,6 +119,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
             await sender.close()
         if self._opened is not None:
             self._opened.close()
+        await self._queues.settle()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -171,6 +182,13 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
 
         await self._with_topic(name, run)
         self._topics.pop(name, None)
+
+    def queue(self, topic: str, /, *, node: str | None = None) -> AsyncQueue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return AsyncRemoteQueue(self._queues, topic, node or worker_name())
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -324,6 +342,24 @@ class AsyncRemoteLog(AsyncRemoteTransactions, AsyncRecordLog, AsyncPublishingLog
         check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> AsyncWatch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        The first read resolves where the topics start.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        return AsyncWatch(AsyncRemoteWatchSource(self._requests), spec, self.describe)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:
         """Open a reader of all topics in the total order, which keeps its position.

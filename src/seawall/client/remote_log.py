@@ -27,10 +27,13 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import PublishingLog
+from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import Watch, WatchStart, spec_of
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -51,17 +54,20 @@ from seawall.client.publish.keyed_records import KeyedRecords
 from seawall.client.publish.publisher import SYNC_OPTIONS, RemotePublisher, encode_records, outgoing_of
 from seawall.client.publish.sender_pool import SenderPool
 from seawall.client.publish.waiting_sender import WaitingSender
+from seawall.client.queues.queues import RemoteQueue, RemoteQueues
 from seawall.client.read.position_reading import PositionReader, topics_in
 from seawall.client.read.prefetch import Prefetch, read_all
 from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.read.waiting import PollDeadline, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.read.watch_source import RemoteWatchSource
+from seawall.client.routers import RemoteRouters
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError
-from seawall.io.process.own_process import disown_on_fork
+from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.format.arrow import check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
@@ -86,7 +92,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
+class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[RemotePublisher]):
     """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
@@ -95,6 +101,7 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
         self._senders = self._new_pool()
+        self._queues = RemoteQueues(self._requests, self.publish, self._with_topic)
         disown_on_fork(self)
         try:
             # Only connects: a token that may only write could not send any other request.
@@ -164,6 +171,13 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
 
         self._with_topic(name, run)
         self._topics.pop(name, None)
+
+    def queue(self, topic: str, /, *, node: str | None = None) -> Queue:
+        """The job queue of a topic that was created with `type="queue"`.
+
+        `node` is the name of this worker; by default each call makes a new one.
+        """
+        return RemoteQueue(self._queues, topic, node or worker_name())
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -308,6 +322,24 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
             self._requests, TopicReader(topic, found.topic_id, *read_from), found.topic_epoch, owner
         )
 
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> Watch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        self._requests.check_open()
+        return Watch(RemoteWatchSource(self._requests), spec, self.describe)
+
     def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """Resolve a start to a seq."""
         by, number = read_start(start, owner)
@@ -396,12 +428,14 @@ class RemoteLog(RemoteTransactions, RecordLog, PublishingLog[RemotePublisher]):
     def close(self) -> None:
         """Close all connections; idempotent."""
         self._senders.close()
+        self._queues.close()
         self._requests.close()
 
     def disown(self) -> None:
         """Run in a forked child: use new keys, and open a new session when one is needed."""
         super().disown()
         self._senders = self._new_pool()
+        self._queues.disown()
 
     def __enter__(self) -> Self:
         return self

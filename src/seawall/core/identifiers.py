@@ -3,6 +3,7 @@
 Rules
 - A topic name is 1 to 255 characters of A–Z a–z 0–9 . _ : - and starts with a letter or a digit. So it can be used
   unescaped as a file name, in a URL and in a log line on every system, and is never "." or "..".
+- A router name is the same, and may also contain >, as in `orders->audit`.
 - Names that start with _ are reserved for Seawall's own topics, which users cannot create and lists do not show.
 - A client id is a u64 and not 0 (on the wire 0 asks the server to assign one). Its text form is 16 hex digits.
 - The top bit of a client id is set exactly for synthetic clients, that is for connections that cannot open a session. A
@@ -27,6 +28,7 @@ UNIQUE_ID_SIZE = 16
 
 _SYNTHETIC_BIT = 1 << 63
 _TOPIC_CHARACTERS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_ROUTER_CHARACTERS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]*")
 _RESERVED_PREFIX = "_"
 _CLIENT_ID_TEXT = re.compile(r"[0-9A-Fa-f]{16}")
 _UNIQUE_ID_TEXT = re.compile(r"[0-9A-Fa-f]{32}")
@@ -41,6 +43,19 @@ def check_topic_name(name: str) -> str:
     if _TOPIC_CHARACTERS.fullmatch(name) is None:
         raise InvalidInputError(
             f"topic name {name!r} is not allowed: use letters, digits and . _ : - and start with a letter or a digit"
+        )
+    return name
+
+
+def check_router_name(name: str) -> str:
+    """Return the name of a router, or raise `InvalidInputError` (`LimitError` if it is too long)."""
+    if len(name) > limits.TOPIC_NAME_SIZE_MAX:
+        raise LimitError(
+            f"router name {name[:32]!r}… has {len(name)} characters; at most {limits.TOPIC_NAME_SIZE_MAX} are allowed"
+        )
+    if _ROUTER_CHARACTERS.fullmatch(name) is None:
+        raise InvalidInputError(
+            f"router name {name!r} is not allowed: use letters, digits and . _ : - > and start with a letter or a digit"
         )
     return name
 

@@ -375,6 +375,13 @@ class CommitFrontier:
             array[:] = np.zeros((), array.dtype)
         self._high_water = 0
 
+    def skip_to(self, topic_id: TopicId, next_seq: Seq) -> None:
+        """Assign no seq of a topic below `next_seq` any more; the ceiling must allow it."""
+        row = self._live_row(topic_id)
+        ceiling = int(self._topics[row]["ceiling"])
+        check(next_seq <= ceiling, "INV-FRONTIER-CEILING", f"topic {topic_id} skips to {next_seq}, ceiling {ceiling}")
+        self._topics[row]["next_seq"] = max(int(self._topics[row]["next_seq"]), next_seq)
+
     def _row_of(self, topic_id: TopicId) -> int | None:
         entry = table_find(self._keys, self._used, np.uint64(topic_id))
         return None if entry == ABSENT else int(self._values[entry])

@@ -103,12 +103,12 @@ class EventLoop:
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number, shared.publish_thread)
-        context = ServerContext(
+        self._context = ServerContext(
             log, self.ingest, commands, own.server, access, shared.statuses, shared.counts, shared.load
         )
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
-            VERSION_2: partial(Lwp2Session, context),
+            VERSION_2: partial(Lwp2Session, self._context),
         }
         self.listener = Listener(
             versions,
@@ -143,6 +143,7 @@ class EventLoop:
         self.unanswered = self.ingest.undecided
         for connection in list(connections):
             connection.abort()
+        await self._context.queues.settle()
         return is_drained
 
 

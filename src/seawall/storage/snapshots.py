@@ -62,6 +62,7 @@ class SectionKind(IntEnum):
     TRANSACTIONS = 9
     SESSIONS = 10
     LEASES = 11
+    ROUTERS = 12
 
 
 @dataclass(frozen=True, slots=True)

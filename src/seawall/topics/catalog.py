@@ -1,8 +1,8 @@
-"""All topics of a data directory, the cursors of their readers, and the last transaction of each owner.
+"""All topics of a data directory, the cursors of their readers, the last transaction of each owner, and all routers.
 
-There are two kinds of methods. The planning ones (`create`, `delete`, `configure`, `commit`) return the control that
-would make a change, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` execute what is in the log,
-in log order. Nothing else changes the catalog.
+There are two kinds of methods. The planning ones (`create`, `delete`, `configure`, `commit`, `put_router`) return the
+control that would make a change, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` execute what
+is in the log, in log order. Nothing else changes the catalog.
 
 Invariants
 - INV-TOPIC-ID-ONCE: a topic id is never given twice, and a name belongs to at most one topic. This also holds after the
@@ -28,17 +28,27 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.identifiers import check_stored_name, check_topic_name, is_reserved_name
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.kernels.log.epochs import WalRows
 from seawall.storage.control.batches import Control, SimpleControl, UnpositionedControl, parts_of
-from seawall.storage.control.codec import Checkpoint, ClientRow, CursorCommit, Reference
-from seawall.storage.control.documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
+from seawall.storage.control.codec import Checkpoint, ClientRow, CursorCommit, Reference, RouterStep
+from seawall.storage.control.documents import (
+    Loss,
+    RouterChange,
+    TermStart,
+    TopicConfigure,
+    TopicCreate,
+    TopicDelete,
+)
 from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.control.sessions import SessionsRetired
 from seawall.storage.control.transactions import TransactionMark
-from seawall.topics.config import TopicConfig, changed_config, stored_config
+from seawall.topics.changes import TopicChanges
+from seawall.topics.config import Durability, TopicConfig, changed_config, stored_config
+from seawall.topics.routers import Router, RouterTable
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.topics.transactions import TransactionMemory
@@ -63,8 +73,10 @@ class TopicCatalog:
         "_by_name",
         "_cursor_count",
         "_cursors",
+        "changes",
         "next_position",
         "next_topic_id",
+        "routers",
         "term",
         "transactions",
     )
@@ -78,6 +90,9 @@ class TopicCatalog:
         self.next_position = Position(0)
         self.term = Term(0)
         self.transactions = TransactionMemory()
+        self.routers = RouterTable()
+        #: The topics that were changed last.
+        self.changes = TopicChanges()
 
     def __len__(self) -> int:
         """The number of topics."""
@@ -99,6 +114,14 @@ class TopicCatalog:
         if topic is None or is_reserved_name(name):
             raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
+
+    def has(self, name: str) -> bool:
+        """True if there is a user topic with this name."""
+        return name in self._by_name and not is_reserved_name(name)
+
+    def find_named(self, name: str) -> TopicState | None:
+        """The topic with this name, reserved or not, or None."""
+        return self._by_name.get(name)
 
     def stored(self, name: str) -> TopicState:
         """The topic with this name, reserved or not; it must exist."""
@@ -170,6 +193,40 @@ class TopicCatalog:
         previous = Seq(0) if before is None else before.next_seq
         return CursorCommit(owner, topic.topic_id, topic.epoch, next_seq, previous, offset)
 
+    def put_router(
+        self,
+        name: str,
+        source: str,
+        dest: str,
+        settings: RouterSettings,
+        planned: Mapping[str, TopicCreate] = MappingProxyType({}),
+    ) -> RouterChange | None:
+        """The control that creates a router or changes its settings; None if nothing would change.
+
+        A new one begins at the end of its source. `planned` are the creations before it in the same commit, by name.
+        """
+        from_topic, to_topic = (planned.get(each) or self.named(each) for each in (source, dest))
+        config = stored_config(to_topic.config) if isinstance(to_topic, TopicCreate) else to_topic.config
+        if config.durability is Durability.EPHEMERAL:
+            raise ConflictError(
+                f"topic {dest!r} is kept in memory alone and would lose its copies at a restart, while router {name!r} "
+                "would not make them again; route to a topic of another durability class"
+            )
+        next_seq = from_topic.next_seq if isinstance(from_topic, TopicState) else Seq(1)
+        names = {from_topic.topic_id: source, to_topic.topic_id: dest}
+        ids = (from_topic.topic_id, to_topic.topic_id)
+        return self.routers.plan_put(name, *ids, settings, next_seq, lambda each: names.get(each) or self.name_of(each))
+
+    def router_info(self, router: Router, blocked: str | None = None) -> RouterInfo:
+        """The public description of a router."""
+        names = (router.name, self.name_of(router.source_id), self.name_of(router.dest_id))
+        return RouterInfo(*names, router.settings, router.forwarded, router.next_seq, blocked)
+
+    def name_of(self, topic_id: TopicId) -> str:
+        """The name of a topic, or its number if it does not exist."""
+        topic = self._by_id.get(topic_id)
+        return str(topic_id) if topic is None else topic.name
+
     # --- applying the log --------------------------------------------------------------------------------------
 
     def apply_append(self, header: NumberedBatch) -> bool:
@@ -178,12 +235,13 @@ class TopicCatalog:
             return False
         topic = self._by_id.get(header.topic_id)
         if topic is not None:
-            topic.append(header)
+            self._append(topic, header)
         return topic is not None
 
     def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
         """Apply many logged appends, in log order; returns those that had an effect, by topic."""
         topics = []
+        self.changes.note_rows(rows["topic_id"])
         for run in by_topic(rows):
             topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
             if topic is not None:
@@ -242,6 +300,10 @@ class TopicCatalog:
             case ClientRow() | SessionsRetired() | Checkpoint() | OrderNop() | TransactionMark():
                 # No effect here: sessions belong to the store, checkpoints to the log.
                 return True
+            case RouterChange():
+                return self._change_router(part)
+            case RouterStep():
+                return self.routers.step(part)
             case OrderSkip():
                 return self.apply_skip(part, position)
         topic = self._by_id.get(part.topic_id)
@@ -253,9 +315,18 @@ class TopicCatalog:
             case CursorCommit():
                 self.set_cursor(part.owner, part.topic_id, Cursor(part.epoch, part.next_seq, part.offset))
             case Reference():
-                topic.append(part.header)
+                self._append(topic, part.header)
+            case Loss():
+                self.changes.note(topic.topic_id)
+                topic.apply(part)
             case _:
                 topic.apply(part)
+        return True
+
+    def _change_router(self, change: RouterChange) -> bool:
+        if change.source_id not in self._by_id or change.dest_id not in self._by_id:
+            return False
+        self.routers.change(change)
         return True
 
     def _remember(self, parts: Sequence[SimpleControl], position: Position) -> None:
@@ -285,12 +356,19 @@ class TopicCatalog:
             self._remove(older)
         config = stored_config(created.config)
         self.restore(TopicState(created.topic_id, created.name, created.epoch, config, created.created_ms))
+        self.changes.note(created.topic_id)
         return older is None
+
+    def _append(self, topic: TopicState, header: NumberedBatch) -> None:
+        topic.append(header)
+        self.changes.note(topic.topic_id)
 
     def _remove(self, topic: TopicState) -> None:
         del self._by_id[topic.topic_id]
         del self._by_name[topic.name]
         self._cursor_count -= len(self._cursors.pop(topic.topic_id, {}))
+        self.routers.forget_topic(topic.topic_id)
+        self.changes.note(topic.topic_id)
 
     # --- restart -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@
 | TRANSACTIONS | JSON: transactions, an array of [owner, epoch, position, timestamp_ns, spans], oldest first; a   |
 |          | span is [topic name, first_seq, record_count]                                                        |
 | LEASES   | for each queue that keeps leases: topic_id u32, count u32, then count rows of a LEASES control        |
+| ROUTERS  | JSON: routers, an array of [name, source_id, dest_id, next_seq, forwarded, settings], oldest first   |
 
 Tags are not stored here: they are in the records. Inconsistent sections (an unknown topic, a floor above the head, a
 wrong number of live records) raise `CorruptionError`.
@@ -23,7 +24,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from seawall.core.identifiers import check_stored_name
+from seawall.core.identifiers import check_router_name, check_stored_name
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
@@ -37,6 +38,7 @@ from seawall.topics.config import stored_config
 from seawall.topics.gaps import Gap
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.ranges import SeqRanges
+from seawall.topics.routers import Router, stored_settings
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.format.codes import GapReason
@@ -78,6 +80,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         SectionKind.SKIPS: b"".join(_skip_bytes(topic) for topic in catalog),
         SectionKind.TRANSACTIONS: write_json({"transactions": transactions}),
         SectionKind.LEASES: b"".join(_lease_bytes(topic) for topic in catalog if len(topic.durable_leases)),
+        SectionKind.ROUTERS: write_json({"routers": [_router_row(each) for each in catalog.routers]}),
     }
 
 
@@ -125,6 +128,9 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
         for row in _rows(snapshot, SectionKind.TRANSACTIONS, "transactions"):
             catalog.transactions.remember(_parse_transaction(row))
     _load_leases(snapshot.section(SectionKind.LEASES), catalog)
+    if snapshot.section(SectionKind.ROUTERS):
+        for row in _rows(snapshot, SectionKind.ROUTERS, "routers"):
+            catalog.routers.restore(_parse_router(row, catalog))
     numbers = snapshot.document(SectionKind.CATALOG)
     next_topic_id = TopicId(json_unsigned(numbers, "next_topic_id", "CATALOG", 32))
     if next_topic_id < catalog.next_topic_id:
@@ -206,6 +212,22 @@ def _parse_span(row: JsonValue) -> TopicSpan:
             return TopicSpan(topic, Seq(first_seq), record_count)
         case _:
             raise CorruptionError(f"TRANSACTIONS: {row} is not a span of a topic")
+
+
+def _router_row(router: Router) -> JsonValue:
+    settings: dict[str, JsonValue] = {**router.settings.document()}
+    return [router.name, router.source_id, router.dest_id, router.next_seq, router.forwarded, settings]
+
+
+def _parse_router(row: JsonValue, catalog: TopicCatalog) -> Router:
+    match row:
+        case [str(name), int(source_id), int(dest_id), int(next_seq), int(forwarded), dict(settings)]:
+            check_router_name(name)
+            require_unsigned(next_seq, forwarded)
+            topics = (_known(catalog, source_id).topic_id, _known(catalog, dest_id).topic_id)
+            return Router(name, *topics, stored_settings(settings), Seq(next_seq), forwarded)
+        case _:
+            raise CorruptionError(f"ROUTERS: {row} is not a router")
 
 
 def _deleted_bytes(topic: TopicState) -> bytes:

@@ -82,6 +82,8 @@ def check_kernel_cache() -> Check:
         cost = "no kernel can be compiled, so nothing that moves data runs"
         return Check(name, Status.MISSING, str(error), cost, "pip install --force-reinstall numba", required=True)
     status = cache_status()
+    if status.shipped is not None:
+        return Check(name, Status.OK, f"not needed: Seawall was installed with compiled kernels, in {status.shipped}")
     if status.directory is None or not status.writable:
         found = f"{status.directory} is not writable" if status.directory else "no directory is writable"
         cost = "every process compiles its kernels again, which takes many seconds"

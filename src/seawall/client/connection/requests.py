@@ -55,8 +55,11 @@ def request_hello(target: Target) -> Hello:
 class Requests:
     """A pool of connections for requests. Threads may share it."""
 
-    def __init__(self, target: Target, clock: Clock | None = None) -> None:
+    def __init__(self, target: Target, clock: Clock | None = None, *, keepalive_ms: int = 0) -> None:
+        """`keepalive_ms` is how long a connection may be idle before the server pings it; 0 is the server's time. The
+        server closes a connection whose client does not answer."""
         self.target = target
+        self._keepalive_ms = keepalive_ms
         self.clock = clock or OsClock()
         self.response_size = ResponseSize()
         self._idle: list[Connection] = []
@@ -156,9 +159,8 @@ class Requests:
             left_s = seconds(deadline_ns - self.clock.monotonic_ns())
             timeout_s = max(0.001, min(self.target.connect_timeout_s, left_s))
             try:
-                return Connection.open(
-                    address, request_hello(self.target), timeout_s=timeout_s, clock=self.clock, tls=self.target.tls
-                )
+                hello = replace(request_hello(self.target), keepalive_ms=self._keepalive_ms)
+                return Connection.open(address, hello, timeout_s=timeout_s, clock=self.clock, tls=self.target.tls)
             except ConnectionError as error:
                 self._next_address += 1
                 failure = error

@@ -28,13 +28,17 @@ from seawall.api.publishing import AsyncPublishingLog
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import AsyncWatch, WatchStart, spec_of
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.api.aio_publisher import AsyncPublisher
+from seawall.engine.api.aio_routers import AsyncRouters
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.api.aio_transactions import AsyncTransactions
 from seawall.engine.api.embedded import READ_SIZE, EmbeddedLog
 from seawall.engine.api.open_log import open_log
+from seawall.engine.api.watch_sources import AsyncEmbeddedWatchSource, WatchReader
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.ring_driver import RingDriver
@@ -62,7 +66,7 @@ R = TypeVar("R")
 _PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
-class AsyncLog(AsyncTransactions, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
+class AsyncLog(AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
     """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
@@ -370,6 +374,25 @@ class AsyncLog(AsyncTransactions, AsyncRecordLog, AsyncPublishingLog[AsyncPublis
         `start` is "earliest", "latest" or a position.
         """
         return AsyncPositionSubscriber(self, self._on_thread, partial(self._opened().position_subscriber, start))
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> AsyncWatch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        The first read resolves where the topics start.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        reader = WatchReader(self._opened(), spec)
+        return AsyncWatch(AsyncEmbeddedWatchSource(reader, self._on_thread, self._wait_until), spec, self.describe)
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Store how far `owner` has read a topic: `next_seq` is the seq it reads next. Durable when this returns."""

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -29,12 +30,17 @@ from seawall.api.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
+from seawall.api.watch_items import Consistency
+from seawall.api.watches import Watch, WatchStart, spec_of
 from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
+from seawall.engine.api.log_routers import EmbeddedRouters
 from seawall.engine.api.log_sessions import EmbeddedSessions
+from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.api.publisher import Publisher, Session
 from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
 from seawall.engine.api.topic_creations import Creation, TopicCreations
+from seawall.engine.api.watch_sources import EmbeddedWatchSource, WatchReader
 from seawall.engine.commit.commit_queue import CommitQueue
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.commit.pending_batches import PendingBatch
@@ -45,6 +51,7 @@ from seawall.engine.queues.log_queues import LogQueues
 from seawall.engine.read.arrow_reading import read_table
 from seawall.engine.read.read_results import Item, PositionItem, Publishable, encode, seq_after, to_items
 from seawall.engine.read.reading import ReadPlan
+from seawall.engine.routing.forwarder import Forwarder
 from seawall.engine.store.store import Store
 from seawall.errors import InvalidInputError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
@@ -65,7 +72,7 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 8 * MIB
 
 
-class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
+class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Publisher]):
     """An open log in this process. Create one with `seawall.open`. Threads may share it."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
@@ -84,11 +91,14 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
         self.queues = LogQueues(self, store.jobs)
         self.flush_thread = FlushThread(self.commits, store)
         store.checkpoint_schedule.flush_in_background(self.flush_thread.wake)
+        self.forwarder = Forwarder(self.commits, store, self.changing, partial(unlocked, self.commits))
+        self.commits.listeners.append(self.forwarder.notify)
         disown_on_fork(self)
         store.sessions.live_clients.append(self._open_sessions)
         #: Notified when new records can be read.
         self._readable = threading.Condition()
         self._readers_waiting = 0
+        self.forwarder.notify()
 
     # --- topics --------------------------------------------------------------------------------------------------
 
@@ -127,6 +137,10 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
 
     def describe(self, name: str) -> TopicInfo:
         """Describe a topic as it is now: its settings, sizes and seqs."""
+        self.catch_up(name)
+        return self._described(name)
+
+    def _described(self, name: str) -> TopicInfo:
         with self.inspecting() as store:
             return info_of(store.catalog.named(name))
 
@@ -280,6 +294,12 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
         The result ends at a batch boundary, once it holds `max_bytes` bytes or `limit` records. An empty list means
         that there is nothing more to read yet. Continue at `next_position` of the last item.
         """
+        self.catch_up(None)
+        return self._read_positions(from_position, limit=limit, max_bytes=max_bytes)
+
+    def _read_positions(
+        self, from_position: int, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
         if from_position < 0:
             raise InvalidInputError(f"positions begin at 0, not at {from_position}")
         position = Position(from_position)
@@ -315,8 +335,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
     def seq_at(self, topic: str, when: datetime) -> int:
         """Returns the seq of the first record that is not older than `when`, or the next seq if all are older."""
         timestamp_ns = TimestampNs(int(when.timestamp() * 1e6) * 1_000)
-        if self._refusal is not None:
-            self._check_usable()
+        self.catch_up(topic)
         with self.commits.state:
             self._check_usable()
             return self._store.queries.seq_at(topic, timestamp_ns)
@@ -342,9 +361,27 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
         """
         return PositionSubscriber(self, self.start_position(start))
 
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> Watch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        """
+        spec = spec_of(topics, start, cursor, consistency)
+        return Watch(EmbeddedWatchSource(WatchReader(self, spec), self.wait_until), spec, self.describe)
+
     def start_position(self, start: PositionStart) -> Position:
         """Resolve a start to a position."""
         if start == "latest":
+            self.catch_up(None)
             with self.inspecting() as store:
                 return store.catalog.next_position
         if start == "earliest":
@@ -355,14 +392,17 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
 
     def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
         """Wait until the record `seq` can be read. Returns False after `timeout_s`; None waits without limit."""
-        return self.wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
+        # While it waits, the routers run in the background.
+        self.catch_up(topic)
+        return self.wait_until(lambda: self._described(topic).next_seq > seq, timeout_s)
 
     def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
         """Wait until a record at `position` or after it can be read.
 
         Returns False after `timeout_s`; None waits without limit.
         """
-        return self.wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
+        self.catch_up(None)
+        return self.wait_until(lambda: bool(self._read_positions(position, limit=1, max_bytes=1)), timeout_s)
 
     def wait_until(self, is_readable: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until a condition holds, which is checked whenever new records can be read; False after the timeout."""
@@ -421,6 +461,7 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
         """Close the log cleanly. Closing twice is fine."""
         if self._refusal is not None:
             return
+        self.forwarder.stop()
         self._committer.stop()
         self.flush_thread.stop()
         with self.commits.exclusive() as store:
@@ -469,6 +510,8 @@ class EmbeddedLog(EmbeddedSessions, RecordLog, PublishingLog[Publisher]):
             raise InvalidInputError(f"mode {mode!r}: give durable or ordered")
         if self._refusal is not None:
             self._check_usable()
+        if self._store.routing.is_used:
+            self.catch_up(topic)
         with self.commits.state:
             self._check_usable()
             plan = self._store.queries.plan_ordered if mode == "ordered" else self._store.queries.plan_read

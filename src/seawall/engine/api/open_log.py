@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from seawall.config import Config
 from seawall.engine.api.embedded import EmbeddedLog
@@ -18,7 +21,10 @@ from seawall.io.process.own_process import process_id, random_bytes
 from seawall.io.process.permissions import group_id
 from seawall.io.process.shared_lock import SharedLock
 from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime import jit
 from seawall.storage.directory import FORMAT_NAME
+
+_LOG: Final = logging.getLogger("seawall")
 
 
 def open_log(
@@ -41,6 +47,7 @@ def open_log(
     if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
         raise NotFoundError(f"{directory} is no data directory; create a topic in it first, or check the path")
     files.make_directory(directory)
+    _warn_of_compiling()
     direct_sync = configured_direct_sync(config, directory)
     machine = Machine(OsFiles(direct_sync=direct_sync, group=group), OsClock(), random_bytes, process_id())
     store_settings = settings or StoreSettings.of(config)
@@ -53,3 +60,13 @@ def open_log(
         machine, directory, OsSharedMemory(), boot_id(), fabric, store_settings, networks=networks
     )
     return EmbeddedLog(store, SharedLock() if networks else None)
+
+
+@cache
+def _warn_of_compiling() -> None:
+    """Log once why the first calls take long, if they will."""
+    if jit.must_compile():
+        _LOG.warning(
+            "Seawall compiles its kernels for this machine, while the first calls wait: about 20 s, once. "
+            "`seawall doctor --warm` compiles them in advance."
+        )

@@ -34,6 +34,7 @@ from typing import Final, Self, TypeVar
 
 from seawall.api.read_options import Start
 from seawall.api.topic_info import TopicInfo
+from seawall.core.routers import RouterInfo
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.api.embedded import READ_SIZE, info_of
@@ -89,6 +90,16 @@ class ReadOnlyLog:
     def sessions(self) -> list[SessionInfo]:
         """List the sessions of all publishers in the loaded state. No file says which of them are connected."""
         return self._state.replayed.sessions.infos()
+
+    def routers(self) -> list[RouterInfo]:
+        """All routers in the loaded state, sorted by name. No file says which of them are blocked."""
+        catalog = self._state.catalog
+        return [catalog.router_info(each) for each in sorted(catalog.routers, key=lambda each: each.name)]
+
+    def describe_router(self, name: str) -> RouterInfo:
+        """Describe a router as it was when the state was loaded."""
+        catalog = self._state.catalog
+        return catalog.router_info(catalog.routers.named(name))
 
     def committed(self, owner: str, topic: str) -> int | None:
         """Returns the seq that `owner` reads next, as it last committed it; None if it has not committed."""

@@ -8,6 +8,7 @@ batches are committed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from seawall.kernels.log.epochs import WAL_ROW, WalRows
 from seawall.kernels.log.pending import END_SEQ, FOUND_WORDS, HAS_HOLE, NEXT_SEQ, find_pending
 from seawall.storage.segments.batch_index import INDEX_ENTRY, Entries, entries_of
 from seawall.topics.catalog import TopicCatalog
+from seawall.topics.changes import TopicIds
 
 _ROWS_MAX: Final = 4 * limits.RECEIVED_BATCHES_MAX
 
@@ -86,6 +88,14 @@ class PendingRows:
         if count == HAS_HOLE:
             return None
         return FoundBatches(entries[:count].copy(), Seq(int(found[END_SEQ])), Seq(int(found[NEXT_SEQ])))
+
+    def topics_from(self, position: Position) -> TopicIds:
+        """The topics of the pending batches at or after a position, in order and maybe repeated."""
+        rows, count = self.rows, int(self._numbers[_COUNT])
+        # By hand: an array operation on one field would visit every row.
+        first = bisect_left(range(count), position, key=lambda index: Position(int(rows[index]["position"])))
+        topic_ids: TopicIds = rows["topic_id"][first:count]
+        return topic_ids.copy()
 
     def take(self) -> WalRows:
         """Remove the rows of finished commits: valid as long as the caller holds the store's memory."""

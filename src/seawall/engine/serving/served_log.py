@@ -39,6 +39,7 @@ import numpy.typing as npt
 from seawall.api.topic_info import TopicInfo
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
+from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.resident_commit import ResidentCommit
@@ -247,6 +248,22 @@ class ServedLog(ServedSessions):
         topic = await super().staging(own_partition=own_partition)
         await self._learn(topic.topic_id)
         return topic
+
+    async def _put_router(
+        self, name: str, source: str, dest: str, settings: RouterSettings, create_dest: bool
+    ) -> RouterInfo:
+        info = await super()._put_router(name, source, dest, settings, create_dest)
+        for topic in (info.source, info.dest):
+            # It may have been created.
+            await self._learn(self.topic_named(topic).topic_id)
+        return info
+
+    async def catch_up(self, topic_id: TopicId | None) -> None:
+        """Run the routers whose copies may reach a topic, or all of them, before a read of it."""
+        if self._store.routing.is_used:
+            forwarder = self._opened().forwarder
+            if await self.ask(lambda _: forwarder.is_due(topic_id)):
+                await asyncio.to_thread(forwarder.catch_up, topic_id)
 
     async def _learn(self, topic_id: TopicId) -> None:
         """Update the rules of all loops for a topic, before its creation or change is reported."""

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from seawall import limits
-from seawall.core.types import Position, Term, TimestampNs
+from seawall.core.types import Position, Seq, Term, TimestampNs
 from seawall.engine.commit.log_writer import LogWriter, Unlocked
 from seawall.engine.commit.pending_rows import PendingRows
 from seawall.engine.commit.reservations import Reservations
@@ -143,3 +143,6 @@ class ControlLog:
                 frontier.remove_topic(part.topic_id)
             case Ceiling():
                 frontier.set_ceiling(part.topic_id, part.ceiling)
+            case Loss():
+                # Of a router. The losses of a crash were skipped when the store was opened.
+                frontier.skip_to(part.topic_id, Seq(part.last_seq + 1))

@@ -23,6 +23,7 @@ from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.maintenance.maintenance import Maintenance
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.queues.job_store import JobStore
+from seawall.engine.routing.routing import Routing
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.session_keeper import SessionKeeper
 from seawall.engine.store.store_queries import StoreQueries
@@ -57,6 +58,7 @@ class Store:
         self.sessions = parts.sessions
         self.queries = StoreQueries(parts, orderer)
         self.session_keeper = SessionKeeper(parts, orderer)
+        self.routing = Routing(parts, maintenance, orderer)
         self._transactions = Transactions(parts, maintenance)
         self.jobs = JobStore(parts, orderer)
         #: The most bytes that the appends of one commit may take in the log.

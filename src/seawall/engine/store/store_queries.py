@@ -8,6 +8,10 @@ This module must not know who appends. It has no state that a crash could lose.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
+import numpy as np
+
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordering.orderer import Orderer
 from seawall.engine.read.position_reading import PartialPosition, PositionPlan, plan_positions
@@ -15,7 +19,25 @@ from seawall.engine.read.reading import ReadItem, ReadPlan, plan_pending, plan_r
 from seawall.engine.read.v1_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import TopicLog
+from seawall.topics.changes import TopicIds
 from seawall.topics.state import TopicState
+
+#: Topics whose newest batches are searched among the pending rows; for more of them the rows are applied.
+_SEARCHED_MAX: Final = 8
+
+
+class ChangeMark(NamedTuple):
+    """A moment after which changes of topics are asked for."""
+
+    applied: int
+    next_position: Position
+
+
+class ChangedTopics(NamedTuple):
+    """Topics with changes that are applied, and topics with pending batches; ascending."""
+
+    applied: TopicIds
+    pending: TopicIds
 
 
 class StoreQueries:
@@ -85,6 +107,29 @@ class StoreQueries:
     def topic_log(self, topic_id: TopicId) -> TopicLog | None:
         """The segments of a topic, or None: for queries that an index lookup answers."""
         return self._logs.get(topic_id)
+
+    def change_mark(self) -> ChangeMark:
+        """The present moment, for `topics_changed`."""
+        return ChangeMark(self._parts.catalog.changes.mark, self.next_position)
+
+    def topics_changed(self, since: ChangeMark) -> ChangedTopics | None:
+        """The topics that were created, deleted or got records or losses since a mark, and maybe shortly before.
+
+        None if too much has changed to know them all. A caller at the end of these topics applies no pending rows by
+        reading a few of them; if there are many, they are applied here.
+        """
+        parts = self._parts
+        applied = parts.catalog.changes.since(since.applied)
+        pending = parts.pending.topics_from(since.next_position)
+        if applied is None or np.unique(pending).size > _SEARCHED_MAX:
+            parts.pending.apply()
+            applied, pending = parts.catalog.changes.since(since.applied), pending[:0]
+        return None if applied is None else ChangedTopics(np.unique(applied), np.unique(pending))
+
+    @property
+    def is_synced(self) -> bool:
+        """True if everything that can be read now is synced to disk, except for records that live in memory."""
+        return self._parts.writer.is_settled
 
     # --- the byte stream of version 1 ----------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class BatchCopier:
 
     def __init__(self, plan: TransactionPlan) -> None:
         self._plan = plan
-        is_large = sum(write.need.size for write in plan.writes.values()) >= _PIPELINED_SIZE
+        is_large = sum(write.need.size for write in plan.appends.writes.values()) >= _PIPELINED_SIZE
         self._verifier = ThreadPoolExecutor(1, "seawall-verifying") if is_large else None
         self._in_flight: deque[Future[list[_Verified]]] = deque()
 
@@ -109,17 +109,17 @@ def _keep_headers(plan: TransactionPlan, first: int, buffer: Bytes, at: int, ent
     starts = (entries["at"].astype(np.int64) - at).tolist()
     batches = [buffer[start : start + size] for start, size in zip(starts, entries["length"].tolist(), strict=True)]
     for number, batch in enumerate(batches, first):
-        plan.headers[number * _HEADER : (number + 1) * _HEADER] = batch[:_HEADER]
+        plan.appends.header(number)[:] = batch[:_HEADER]
     return [batch.data for batch in batches]
 
 
 def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
     """Write verified batches to their segment positions."""
     for first, batches in verified:
-        reservation = plan.writes[TopicId(int(plan.topic_ids[first]))].made_reservation
+        reservation = plan.appends.writes[TopicId(int(plan.appends.topic_ids[first]))].made_reservation
         is_uncached = reservation.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
         write = _write_uncached if is_uncached else write_all
-        write(reservation.segment.segment.shared.file, batches, int(plan.file_positions[first]))
+        write(reservation.segment.segment.shared.file, batches, int(plan.appends.file_positions[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:

@@ -16,10 +16,8 @@ INV-TRANSACTION-ONCE: a staged range is published once, and the remembered epoch
 control that publishes staged records also deletes them, so no range is published twice, not even for an owner that was
 forgotten.
 
-The log refers to a transaction only after all its batches are durable in their segments.
-
-The compound contains the ceilings that the transaction needs: no reader sees a seq above the durable ceilings before
-the compound is durable as well. A crash before that leaves everything staged, one after it leaves everything published.
+`compounds` has the steps that are not special to transactions, and when the log may refer to a batch. A crash before
+the compound is durable leaves everything staged, one after it leaves everything published.
 
 One owner at a time, the owner of the store. This module must not know who waits, nor how the order is made.
 """
@@ -36,32 +34,22 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.engine.commit.appends import NO_SESSION
 from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.commit.reserver import Need
 from seawall.engine.maintenance.maintenance import Maintenance
-from seawall.engine.store.control_log import HEADROOM
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.transactions import adoption
 from seawall.engine.transactions.adoption import Adoption
+from seawall.engine.transactions.compounds import CompoundWriter, restamp
 from seawall.engine.transactions.copying import BatchCopier
-from seawall.engine.transactions.plan import TopicWrite, TransactionPlan
+from seawall.engine.transactions.plan import CompoundAppends, TopicWrite, TransactionPlan
 from seawall.engine.transactions.staging import StagedBatches, delete_staged, plain_size
 from seawall.errors import ConflictError, LimitError
-from seawall.kernels.admission.frontier import Rows
-from seawall.kernels.runtime.memory import Bytes
 from seawall.storage.control.batches import SimpleControl
-from seawall.storage.control.codec import Ceiling, Reference
-from seawall.storage.control.deletes import DeleteRecords
-from seawall.storage.control.documents import FloorRaise
 from seawall.storage.control.transactions import TransactionMark, check_key
-from seawall.storage.segments.batch_index import INDEX_ENTRY, Entries
+from seawall.storage.segments.batch_index import Entries
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
-from seawall.wire.format.batches import BatchSource, parse_batch_header
-from seawall.wire.format.codes import AS_TOPIC, BatchFlags
-
-_HEADER: Final = limits.BATCH_HEADER_SIZE
 
 #: From this size on segments are synced early, while readers continue, so that little is left to sync under the lock.
 _EARLY_SYNC_SIZE: Final = limits.MIB
@@ -74,7 +62,7 @@ class Transactions:
         self._parts = parts
         self._maintenance = maintenance
         self._log_of = parts.logs.of
-        self._ceiling_step = parts.settings.ceiling_step
+        self._compounds = CompoundWriter(parts)
         #: The most bytes that one control batch may take in the log.
         self._logged_max = parts.settings.commit_size_max
 
@@ -93,7 +81,7 @@ class Transactions:
         self._parts.controls.begin_change()
         with self._parts.guard.preparing():
             now = TimestampNs(self._parts.machine.clock.wall_ns())
-            for write in self._plan(wanted, also).writes.values():
+            for write in self._plan(wanted, also).appends.writes.values():
                 self._parts.cleaner.check_space(write.topic, write.need.records, write.need.plain_size, now)
 
     def commit(
@@ -114,16 +102,13 @@ class Transactions:
                 self._reserve(plan, adoptions, now)
                 self._copy(plan, unlocked)
             except BaseException:
-                plan.pins.unpin_all()
                 adoptions.roll_back()
-                for write in plan.writes.values():
-                    if write.reservation is not None:
-                        parts.reserver.roll_back(write.reservation)
+                self._compounds.roll_back(plan.appends)
                 raise
         with self._parts.guard.changing():
             self._log(plan, adoptions, now)
-        plan.pins.unpin_all()
-        topics = [write.topic for write in plan.writes.values()]
+        plan.appends.pins.unpin_all()
+        topics = [write.topic for write in plan.appends.writes.values()]
         self._maintenance.tidy_up([topic for topic in topics if parts.cleaner.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
         assert committed is not None, "it was remembered just now"
@@ -167,10 +152,7 @@ class Transactions:
         if len(writes) > limits.TRANSACTION_TOPICS_MAX:
             raise LimitError(f"a transaction into {len(writes)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
         cursors = [catalog.commit(*offset) for offset in wanted.offsets]
-        segments: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
-        file_positions: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
-        headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
-        plan = TransactionPlan(wanted, batches, writes, cursors, topic_ids, segments, file_positions, headers, also)
+        plan = TransactionPlan(wanted, batches, CompoundAppends.of(writes, topic_ids), cursors, also)
         if plan.logged_size > self._logged_max:
             raise LimitError(
                 f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
@@ -189,10 +171,9 @@ class Transactions:
 
     def _reserve(self, plan: TransactionPlan, adoptions: Adoption, now: int) -> None:
         """Reserve space for the batches of every topic, in one segment each, and for the compound in the log."""
-        parts = self._parts
-        logged = plan.logged_size + HEADROOM
-        parts.writer.reserve(logged, TimestampNs(now))
-        for write in plan.writes.values():
+        parts, appends, logged = self._parts, plan.appends, plan.logged_size
+        self._compounds.reserve_log(logged, now)
+        for write in appends.writes.values():
             need = write.need
             # `check` has made the evictions that are logged on their own.
             parts.cleaner.check_space(write.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
@@ -200,17 +181,12 @@ class Transactions:
                 raised = parts.cleaner.plan_eviction(write.topic, need.records, need.plain_size, TimestampNs(now))
                 write.controls_before = [] if raised is None else [raised]
                 adoptions.prepare(write.adopted, TimestampNs(now))
-                plan.file_positions[write.numbers] = plan.batches.entries["at"][write.numbers]
+                appends.file_positions[write.numbers] = plan.batches.entries["at"][write.numbers]
                 for each in write.adopted:
-                    plan.pins.pin(each.file)
-                continue
-            write.reservation = parts.reserver.reserve(write.topic, need, logged, TimestampNs(now))
-            write.controls_before = write.reservation.controls
-            lengths = plan.batches.entries["length"][write.numbers].astype(np.uint64)
-            segment = write.reservation.segment.segment
-            plan.pins.pin(segment.shared)
-            plan.segments[write.numbers] = segment.first_seq
-            plan.file_positions[write.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
+                    appends.pins.pin(each.file)
+            else:
+                lengths = plan.batches.entries["length"][write.numbers].astype(np.uint64)
+                self._compounds.reserve(write, appends, lengths, logged, now)
 
     # --- copy ----------------------------------------------------------------------------------------------------
 
@@ -219,7 +195,7 @@ class Transactions:
         batches = plan.batches
         with BatchCopier(plan) as copying:
             for (topic, held), numbers in zip(batches.staged, batches.numbers, strict=True):
-                if plan.writes[TopicId(int(plan.topic_ids[numbers.start]))].adopted:
+                if plan.appends.writes[TopicId(int(plan.appends.topic_ids[numbers.start]))].adopted:
                     continue
                 at = numbers.start
                 while at < numbers.stop:
@@ -233,9 +209,9 @@ class Transactions:
             with unlocked():
                 copying.finish()
         with unlocked():
-            for write in plan.writes.values():
+            for write in plan.appends.writes.values():
                 for each in write.adopted:
-                    adoption.read_headers(each, batches, plan.headers)
+                    adoption.read_headers(each, batches, plan.appends.headers)
                 if write.reservation is not None and write.need.size >= _EARLY_SYNC_SIZE:
                     write.reservation.segment.segment.sync()
 
@@ -243,96 +219,30 @@ class Transactions:
 
     def _log(self, plan: TransactionPlan, adoptions: Adoption, now: int) -> None:
         """Number the batches, make their segments durable, log the transaction and apply it."""
-        writer, cleaner = self._parts.writer, self._parts.cleaner
+        compounds, appends = self._compounds, plan.appends
         # Look up the deleted sizes while the records still exist.
-        deletes = delete_staged(self._parts.catalog, plan.batches.ranges, cleaner)
-        parts: list[SimpleControl] = [*self._controls_before(plan)]
-        _restamp(plan.headers, plan.topic_ids)
-        position, timestamp_ns, rows = writer.number_transaction(plan.headers, now)
-        entries = _entries(rows, plan.file_positions)
-        for write in plan.writes.values():
+        deletes = delete_staged(self._parts.catalog, plan.batches.ranges, self._parts.cleaner)
+        parts = compounds.controls_before(appends)
+        restamp(appends.headers, appends.topic_ids)
+        numbers = compounds.number(appends, now)
+        for write in appends.writes.values():
             if write.adopted:
-                self._adopt(plan, write, adoptions, entries, now)
+                self._adopt(appends, write, adoptions, numbers.entries, now)
             else:
-                self._write_headers(plan, write, entries)
+                compounds.write_headers(write, appends, numbers.entries)
         parts += adoptions.rolls()
-        parts += _references(plan)
+        parts += compounds.references(appends)
         parts += [*deletes, *plan.also]
-        records = int(rows["record_count"].sum(dtype=np.int64))
-        mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
-        control = writer.control_of([mark, *parts, *plan.cursors])
-        writer.stage_transaction(control, position, timestamp_ns)
-        writer.flush(durable=True)
-        self._parts.catalog.apply(control, position)
+        mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(appends), numbers.record_count)
+        compounds.commit([mark, *parts, *plan.cursors], numbers)
         adoptions.settle()
-        for part in parts:
-            if isinstance(part, FloorRaise):
-                cleaner.evicted(part)
-            elif isinstance(part, DeleteRecords):
-                cleaner.deleted(part)
+        compounds.settle(parts)
 
-    def _controls_before(self, plan: TransactionPlan) -> list[SimpleControl]:
-        """The controls to log before the batches. New ceilings apply at once; their seqs stay invisible until the
-        commit."""
-        frontier = self._parts.writer.frontier
-        controls: list[SimpleControl] = []
-        for topic_id, write in plan.writes.items():
-            controls += write.controls_before
-            numbers = frontier.topic(topic_id)
-            end_seq = numbers.next_seq + write.need.records
-            if numbers.ceiling - end_seq < self._ceiling_step // 4:
-                ceiling = Seq(end_seq + self._ceiling_step)
-                controls.append(Ceiling(topic_id, ceiling, numbers.ceiling))
-                frontier.set_ceiling(topic_id, ceiling)
-        return controls
-
-    def _adopt(self, plan: TransactionPlan, write: TopicWrite, adoptions: Adoption, entries: Entries, now: int) -> None:
+    def _adopt(
+        self, appends: CompoundAppends, write: TopicWrite, adoptions: Adoption, entries: Entries, now: int
+    ) -> None:
         """Make the staged segments of a write segments of its topic, with new headers."""
         for each in write.adopted:
-            plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
+            appends.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
             self._parts.checkpoint_schedule.rolled(each.index.end)
-        adoptions.execute(write.topic, write.adopted, plan.headers, entries, TimestampNs(now))
-
-    def _write_headers(self, plan: TransactionPlan, write: TopicWrite, entries: Entries) -> None:
-        """Write the new headers of a topic's batches over the copied ones, sync the segment, and index the batches."""
-        segment = write.made_reservation.segment.segment
-        segment.allocate(write.need.size)
-        for number in write.numbers:
-            segment.write_at(
-                int(plan.file_positions[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data]
-            )
-        segment.sync()
-        segment.index.extend(entries[write.numbers])
-
-
-def _entries(rows: Rows, file_positions: npt.NDArray[np.uint64]) -> Entries:
-    """The index entries of numbered batches at their file positions."""
-    entries: Entries = np.zeros(len(rows), INDEX_ENTRY)
-    for name in ("base_seq", "timestamp_ns", "base_offset", "position"):
-        entries[name] = rows[name]
-    entries["count"], entries["length"] = rows["record_count"], rows["size"]
-    entries["at"] = file_positions
-    return entries
-
-
-def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
-    """Turn headers of staged batches into headers of their topics: no session, no key, order and ack level of the
-    topic."""
-    rows = headers.reshape(-1, _HEADER)
-    rows[:, 12:20] = 0
-    rows[:, 40:44] = topic_ids.astype("<u4").view(np.uint8).reshape(-1, 4)
-    rows[:, 48:56] = np.frombuffer(NO_SESSION.to_bytes(8, "little"), np.uint8)
-    rows[:, 88:92] = 0
-    rows[:, 92:94] = AS_TOPIC
-    rows[:, 95] &= int(BatchFlags.OPAQUE)
-
-
-def _references(plan: TransactionPlan) -> list[Reference]:
-    """A reference to each batch, with its new header."""
-    found = []
-    for number in range(len(plan.batches)):
-        header = parse_batch_header(
-            plan.headers[number * _HEADER : (number + 1) * _HEADER].tobytes(), source=BatchSource.STORED
-        )
-        found.append(Reference(header, Seq(int(plan.segments[number])), int(plan.file_positions[number])))
-    return found
+        adoptions.execute(write.topic, write.adopted, appends.headers, entries, TimestampNs(now))

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -28,6 +27,7 @@ from numba.core import cgutils, types
 from seawall.kernels.codec.folding import POLYNOMIAL_CASTAGNOLI, STEP_SIZE, fold_steps, has_wide_multiplication
 from seawall.kernels.runtime.jit import bytes_in, int64, kernel, primitive
 from seawall.kernels.runtime.memory import LINE_SIZE, Bytes, as_int64, load_u64, prefetch
+from seawall.kernels.runtime.shipped_code import cpu_extensions
 
 POLYNOMIAL_IEEE = 0xEDB88320
 
@@ -46,8 +46,8 @@ Table = npt.NDArray[np.uint64]
 
 
 def has_crc_instruction() -> bool:
-    """True if this processor has the CRC-32C instruction of SSE4.2."""
-    return bool(llvmlite.binding.get_host_cpu_features().get("sse4.2", False))
+    """True if kernels may use the CRC-32C instruction of SSE4.2."""
+    return "crc32" in cpu_extensions()
 
 
 def byte_tables(polynomial: int) -> Table:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 import crc32c
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from seawall.kernels.runtime.jit import primitive
 from seawall.kernels.runtime.memory import Bytes, byte_pointer
+from seawall.kernels.runtime.shipped_code import cpu_extensions
 
 POLYNOMIAL_CASTAGNOLI = 0x82F63B78
 
@@ -41,9 +41,8 @@ _VECTOR = ir.VectorType(_WORD, 8)
 
 
 def has_wide_multiplication() -> bool:
-    """True if this processor has carry-less multiplication of 64 bytes and the CRC instruction."""
-    features = llvmlite.binding.get_host_cpu_features()
-    return all(features.get(name, False) for name in ("sse4.2", "pclmul", "avx512f", "vpclmulqdq"))
+    """True if kernels may use carry-less multiplication of 64 bytes and the CRC instruction."""
+    return {"crc32", "pclmul", "avx512f", "vpclmulqdq"} <= cpu_extensions()
 
 
 def power_of_x(exponent: int) -> int:

@@ -87,6 +87,7 @@ KIND_CONTROL = 0x40
 COMMAND_FETCH_DATA = 0x51
 COMMAND_DATA = 0x54
 COMMAND_SUM = 0x6D
+COMMAND_JOBS = 0x91
 #: Flag of a batch that a SUM frame follows, and the size of that frame.
 FLAG_TRAILING_CHECKSUM = 0x08
 SUM_FRAME_SIZE = 48
@@ -138,7 +139,7 @@ def _check_header(buffer: Bytes, at: int, end: int, payload_max: int) -> int:
             return SPLIT_MORE
         covered = _BATCH_HEADER
         bound = payload_max + _PROLOGUE
-    elif kind == KIND_CONTROL and (command == COMMAND_FETCH_DATA or command == COMMAND_DATA):
+    elif kind == KIND_CONTROL and (command == COMMAND_FETCH_DATA or command == COMMAND_DATA or command == COMMAND_JOBS):
         bound = payload_max + _FETCH_DATA_EXTRA
     if _header_crc(buffer, at, covered) != stored_crc:
         return SPLIT_HEADER_CRC

@@ -13,7 +13,7 @@ Three modes, chosen by numba's own environment variables when the process starts
     checked    NUMBA_BOUNDSCHECK=1: array accesses, including those inside primitives, check their index
     python     NUMBA_DISABLE_JIT=1: the same functions run as plain Python, primitives through their stand-ins
 
-Loading. A kernel is loaded from the cache, or compiled, at its first call from Python, or when one of its callers is.
+Loading. A kernel is loaded, or compiled, at its first call from Python, or when one of its callers is.
 Machine code contains the kernels that it calls, so a process needs only a part of all kernels. Loading all would
 take most of the time of a start; `warm` does it. Loading cached machine code does not set up numba's compiler, which
 takes longer than everything else; a kernel that is compiled does. A fork waits until no thread loads a kernel.
@@ -23,12 +23,16 @@ directory name contains a hash of all sources of this package, the library versi
 empty directory. The first writable one is used: `SEAWALL_KERNELS_CACHE_DIR`, this package's `__pycache__`, the user's
 cache directory, a private temporary directory. If none is writable, every process compiles the kernels. numba loads
 cached code with `pickle`, so a directory that another user could write to is never used.
+
+A kernel that the cache does not hold is loaded from the machine code of the installed wheel (`shipped_code`), if that
+has it for this processor. Otherwise it is compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 import stat
 import sys
@@ -48,16 +52,17 @@ import numpy as np
 import numpy.ma  # numba imports it at the first kernel call, on any thread, maybe while another thread forks
 from numba.core import typeinfer, types
 from numba.core.caching import FunctionCache, NullCache
+from numba.core.compiler import CompileResult
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import _nrt_python
+from numba.core.serialize import dumps
 from numba.core.types import containers
 from numba.extending import intrinsic
 
+from seawall.kernels.runtime.shipped_code import PACKAGE, shipped_directory, sources_digest
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: The directory of `seawall.kernels`, whose sub-packages hold every kernel.
-_PACKAGE = Path(__file__).parents[1]
 
 #: Kernels run as plain Python; primitives are replaced by their stand-ins.
 PYTHON_MODE = bool(numba.config.DISABLE_JIT)
@@ -92,11 +97,12 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
-    """The cache directory of machine code; without one, every process compiles the kernels."""
+    """The cache directory of machine code, and that of the wheel; without both, every process compiles the kernels."""
 
     directory: str | None
     writable: bool
     files: int
+    shipped: str | None = None
 
 
 _registry: dict[str, Kernel] = {}
@@ -112,6 +118,13 @@ def load(module: str) -> None:
     for each in _registry.values():
         if each.module == module and isinstance(each.function, _LazyDispatcher):
             each.function.load()
+
+
+def machine_code() -> Iterator[tuple[str, bytes]]:
+    """The machine code of every kernel that is loaded, and the name of its file in a directory of `shipped_code`."""
+    for each in _registry.values():
+        if isinstance(each.function, _LazyDispatcher) and each.function.overloads:
+            yield _shipped_name(each.source), each.function.machine_code()
 
 
 def kernel(
@@ -160,18 +173,21 @@ def tuple_of(*members: Any) -> Any:
 
 
 def cache_status() -> CacheStatus:
-    """The cache directory and its number of compiled files."""
-    directory = cache_directory()
+    """The cache directory with its number of compiled files, and the directory of the wheel."""
+    directory, found = cache_directory(), shipped_directory()
+    shipped = None if found is None else str(found)
     if directory is None:
-        return CacheStatus(None, False, 0)
+        return CacheStatus(None, False, 0, shipped)
     files = sum(1 for _ in directory.rglob("*.nbc")) if directory.is_dir() else 0
-    return CacheStatus(str(directory), True, files)
+    return CacheStatus(str(directory), True, files, shipped)
 
 
 def must_compile() -> bool:
-    """True if the cache holds no kernel yet: every kernel is then compiled when it is first needed."""
+    """True if there is no machine code yet: every kernel is then compiled when it is first needed."""
+    if PYTHON_MODE or shipped_directory() is not None:
+        return False
     directory = cache_directory()
-    return not PYTHON_MODE and (directory is None or not any(directory.rglob("*.nbc")))
+    return directory is None or not any(directory.rglob("*.nbc"))
 
 
 @cache
@@ -185,6 +201,18 @@ def cache_directory() -> Path | None:
     return None
 
 
+class _ShippedCode(NullCache):
+    """The machine code of a kernel in the installed wheel, where there is no cache."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def load_overload(self, _sig: Any, target_context: Any) -> Any:
+        """The machine code of a signature, or None if the wheel has none for this process (called by numba)."""
+        _add_runtime_symbols()
+        return _load_shipped(self._function, target_context)
+
+
 class _KernelCache(FunctionCache):
     """The cache of a kernel. Loading from it does not set up numba's compiler, as numba's own cache does.
 
@@ -193,9 +221,25 @@ class _KernelCache(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The machine code of a signature, or None if it is not cached (called by numba)."""
+        """The machine code of a signature, or None if it must be compiled (called by numba)."""
         _add_runtime_symbols()
-        return self._load_overload(sig, target_context)
+        cached = self._load_overload(sig, target_context)
+        return _load_shipped(self._py_func, target_context) if cached is None else cached
+
+
+def _load_shipped(function: Callable[..., Any], target_context: Any) -> Any:
+    directory = shipped_directory()
+    if directory is None:
+        return None
+    try:
+        content = (directory / _shipped_name(function)).read_bytes()
+    except FileNotFoundError:
+        return None
+    return CompileResult._rebuild(target_context, *pickle.loads(content))
+
+
+def _shipped_name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}.nbc"
 
 
 @cache
@@ -221,8 +265,14 @@ class _LazyDispatcher(CPUDispatcher):
                     self._compile_once()
                 self.disable_compile()
 
+    def machine_code(self) -> bytes:
+        """The machine code of a loaded kernel, without the annotated source: that has the paths of this machine."""
+        [result] = self.overloads.values()
+        return cast(bytes, dumps(result._replace(type_annotation="")._reduce()))
+
     def enable_caching(self) -> None:
-        """Use the cache, if there is one."""
+        """Use the machine code of the wheel, and the cache before it, if there is one."""
+        self._cache = _ShippedCode(self.py_func)
         directory = cache_directory()
         if directory is not None:
             with suppress(OSError), _numba_cache_directory(directory):
@@ -280,19 +330,15 @@ def _numba_cache_directory(directory: Path) -> Iterator[None]:
 
 @cache
 def _generation() -> str:
-    digest = hashlib.sha256()
-    for source in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(str(source.relative_to(_PACKAGE)).encode() + b"\0" + source.read_bytes() + b"\0")
     versions = (sys.version, numba.__version__, llvmlite.__version__, np.__version__, str(CHECKED_MODE))
-    digest.update("\0".join(versions).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(sources_digest() + "\0".join(versions).encode()).hexdigest()[:16]
 
 
 def _cache_roots() -> Iterator[Path]:
     chosen = os.environ.get("SEAWALL_KERNELS_CACHE_DIR")
     if chosen:
         yield Path(chosen)
-    yield _PACKAGE / "__pycache__"
+    yield PACKAGE / "__pycache__"
     with suppress(RuntimeError):  # this user has no home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seawall"
     with suppress(OSError):  # no temporary directory is writable

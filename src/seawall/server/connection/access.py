@@ -7,7 +7,8 @@ rights unless configured otherwise. It may still show a token.
 
 A write-only token or certificate is for machines that must not read. It allows ingest, creating, changing and deleting
 topics and their records, finding the id of a topic by its name, and transactions, except those that commit consumer
-offsets.
+offsets. In a queue it may push jobs, decide what becomes of claimed ones, delete jobs and move dead letters; it may not
+claim jobs or look at them.
 
 Access also limits the read rate: for each connection, or for all connections with the same token together.
 
@@ -47,6 +48,12 @@ _WRITE_COMMANDS: Final[frozenset[int]] = frozenset(
         Command.TRANSACTION_ABORT,
         Command.TRANSACTION_STATE,
         Command.PUBLISH_KEYED,
+        Command.JOB_ACK,
+        Command.JOB_NACK,
+        Command.JOB_EXTEND,
+        Command.QUEUE_PURGE,
+        Command.QUEUE_REDRIVE,
+        Command.JOB_PUSH_UNIQUE,
     }
 )
 

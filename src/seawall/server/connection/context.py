@@ -12,7 +12,9 @@ from typing import Final
 from seawall import limits
 from seawall.engine.serving.served_log import ServedLog
 from seawall.server.connection.access import Access
+from seawall.server.lwp2.queue_commands import QueueCommands
 from seawall.server.lwp2.refusals import reason_of
+from seawall.server.lwp2.router_commands import RouterCommands
 from seawall.server.lwp2.session_commands import SessionCommands
 from seawall.server.lwp2.topic_commands import TopicCommands
 from seawall.server.lwp2.transaction_commands import TransactionCommands
@@ -64,10 +66,14 @@ class ServerContext:
     load: Callable[[], NodeLoad | None] = lambda: None
     transactions: TransactionCommands = field(init=False)
     sessions: SessionCommands = field(init=False)
+    queues: QueueCommands = field(init=False)
+    routers: RouterCommands = field(init=False)
 
     def __post_init__(self) -> None:
         self.transactions = TransactionCommands(self.log)
         self.sessions = SessionCommands(self.log)
+        self.queues = QueueCommands(self.log, self.commands, self.ingest)
+        self.routers = RouterCommands(self.log)
 
     def status(self, reply: ClusterStatusReply) -> ClusterStatusReply:
         """The answer to GetClusterStatus, with the fields of version 2."""

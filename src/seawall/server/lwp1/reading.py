@@ -137,6 +137,7 @@ class Lwp1Reading:
         return CommitReply(request.consumer, request.offset)
 
     async def _bounds(self, topic: TopicState) -> OffsetBounds:
+        await self._log.catch_up(topic.topic_id)
         return await self._ask(topic, lambda store: store.queries.offset_bounds(topic.name))
 
     async def _ask(self, topic: TopicState, query: Callable[[Store], R]) -> R:

@@ -86,6 +86,7 @@ class Fetching:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_ms / 1000
         start: int
+        await self._log.catch_up(None if request.topic_id == ALL_TOPICS else request.topic_id)
         if request.topic_id == ALL_TOPICS:
             start = await start_position(self._log, request.by, request.start)
         else:
@@ -190,11 +191,13 @@ class Fetching:
                 topic.epoch,
             )
 
+        await self._log.catch_up(request.topic_id)
         self._connection.write(encode_control(await self._log.ask(find_bounds), request_id=request_id))
 
     async def files(self, request: FilesRequest, request_id: int) -> None:
         """Return the files that hold some seqs."""
         is_allowed = not self._admission.is_slowed
+        await self._log.catch_up(request.topic_id)
         reply = await self._log.ask(lambda store: stored_files(store, request, is_allowed=is_allowed))
         self._connection.write(encode_control(reply, request_id=request_id))
 

@@ -5,7 +5,7 @@ holds no memory meanwhile. At the end of its topic it follows: new records are r
 while that needs no waiting. A short response waits for more records for as long as the subscriber
 asks for (`linger_us`). Gaps are reported once, in order with the data. CAUGHT_UP is sent each time the end is reached.
 
-A data frame is sent only while both totals are below the credit; without credit nothing is read.
+Without credit nothing is read.
 
 A crash ends the subscription; the reader continues from its position. This module must not know sessions.
 """
@@ -28,6 +28,7 @@ from seawall.server.connection.access import Admission
 from seawall.server.connection.budget import Lease
 from seawall.server.connection.connection import Connection
 from seawall.server.lwp2.fetch import start_seq
+from seawall.server.lwp2.push_credit import PushCredit
 from seawall.server.read.fetch_responses import FetchResponse, next_response, response_now, topic_of
 from seawall.server.read.position_responses import next_position_response, start_position
 from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
@@ -52,9 +53,7 @@ class Subscription:
 
     def __init__(self, request: Subscribe) -> None:
         self.request = request
-        self.credit = Credit(request.credit_bytes, request.credit_records)
-        self.bytes_sent = 0
-        self.records_sent = 0
+        self.credit = PushCredit(request.credit_bytes, request.credit_records)
         self.next_seq = Seq(0)
         self.next_position = Position(0)
         #: How much of that position was delivered, if only part of it.
@@ -64,11 +63,6 @@ class Subscription:
         self.is_behind = True
         #: Set when something changes that the task may wait for: credit, outbox space, its end.
         self.changed = asyncio.Event()
-
-    @property
-    def has_credit(self) -> bool:
-        """True if another frame may be sent."""
-        return self.bytes_sent < self.credit.bytes_total and self.records_sent < self.credit.records_total
 
 
 class Subscriptions:
@@ -87,6 +81,10 @@ class Subscriptions:
         """The number of subscriptions."""
         return len(self._live)
 
+    def __contains__(self, request_id: int) -> bool:
+        """True if the id is that of a subscription."""
+        return request_id in self._live
+
     def subscribe(self, request: Subscribe, request_id: int) -> None:
         """Start a subscription."""
         if request_id in self._live:
@@ -103,10 +101,7 @@ class Subscriptions:
     def credit(self, request: Credit, request_id: int) -> None:
         """Raise the credit of a subscription."""
         found = self._find(request_id)
-        before = found.credit
-        if request.bytes_total < before.bytes_total or request.records_total < before.records_total:
-            raise ProtocolError("credit must not decrease", code=ErrorCode.INVALID_PAYLOAD, closes=False)
-        found.credit = request
+        found.credit.grant(request)
         found.changed.set()
 
     def unsubscribe(self, request_id: int) -> None:
@@ -114,7 +109,7 @@ class Subscriptions:
         found = self._find(request_id)
         self._end(found, request_id)
         self._log.wake_readers()
-        gone = Unsubscribed(found.next_seq, found.bytes_sent)
+        gone = Unsubscribed(found.next_seq, found.credit.bytes_sent)
         self._connection.write(encode_control(gone, request_id=request_id))
 
     def has_space(self) -> None:
@@ -220,8 +215,7 @@ class Subscriptions:
             arrived = encode_control(CaughtUp(subscription.next_seq, subscription.next_position), request_id=request_id)
         subscription.is_behind = not found.is_last
         if found.chunk_count:
-            subscription.bytes_sent += found.payload_length
-            subscription.records_sent += found.record_count
+            subscription.credit.spend(found.payload_length, found.record_count)
             found.send(self._connection, Command.DATA, request_id, then=arrived)
         else:
             self._connection.write(arrived)
@@ -238,6 +232,7 @@ class Subscriptions:
 
     async def _begin(self, subscription: Subscription, request_id: int) -> None:
         request = subscription.request
+        await self._log.catch_up(None if request.topic_id == ALL_TOPICS else request.topic_id)
         if request.topic_id == ALL_TOPICS:
             subscription.next_position = await start_position(self._log, request.by, request.start)
             begun = Subscribed(request.topic_id, Seq(0), Seq(0), Seq(0), TopicEpoch(0))
@@ -260,7 +255,7 @@ class Subscriptions:
 
     def _can_send(self, subscription: Subscription) -> bool:
         """True if there is credit and space for another frame, or the subscription is over."""
-        has_space = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
+        has_space = subscription.credit.is_left and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
         return has_space or subscription.is_over
 
     async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> FetchResponse | Gap:

@@ -33,7 +33,9 @@ from seawall.server.connection.session import Bytes
 from seawall.server.lwp2.errors import error_frame, refusal
 from seawall.server.lwp2.fetch import Fetching
 from seawall.server.lwp2.push import Subscriptions
+from seawall.server.lwp2.queue_requests import QueueRequests
 from seawall.server.lwp2.refusals import read_only_text
+from seawall.server.lwp2.watch import Watches
 from seawall.server.publish.keyed_publishing import KeyedPublishing
 from seawall.server.publish.producer_session import ProducerSession
 from seawall.server.publish.publish_thread import Returned
@@ -42,8 +44,21 @@ from seawall.wire.lwp1.replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1.requests import Authenticate, SharedRequest
 from seawall.wire.lwp2.files import FilesRequest
 from seawall.wire.lwp2.frames import Request, encode_control, encode_ping, encode_pong, parse_request
+from seawall.wire.lwp2.jobs import (
+    JobAck,
+    JobClaim,
+    JobExtend,
+    JobNack,
+    JobPeek,
+    JobPushUnique,
+    JobRequest,
+    QueueCountsRequest,
+    QueuePurge,
+    QueueRedrive,
+)
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut, RouterRequest
 from seawall.wire.lwp2.session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2.sessions import SessionList, SessionRequest, SessionRetire
 from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
@@ -55,6 +70,7 @@ from seawall.wire.lwp2.transactions import (
     TransactionRequest,
     TransactionState,
 )
+from seawall.wire.lwp2.watches import Watch
 
 _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
@@ -65,7 +81,16 @@ _ATTACH_AFTER: Final = 4
 
 #: Requests that may take time, and only need an answer.
 _SlowRequest: TypeAlias = (
-    Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
+    Fetch
+    | Commit
+    | Bounds
+    | FilesRequest
+    | TopicRequest
+    | TransactionRequest
+    | SessionRequest
+    | JobRequest
+    | RouterRequest
+    | SharedRequest
 )
 
 
@@ -89,6 +114,8 @@ class Lwp2Session:
         self._unanswered = 0
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
+        self._queues = QueueRequests(server.log, server.queues, connection, self._admission)
+        self._watches = Watches(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
         self._requests = RequestMemory(connection.memory.waiting, connection.resume)
@@ -198,12 +225,17 @@ class Lwp2Session:
                 self._greet(request, request_id)
             case Goodbye():
                 self._end_with(encode_control(Goodbye(0, 0)))
-            case Subscribe():
+            case Subscribe() if request_id not in self._watches:
                 self._subscriptions.subscribe(request, request_id)
+            case Watch() if request_id not in self._subscriptions:
+                self._watches.watch(request, request_id)
+            case Subscribe() | Watch():
+                text = f"{request_id} is a subscription or a watch already"
+                raise ProtocolError(text, code=ErrorCode.WRONG_STATE, closes=False)
             case Credit():
-                self._subscriptions.credit(request, request_id)
+                self._pusher(request_id).credit(request, request_id)
             case Unsubscribe():
-                self._subscriptions.unsubscribe(request_id)
+                self._pusher(request_id).unsubscribe(request_id)
             case Authenticate():
                 self._authenticate(request, request_id)
             case PublishKeyed():
@@ -211,6 +243,10 @@ class Lwp2Session:
                     self._keyed.begun(request)
             case _:
                 self._start(self._coroutine_for(request, request_id), request_id)
+
+    def _pusher(self, request_id: int) -> Subscriptions | Watches:
+        """What pushes under an id."""
+        return self._watches if request_id in self._watches else self._subscriptions
 
     def _coroutine_for(self, request: _SlowRequest, request_id: int) -> Coroutine[None, None, None]:
         """The coroutine that executes a request which may take time."""
@@ -225,10 +261,24 @@ class Lwp2Session:
                 return self._fetching.files(request, request_id)
             case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
                 return self._answer_own(request, request_id)
+            case RouterPut() | RouterDescribe() | RouterList() | RouterDelete():
+                return self._answer_routers(request, request_id)
             case SessionList() | SessionRetire():
                 return self._answer_sessions(request, request_id)
             case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
                 return self._answer_transaction(request, request_id)
+            case (
+                JobClaim()
+                | JobAck()
+                | JobNack()
+                | JobExtend()
+                | JobPeek()
+                | JobPushUnique()
+                | QueueCountsRequest()
+                | QueuePurge()
+                | QueueRedrive()
+            ):
+                return self._queues.execute(request, request_id)
             case _:
                 return self._answer_shared(request, request_id)
 
@@ -254,6 +304,10 @@ class Lwp2Session:
         reply = await self._server.transactions.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
+    async def _answer_routers(self, request: RouterRequest, request_id: int) -> None:
+        reply = await self._server.routers.execute(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
     async def _answer_sessions(self, request: SessionRequest, request_id: int) -> None:
         reply = await self._server.sessions.execute(request)
         self._connection.write(encode_control(reply, request_id=request_id))
@@ -269,7 +323,7 @@ class Lwp2Session:
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
         """Run a request concurrently; False if there are too many, which is reported to the peer."""
-        if self._unanswered - len(self._subscriptions) >= limits.REQUESTS_MAX:
+        if self._unanswered - len(self._subscriptions) - len(self._watches) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are in flight: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
@@ -422,14 +476,18 @@ class Lwp2Session:
     def has_space(self) -> None:
         """Continue to push and answer: everything written is sent."""
         self._subscriptions.has_space()
+        self._watches.has_space()
         self._fetching.has_space()
+        self._queues.has_space()
 
     def lost(self) -> None:
         """Cancel all tasks and end the producer session: the connection is closed."""
         self._last = self._last or b""
         self._subscriptions.end()
+        self._watches.end()
         for task in list(self._tasks):
             task.cancel()
+        self._queues.lost()
         if self._producer is not None:
             self._server.ingest.end(self._producer)
 
@@ -443,7 +501,9 @@ class Lwp2Session:
         self._last = last
         self._connection.stop_reading()
         self._subscriptions.end()
+        self._watches.end()
         self._fetching.stop_waiting()
+        self._queues.stop_waiting()
         self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)
         self._end_if_answered()
 

@@ -123,6 +123,7 @@ class TopicCommands:
         match request:
             case GetTopic():
                 topic = self.existing(request.topic_id)
+                await self._log.catch_up(topic.topic_id)
                 records, size = await self._log.ask(partial(_content, topic_id=topic.topic_id))
                 return replace(topic_reply(topic), record_count=records, byte_count=size)
             case ListTopics():
@@ -194,6 +195,7 @@ class TopicCommands:
 
     async def _described(self, topic: TopicState) -> TopicReply:
         """A topic with all its details."""
+        await self._log.catch_up(topic.topic_id)
         return await self._log.ask(partial(_details, topic_id=topic.topic_id))
 
     def _named(self, name: str) -> TopicState:

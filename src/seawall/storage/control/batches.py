@@ -34,12 +34,14 @@ from seawall.storage.control.codec import (
     ControlCommand,
     CursorCommit,
     Reference,
+    RouterStep,
     SegmentRoll,
 )
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
+    RouterChange,
     TermStart,
     TopicConfigure,
     TopicCreate,
@@ -77,6 +79,8 @@ SimpleControl: TypeAlias = (
     | SessionsRetired
     | DeadLettered
     | Leases
+    | RouterChange
+    | RouterStep
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -101,6 +105,8 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         SessionsRetired,
         DeadLettered,
         Leases,
+        RouterChange,
+        RouterStep,
     )
 }
 

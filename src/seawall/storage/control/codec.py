@@ -26,6 +26,8 @@ the compound and joins header and block. None of them knows what a change does t
 | 17 ASIDE           | as COMPOUND; takes no position (`batches`)                                                     |
 | 18 TRANSACTION     | owner, epoch and counts: `transactions`                                                        |
 | 19 SESSIONS_RETIRED| sessions that are forgotten: `sessions`                                                        |
+| 20 ROUTER          | JSON: name, source_id, dest_id, next_seq, before, after                                        |
+| 21 ROUTER_STEP     | name length u16, 0 u16, 0 u32, next_seq u64, previous u64, forwarded u64, name                 |
 | 22 DEAD_LETTERED   | how many jobs of a queue became dead letters: `queues`                                         |
 | 23 LEASES          | leases of a queue that keeps them: `queues`                                                    |
 
@@ -45,6 +47,7 @@ from struct import Struct
 from typing import ClassVar, Final, Self
 
 from seawall import limits
+from seawall.core.identifiers import check_router_name
 from seawall.core.types import ClientId, Offset, Position, Seq, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.storage.preface import DATA_START
@@ -63,6 +66,7 @@ from seawall.wire.format.fields import (
 _LOCATION: Final = Struct("<QQ")
 _TOPIC_NUMBERS: Final = Struct("<IIQQ")
 _CURSOR: Final = Struct("<IHHQQQQ")
+_ROUTER_STEP: Final = Struct("<HHIQQQ")
 _CLIENT: Final = Struct("<Q")
 _CHECKPOINT: Final = Struct("<QQQ")
 
@@ -90,6 +94,8 @@ class ControlCommand(IntEnum):
     ASIDE = 17
     TRANSACTION = 18
     SESSIONS_RETIRED = 19
+    ROUTER = 20
+    ROUTER_STEP = 21
     DEAD_LETTERED = 22
     LEASES = 23
 
@@ -228,6 +234,47 @@ class CursorCommit:
             raise CorruptionError(f"CURSOR: block of {len(block)} bytes for an owner of {length}")
         owner = read_text(block[_CURSOR.size :], "CURSOR")
         return cls(owner, topic_id, epoch, next_seq, previous, None if offset == U64_MAX else Offset(offset))
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStep:
+    """A router has copied what its source has below `next_seq`; `forwarded` counts all records that it ever copied.
+
+    The references to the copies, or the loss of what could not be copied, are in the same compound.
+    """
+
+    COMMAND: ClassVar = ControlCommand.ROUTER_STEP
+    name: str
+    next_seq: Seq
+    previous: Seq
+    forwarded: int
+
+    def __post_init__(self) -> None:
+        check_router_name(self.name)
+        require_unsigned(self.next_seq, self.previous, self.forwarded)
+        if self.next_seq <= self.previous:
+            raise InvalidInputError(f"router {self.name!r} cannot step from {self.previous} to {self.next_seq}")
+
+    @property
+    def topic_id(self) -> TopicId:
+        """No topic: the router names its own."""
+        return TopicId(0)
+
+    def encode(self) -> bytes:
+        """The block."""
+        name = self.name.encode()
+        numbers = (len(name), 0, 0, self.next_seq, self.previous, self.forwarded)
+        return pack(_ROUTER_STEP, "ROUTER_STEP", *numbers) + name
+
+    @classmethod
+    def parse(cls, block: Buffer) -> Self:
+        """Parse a block."""
+        require_at_least(_ROUTER_STEP.size, "ROUTER_STEP", block)
+        length, *zeros, next_seq, previous, forwarded = _ROUTER_STEP.unpack_from(block)
+        require_zero("ROUTER_STEP", *zeros)
+        if len(block) != _ROUTER_STEP.size + length:
+            raise CorruptionError(f"ROUTER_STEP: block of {len(block)} bytes for a name of {length}")
+        return cls(read_text(block[_ROUTER_STEP.size :], "ROUTER_STEP"), next_seq, previous, forwarded)
 
 
 @dataclass(frozen=True, slots=True)

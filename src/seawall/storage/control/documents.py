@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from seawall import limits
-from seawall.core.identifiers import check_stored_name
+from seawall.core.identifiers import check_router_name, check_stored_name
 from seawall.core.types import Position, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.storage.control.codec import ControlCommand, require_topic, require_unsigned
@@ -152,6 +152,61 @@ class TopicConfigure(_Document):
         """The control that a document describes."""
         before, after = (json_object(document, key, "TOPIC_CONFIG") for key in ("before", "after"))
         return cls(_topic_id(document), before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterChange(_Document):
+    """A router is created (`before` is None), changed, or deleted (`after` is None); both are its settings.
+
+    `next_seq` is where it reads its source next.
+    """
+
+    COMMAND: ClassVar = ControlCommand.ROUTER
+    name: str
+    source_id: TopicId
+    dest_id: TopicId
+    next_seq: Seq
+    before: JsonObject | None
+    after: JsonObject | None
+
+    def __post_init__(self) -> None:
+        check_router_name(self.name)
+        require_topic(self.source_id)
+        require_topic(self.dest_id)
+        require_unsigned(self.next_seq)
+        if self.source_id == self.dest_id or not self.next_seq or (self.before is None and self.after is None):
+            raise InvalidInputError(
+                f"router {self.name!r} from topic {self.source_id} at {self.next_seq} to {self.dest_id}: it needs two "
+                "topics, a seq from 1, and settings before or after"
+            )
+
+    @property
+    def topic_id(self) -> TopicId:
+        """No topic: it names two."""
+        return TopicId(0)
+
+    def document(self) -> JsonObject:
+        """The block as JSON."""
+        return {
+            "name": self.name,
+            "source_id": self.source_id,
+            "dest_id": self.dest_id,
+            "next_seq": self.next_seq,
+            "before": None if self.before is None else dict(self.before),
+            "after": None if self.after is None else dict(self.after),
+        }
+
+    @classmethod
+    def from_document(cls, document: JsonObject) -> Self:
+        """The control that a document describes."""
+        what = "ROUTER"
+        source_id, dest_id = (json_unsigned(document, key, what, 32) for key in ("source_id", "dest_id"))
+        next_seq = json_unsigned(document, "next_seq", what)
+        before, after = (
+            None if document.get(key) is None else json_object(document, key, what) for key in ("before", "after")
+        )
+        name = json_text(document, "name", what)
+        return cls(name, TopicId(source_id), TopicId(dest_id), Seq(next_seq), before, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,12 +144,13 @@ class LeaseView:
         The options have an element for each of the records, live or not. Records up to `scanned_seq` are skipped.
         """
         added = int(np.count_nonzero((priorities != 0) | (not_before_ms > now_ms)))
-        if not added:
+        if added:
+            self._reserve_rows(added)
+            self._reserve(self._ready, added)
+            self._reserve(self._timers, added)
+        else:
             not_before_ms = priorities = _NONE
         restored = self._restored_from(first_seq)
-        self._reserve_rows(added)
-        self._reserve(self._ready, added)
-        self._reserve(self._timers, added)
         # Each job that needs a row may end a range, and so may each restored one.
         self._reserve_ranges(len(live) + min(added, next_seq - first_seq - added) + restored)
         kernels.admit_jobs(self._views, first_seq, next_seq, live, not_before_ms, priorities, now_ms)

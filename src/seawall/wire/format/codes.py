@@ -225,6 +225,26 @@ class Command(IntEnum):
     SESSION_LIST = 0x6E
     SESSIONS = 0x6F
     SESSION_RETIRE = 0x70
+    ROUTER_PUT = 0x71
+    ROUTER_DESCRIBE = 0x72
+    ROUTER_LIST = 0x73
+    ROUTER_DELETE = 0x74
+    ROUTERS = 0x75
+    WATCH = 0x76
+    WATCHED = 0x77
+    JOB_CLAIM = 0x90
+    JOBS = 0x91
+    JOB_ACK = 0x92
+    JOB_NACK = 0x93
+    JOB_EXTEND = 0x94
+    JOB_OUTCOME = 0x95
+    JOB_PEEK = 0x96
+    QUEUE_COUNTS = 0x97
+    QUEUE_COUNTS_REPLY = 0x98
+    QUEUE_PURGE = 0x99
+    QUEUE_REDRIVE = 0x9A
+    JOB_PUSH_UNIQUE = 0x9B
+    JOB_PUSHED = 0x9C
     ERROR = 0xFF
 
 
@@ -330,6 +350,13 @@ class DeleteBy(IntFlag):
     BEFORE = 0x01
     TAG = 0x02
     TAG_PREFIX = 0x04
+
+
+class ClaimFlags(IntFlag):
+    """What a claim asks for."""
+
+    NONE = 0x00
+    BOUND = 0x01  #: the leases end with the connection
 
 
 class DataFlags(IntFlag):

@@ -113,14 +113,14 @@ def parse_frame_header(view: Buffer) -> FrameHeader:
 def payload_size_max(version: int, kind: int, command: int, agreed: int = limits.PAYLOAD_SIZE_MIN) -> int:
     """The largest payload of such a frame; `agreed` is the payload bound that both peers of version 2 accept.
 
-    BATCH may exceed it by the prologue, data frames by their prefix and one batch header, so that a block of the agreed
-    size always fits one frame.
+    BATCH may exceed it by the prologue, data frames and JOBS by their prefix and one batch header, so that a block of
+    the agreed size always fits one frame.
     """
     if version == VERSION_1:
         return limits.V1_PAYLOAD_SIZE_MAX
     if kind == Kind.BATCH:
         return agreed + limits.BATCH_PROLOGUE_SIZE
-    if kind == Kind.CONTROL and command in {Command.FETCH_DATA, Command.DATA}:
+    if kind == Kind.CONTROL and command in {Command.FETCH_DATA, Command.DATA, Command.JOBS}:
         return agreed + limits.FETCH_DATA_EXTRA_SIZE
     return agreed
 

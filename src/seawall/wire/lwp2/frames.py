@@ -33,15 +33,30 @@ from seawall.wire.lwp1.replies import (
     TopicReply,
 )
 from seawall.wire.lwp1.requests import SharedRequest, parse_shared_request
-from seawall.wire.lwp2 import files, keyed, reading, session, sessions, subscriptions, topics, transactions
+from seawall.wire.lwp2 import (
+    files,
+    jobs,
+    keyed,
+    reading,
+    routers,
+    session,
+    sessions,
+    subscriptions,
+    topics,
+    transactions,
+    watches,
+)
 from seawall.wire.lwp2.files import FilesReply, FilesRequest
+from seawall.wire.lwp2.jobs import JobAnswer, JobRequest
 from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
+from seawall.wire.lwp2.routers import RouterRequest, RoutersReply
 from seawall.wire.lwp2.session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2.sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2.topics import RecordsDeleted, TopicRequest
 from seawall.wire.lwp2.transactions import TransactionRequest, TransactionStatus
+from seawall.wire.lwp2.watches import Watch, Watched
 
 SharedReply: TypeAlias = (
     AuthenticateReply
@@ -66,6 +81,9 @@ Request: TypeAlias = (
     | TransactionRequest
     | PublishKeyed
     | SessionRequest
+    | JobRequest
+    | RouterRequest
+    | Watch
 )
 Answer: TypeAlias = (
     Welcome
@@ -81,6 +99,9 @@ Answer: TypeAlias = (
     | TransactionStatus
     | PublishedKeyed
     | SessionsReply
+    | JobAnswer
+    | RoutersReply
+    | Watched
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -186,6 +207,20 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.PUBLISH_KEYED: keyed.parse_publish_keyed,
     Command.SESSION_LIST: sessions.parse_session_list,
     Command.SESSION_RETIRE: sessions.parse_session_retire,
+    Command.JOB_CLAIM: jobs.parse_job_claim,
+    Command.JOB_ACK: jobs.parse_job_ack,
+    Command.JOB_NACK: jobs.parse_job_nack,
+    Command.JOB_EXTEND: jobs.parse_job_extend,
+    Command.JOB_PEEK: jobs.parse_job_peek,
+    Command.QUEUE_COUNTS: jobs.parse_queue_counts,
+    Command.QUEUE_PURGE: jobs.parse_queue_purge,
+    Command.QUEUE_REDRIVE: jobs.parse_queue_redrive,
+    Command.JOB_PUSH_UNIQUE: jobs.parse_job_push_unique,
+    Command.ROUTER_PUT: routers.parse_router_put,
+    Command.ROUTER_DESCRIBE: routers.parse_router_describe,
+    Command.ROUTER_LIST: routers.parse_router_list,
+    Command.ROUTER_DELETE: routers.parse_router_delete,
+    Command.WATCH: watches.parse_watch,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -202,5 +237,11 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.TRANSACTION_STATUS: transactions.parse_transaction_status,
     Command.PUBLISHED_KEYED: keyed.parse_published_keyed,
     Command.SESSIONS: sessions.parse_sessions_reply,
+    Command.JOBS: jobs.parse_jobs,
+    Command.JOB_OUTCOME: jobs.parse_job_outcome,
+    Command.QUEUE_COUNTS_REPLY: jobs.parse_queue_counts_reply,
+    Command.JOB_PUSHED: jobs.parse_job_pushed,
+    Command.ROUTERS: routers.parse_routers_reply,
+    Command.WATCHED: watches.parse_watched,
     Command.ERROR: session.parse_error,
 }

@@ -37,6 +37,7 @@ _PROLOGUE_SIZE = 52
 _FETCH_DATA_EXTRA = 144
 _BATCH, _ACK, _KEEPALIVE, _CONTROL = 0x04, 0x08, 0x20, 0x40
 _CARRIES_BATCHES = (0x51, 0x54)
+_JOBS = 0x91
 _SUM = 0x6D
 _SUM_START = b"LANC\x02\x40\x6d\x00"
 _REST = struct.Struct("<QQIIII")
@@ -79,7 +80,10 @@ class _Header:
 
     @property
     def carries_batches(self) -> bool:
-        return self.version == 2 and self.kind == _CONTROL and self.command in _CARRIES_BATCHES
+        return self._is_control(*_CARRIES_BATCHES)
+
+    def _is_control(self, *commands: int) -> bool:
+        return self.version == 2 and self.kind == _CONTROL and self.command in commands
 
     @property
     def is_batch(self) -> bool:
@@ -87,11 +91,12 @@ class _Header:
 
     @property
     def is_sum(self) -> bool:
-        return self.version == 2 and self.kind == _CONTROL and self.command == _SUM
+        return self._is_control(_SUM)
 
     def payload_bound(self, payload_max: int) -> int:
-        extra = _PROLOGUE_SIZE if self.is_batch else _FETCH_DATA_EXTRA if self.carries_batches else 0
-        return payload_max + extra
+        if self.is_batch:
+            return payload_max + _PROLOGUE_SIZE
+        return payload_max + (_FETCH_DATA_EXTRA if self._is_control(*_CARRIES_BATCHES, _JOBS) else 0)
 
 
 def _crc(version: int, *parts: bytes) -> int:

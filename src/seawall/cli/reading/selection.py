@@ -152,10 +152,10 @@ def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap | ReceivedSkip], fo
         if isinstance(item, list):
             output.write(b"".join(_encoded(item, form)))
         elif form == "json":
-            output.write(_line({"skip": _skip(item)} if item.is_skip else {"gap": _gap(item)}))
+            output.write(json_line({"skip": skip_document(item)} if item.is_skip else {"gap": gap_document(item)}))
         else:
             output.flush()
-            click.echo(_message(item), err=True)
+            click.echo(loss_message(item), err=True)
     output.flush()
 
 
@@ -164,12 +164,23 @@ def _encoded(records: Iterable[ReceivedRecord], form: str) -> Iterator[bytes]:
         if form == "raw":
             yield record.value
         elif form == "json":
-            yield _line(_as_json(record))
+            yield json_line(record_document(record))
         else:
-            yield record.value.decode("utf-8", "backslashreplace").encode() + b"\n"
+            yield text_line(record.value)
 
 
-def _as_json(record: ReceivedRecord) -> dict[str, JsonValue]:
+def value_text(value: bytes) -> str:
+    """A value as text; bytes that are not UTF-8 are escaped."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def text_line(value: bytes) -> bytes:
+    """A value as a line of the format text."""
+    return value_text(value).encode() + b"\n"
+
+
+def record_document(record: ReceivedRecord) -> dict[str, JsonValue]:
+    """A record as JSON."""
     from seawall.storage.inspect import type_name
 
     headers: list[JsonValue] = [{**_text("name", name), **_text("value", value)} for name, value in record.headers]
@@ -200,11 +211,13 @@ def _time(timestamp_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
 
-def _gap(gap: Gap) -> dict[str, JsonValue]:
+def gap_document(gap: Gap) -> dict[str, JsonValue]:
+    """A gap for the format json."""
     return {"first_seq": gap.first_seq, "last_seq": gap.last_seq, "reason": _reason(gap)}
 
 
-def _skip(skip: ReceivedSkip) -> dict[str, JsonValue]:
+def skip_document(skip: ReceivedSkip) -> dict[str, JsonValue]:
+    """A SKIP for the format json."""
     return {
         "position": skip.position,
         "client_id": skip.client_id,
@@ -213,7 +226,8 @@ def _skip(skip: ReceivedSkip) -> dict[str, JsonValue]:
     }
 
 
-def _message(lost: Gap | ReceivedSkip) -> str:
+def loss_message(lost: Gap | ReceivedSkip) -> str:
+    """A gap or a SKIP as a line for standard error."""
     if lost.is_skip:
         last = lost.first_client_seq + lost.skip_count - 1
         return f"skip: batches {lost.first_client_seq} to {last} of client {lost.client_id:016x} never arrived"
@@ -224,5 +238,6 @@ def _reason(gap: Gap) -> str:
     return gap.reason.name.lower()
 
 
-def _line(document: dict[str, JsonValue]) -> bytes:
+def json_line(document: dict[str, JsonValue]) -> bytes:
+    """One line of the format json."""
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"

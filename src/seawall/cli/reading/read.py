@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seawall.cli.log_location import location_options, open_readable_log
-from seawall.cli.selection import END, Bound, Selection, print_chosen, selection_options
+from seawall.cli.reading.selection import END, Bound, Selection, print_chosen, selection_options
 
 if TYPE_CHECKING:
     from seawall.api.read_options import Start

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from seawall.cli.log_location import is_remote, location_options, open_readable_log, open_writable_log
-from seawall.cli.read import print_selected, select
-from seawall.cli.selection import END, Bound, Selection, selection_options
+from seawall.cli.reading.read import print_selected, select
+from seawall.cli.reading.selection import END, Bound, Selection, selection_options
 
 if TYPE_CHECKING:
     from seawall.api.read_options import Start
@@ -113,17 +113,17 @@ def _wait_for_more(view: ReadableLog, topic: str, selection: Selection) -> None:
     if isinstance(view, RemoteLog):
         # The server answers as soon as there are new records; check the output in between.
         while not view.wait_for(topic, selection.next_seq, _SERVER_WAIT_SECONDS):
-            _pause(0)
+            pause_output(0)
         return
     pause = IDLE_SECONDS
     while view.describe(topic).next_seq <= selection.next_seq:
-        _pause(pause)
+        pause_output(pause)
         started = time.monotonic()
         view.refresh()
         pause = max(IDLE_SECONDS, _PAUSE_PER_REFRESH * (time.monotonic() - started))
 
 
-def _pause(seconds: float) -> None:
+def pause_output(seconds: float) -> None:
     """Sleep; `BrokenPipeError` as soon as the reader of the output closes the pipe."""
     try:
         output = sys.stdout.fileno()

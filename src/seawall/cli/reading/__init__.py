@@ -1,0 +1,1 @@
+"""Commands that print records: `read`, `sub` and `watch`."""
