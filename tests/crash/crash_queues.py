@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from simulated_log import simulated_machine
+from crash_history import NS_PER_MS
+from crash_world import BEGAN_NS
 
 from seawall.api.jobs import JobKeys
 from seawall.api.publishable import Message
@@ -27,7 +28,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.queues.dead_letters import _RETRY_MS
 from seawall.engine.store.opening import open_store
-from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import ConflictError
 from seawall.limits import KIB
 from seawall.testing import SimClock, SimCrash, SimDisk
@@ -36,7 +37,6 @@ from seawall.topics.queues import lease_view
 from seawall.topics.state import TopicState
 from seawall.wire.jobs.rows import ClaimedJobs
 
-NS_PER_MS = 1_000_000
 SETTINGS = StoreSettings(wal_file_size=128 * KIB, ballast_size=4 * KIB, ceiling_step=64, checkpoint_size=1 << 62)
 STEPS = 40
 NODES = ("ada", "bob")
@@ -162,9 +162,8 @@ class QueueHistory:
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(f"queue {seed}")
         self.disk = SimDisk(seed=seed)
-        self.machine = replace(simulated_machine(self.disk), random_bytes=random.Random(f"ids {seed}").randbytes)
-        assert isinstance(self.machine.clock, SimClock)
-        self.clock = self.machine.clock
+        self.clock = SimClock(wall_ns=BEGAN_NS)
+        self.machine = Machine(self.disk, self.clock, random.Random(f"ids {seed}").randbytes, pid=7)
         self.keeps_leases = chance.random() < 0.3
         self.deliveries_max = chance.choice((0, 1, 1, 2, 3))
         self.dead_cap = chance.choice((0, 0, 4))
@@ -658,6 +657,17 @@ class QueueHistory:
         view = self._topic("jobs").leases
         assert view is not None
         return view
+
+
+def play(seed: int) -> None:
+    """One history without a crash. `BrokenQueueError` is a bug found."""
+    QueueHistory(seed).run()
+
+
+def crash(seed: int) -> None:
+    """One history with a crash."""
+    history = QueueHistory(seed)
+    history.run_with_crash(history.chance.randrange(1, 120))
 
 
 def _message(job: ModelJob) -> Message:
