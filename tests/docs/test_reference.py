@@ -37,6 +37,7 @@ SURFACES = (
     *("client.read.subscriber.RemoteSubscriber", "client.read.subscriber.RemotePositionSubscriber"),
     *("engine.api.aio_subscriber.AsyncSubscriber", "engine.api.aio_subscriber.AsyncPositionSubscriber"),
     *("client.read.aio_subscriber.AsyncRemoteSubscriber", "client.read.aio_subscriber.AsyncRemotePositionSubscriber"),
+    *("api.watches.Watch", "api.watches.AsyncWatch"),
     *("engine.commit.delivery.Delivery", "api.transactions.Transaction", "api.transactions.Stager"),
     *("api.aio_transactions.AsyncTransaction", "api.aio_transactions.AsyncStager"),
 )

@@ -4,6 +4,7 @@
     for item in watch: ...                     # batches, gaps and reports of every topic that matches, for ever
     for item in watch.poll(timeout_s=5): ...   # or what is there now
     store(watch.cursor)                        # every topic's position, after the items handed out so far
+    watch.close()                              # or use it in a `with` block
     log.watch([…], cursor=…)                   # continues there
 
 A watch receives steps from a *source*, which knows where the log is: `engine/api/watch_sources.py` reads a log in this
@@ -15,7 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, Protocol, TypeAlias, TypeGuard
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeAlias, TypeGuard
 
 from seawall.api.losses import data_loss, survives_crashes
 from seawall.api.received import ReceivedBatch
@@ -205,6 +207,14 @@ class Watch:
         self._received.is_closed = True
         self._source.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _receive(self, timeout_s: float | None) -> None:
         self._received.require_open()
         self._received.add(self._source.receive(self._received.progress, timeout_s))
@@ -266,6 +276,14 @@ class AsyncWatch:
         """End the watch, and its connection. Idempotent."""
         self._received.is_closed = True
         await self._source.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def _receive(self, timeout_s: float | None) -> None:
         self._received.require_open()

@@ -35,7 +35,7 @@ from seawall.cli.reading.subscribe import pause_output
 if TYPE_CHECKING:
     from seawall.api.received import ReceivedBatch, ReceivedSkip
     from seawall.api.received_record import ReceivedRecord
-    from seawall.api.watch_items import TopicCaughtUp, TopicDeleted, WatchGap
+    from seawall.api.watch_items import Consistency, TopicCaughtUp, TopicDeleted, WatchGap
     from seawall.api.watches import Watch
     from seawall.wire.format.fields import JsonValue
 
@@ -89,17 +89,17 @@ def watch(
     if follow and not is_remote():
         raise click.UsageError("A watch of a data directory locks out writers: --follow needs --url.")
     cursor = cursor_file.read_text().strip() if cursor_file is not None and cursor_file.exists() else None
-    with open_writable_log(data) as log:
-        watching = log.watch(list(names), start, cursor=cursor, consistency="strong" if strong else "eventual")
+    consistency: Consistency = "strong" if strong else "eventual"
+    with (
+        open_writable_log(data) as log,
+        log.watch(list(names), start, cursor=cursor, consistency=consistency) as watching,
+    ):
         printing = _Printing(watching, limit, form, follow=follow)
-        try:
-            while not printing.is_done:
-                printing.print_more()
-                if cursor_file is not None:
-                    _replace(cursor_file, printing.cursor())
-                pause_output(0)
-        finally:
-            watching.close()
+        while not printing.is_done:
+            printing.print_more()
+            if cursor_file is not None:
+                _replace(cursor_file, printing.cursor())
+            pause_output(0)
 
 
 class _Printing:
