@@ -10,12 +10,15 @@ import pytest
 
 from seawall import limits
 from seawall.api.publishable import Message
+from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError, LimitError
 from seawall.tasks.cron import parse_cron
 from seawall.tasks.schedules import CronSchedule, IntervalSchedule, PeriodicTask, Scheduler, schedule_owner
+
+Log = EmbeddedLog | RemoteLog
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)
 
@@ -36,16 +39,16 @@ class HandClock:
         return self.now_ms * 1_000_000
 
 
-def scheduler(log: EmbeddedLog, clock: HandClock, interval_ms: int = 10_000) -> Scheduler:
+def scheduler(log: Log, clock: HandClock, interval_ms: int = 10_000) -> Scheduler:
     task = PeriodicTask("clean", IntervalSchedule(interval_ms), lambda tick_ms: Message(str(tick_ms)))
     return Scheduler(log, "jobs", [task], clock)
 
 
-def pushed(log: EmbeddedLog) -> list[int]:
+def pushed(log: Log) -> list[int]:
     return [int(record.value) for record in log.records("jobs")]
 
 
-def test_the_first_scheduler_begins_with_the_next_tick(log: EmbeddedLog) -> None:
+def test_the_first_scheduler_begins_with_the_next_tick(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     clock = HandClock(NOON_MS + 3_000)
     first = scheduler(log, clock)
@@ -58,14 +61,14 @@ def test_the_first_scheduler_begins_with_the_next_tick(log: EmbeddedLog) -> None
     assert pushed(log) == [NOON_MS + 10_000]
 
 
-def test_after_a_pause_only_the_latest_tick_is_made_up_for(log: EmbeddedLog) -> None:
+def test_after_a_pause_only_the_latest_tick_is_made_up_for(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     scheduler(log, HandClock(NOON_MS)).push_due()
     assert scheduler(log, HandClock(NOON_MS + 75_000)).push_due() == [("clean", NOON_MS + 70_000)]
     assert pushed(log) == [NOON_MS + 70_000]
 
 
-def test_a_scheduler_with_a_late_clock_pushes_nothing_old(log: EmbeddedLog) -> None:
+def test_a_scheduler_with_a_late_clock_pushes_nothing_old(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     scheduler(log, HandClock(NOON_MS)).push_due()
     scheduler(log, HandClock(NOON_MS + 50_000)).push_due()
@@ -77,7 +80,7 @@ def test_a_scheduler_with_a_late_clock_pushes_nothing_old(log: EmbeddedLog) -> N
     assert pushed(log) == [NOON_MS + 50_000, NOON_MS + 60_000]
 
 
-def test_schedulers_at_the_same_moment_push_a_tick_once(log: EmbeddedLog) -> None:
+def test_schedulers_at_the_same_moment_push_a_tick_once(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     clock = HandClock(NOON_MS)
     scheduler(log, clock).push_due()
@@ -117,7 +120,7 @@ def test_each_tick_is_pushed_once_whatever_clocks_and_restarts_do(tmp_path: Path
     assert len(found) > 15
 
 
-def test_tasks_have_ticks_of_their_own_and_a_long_wait_is_cut(log: EmbeddedLog) -> None:
+def test_tasks_have_ticks_of_their_own_and_a_long_wait_is_cut(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     clock = HandClock(NOON_MS)
     tasks = [

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from seawall.api.publishable import Message
+from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
 from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
+
+Log = EmbeddedLog | RemoteLog
 
 WAIT_S = 60.0
 FAST = Backoff(0.001, 1.0, 0.001)
@@ -45,11 +48,11 @@ def outcomes() -> Outcomes:
 
 
 @pytest.fixture
-def tasks(log: EmbeddedLog, outcomes: Outcomes) -> TaskQueue:
+def tasks(log: Log, outcomes: Outcomes) -> TaskQueue:
     return TaskQueue(log, "mails", middleware=[outcomes])
 
 
-def letters(log: EmbeddedLog) -> list[tuple[bytes, dict[str, Any]]]:
+def letters(log: Log) -> list[tuple[bytes, dict[str, Any]]]:
     return [(record.value, json.loads(record.meta or b"")) for record in log.records("mails.dead")]
 
 
@@ -92,7 +95,7 @@ def test_a_coroutine_runs_on_the_loop_of_the_worker(tasks: TaskQueue, outcomes: 
 
 
 def test_a_failing_task_is_tried_again_and_becomes_a_dead_letter(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
+    log: Log, tasks: TaskQueue, outcomes: Outcomes
 ) -> None:
     @tasks.task(retries=2, backoff=FAST)
     def fail(name: str) -> None:
@@ -113,7 +116,7 @@ def test_a_failing_task_is_tried_again_and_becomes_a_dead_letter(
     assert tasks.queue.counts().ready == 0
 
 
-def test_a_dead_letter_moves_back_and_is_the_same_job(log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes) -> None:
+def test_a_dead_letter_moves_back_and_is_the_same_job(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     is_broken = True
 
     @tasks.task(retries=0, priority=7)
@@ -130,7 +133,7 @@ def test_a_dead_letter_moves_back_and_is_the_same_job(log: EmbeddedLog, tasks: T
 
 
 def test_jobs_that_no_task_can_execute_are_dead_letters_with_a_reason(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
+    log: Log, tasks: TaskQueue, outcomes: Outcomes
 ) -> None:
     @tasks.task
     def known() -> None: ...
@@ -152,9 +155,7 @@ def test_jobs_that_no_task_can_execute_are_dead_letters_with_a_reason(
     assert json.loads(third.meta or b"")["$meta"] == "m"
 
 
-def test_a_job_that_was_delivered_too_often_is_not_tried(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
-) -> None:
+def test_a_job_that_was_delivered_too_often_is_not_tried(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     """Its workers were killed, and it may be why."""
 
     @tasks.task(retries=1)
@@ -169,7 +170,7 @@ def test_a_job_that_was_delivered_too_often_is_not_tried(
     assert "delivered 3 times with 1 retries" in letters(log)[0][1]["$dead_letter_reason"]
 
 
-def test_a_time_limit_fails_the_attempt(log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes) -> None:
+def test_a_time_limit_fails_the_attempt(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     @tasks.task(retries=0, time_limit_s=0.05)
     def spin() -> None:
         while True:
@@ -192,7 +193,7 @@ def test_a_time_limit_fails_the_attempt(log: EmbeddedLog, tasks: TaskQueue, outc
     assert "TimeLimitError: it ran longer than its limit of 0.05 s" in letters(log)[0][1]["$dead_letter_reason"]
 
 
-def test_published_records_and_the_ack_are_one_step(log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes) -> None:
+def test_published_records_and_the_ack_are_one_step(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     log.create_topic("counts")
 
     @tasks.task(retries=2, backoff=FAST)
@@ -209,9 +210,7 @@ def test_published_records_and_the_ack_are_one_step(log: EmbeddedLog, tasks: Tas
     assert [record.value for record in log.records("counts")] == [b'{"job":1,"words":2}', b"more"]
 
 
-def test_a_task_that_publishes_what_cannot_be_published_fails(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
-) -> None:
+def test_a_task_that_publishes_what_cannot_be_published_fails(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     @tasks.task(retries=0)
     def publish() -> None:
         current_job().publish("nowhere", b"x")
@@ -222,7 +221,7 @@ def test_a_task_that_publishes_what_cannot_be_published_fails(
     assert "NotFoundError" in letters(log)[0][1]["$dead_letter_reason"]
 
 
-def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: Log, outcomes: Outcomes) -> None:
     """A lease ends while its task runs: another worker takes the job, and what this one publishes is refused."""
     tasks = TaskQueue(log, "mails", middleware=[outcomes])
     log.create_topic("counts")
@@ -248,7 +247,7 @@ def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: EmbeddedLog, ou
     assert log.describe("counts").record_count == 0
 
 
-def test_the_leases_of_a_long_task_are_extended(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_the_leases_of_a_long_task_are_extended(log: Log, outcomes: Outcomes) -> None:
     tasks = TaskQueue(log, "mails", middleware=[outcomes], lease_s=0.1)
     other = log.queue("mails", node="other")
 
@@ -266,7 +265,7 @@ def test_the_leases_of_a_long_task_are_extended(log: EmbeddedLog, outcomes: Outc
 
 
 def test_a_stop_waits_for_tasks_and_returns_those_that_take_too_long(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
+    log: Log, tasks: TaskQueue, outcomes: Outcomes
 ) -> None:
     begun, go_on = Event(), Event()
 
@@ -306,7 +305,7 @@ def test_a_stop_waits_for_tasks_and_returns_those_that_take_too_long(
 
 
 def test_a_task_in_a_call_into_c_is_left_alone_and_its_ack_is_refused(
-    log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes
+    log: Log, tasks: TaskQueue, outcomes: Outcomes
 ) -> None:
     begun, go_on = Event(), Event()
 
@@ -326,9 +325,7 @@ def test_a_task_in_a_call_into_c_is_left_alone_and_its_ack_is_refused(
     assert job.ack()
 
 
-def test_middleware_runs_around_each_job_and_cannot_break_it(
-    log: EmbeddedLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_middleware_runs_around_each_job_and_cannot_break_it(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[str] = []
     ended = Event()
 
@@ -362,7 +359,7 @@ def test_middleware_runs_around_each_job_and_cannot_break_it(
     assert tasks.queue.counts().ready == 0
 
 
-def test_middleware_can_refuse_a_job(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_middleware_can_refuse_a_job(log: Log, outcomes: Outcomes) -> None:
     class Refusal(Middleware):
         def before_execute(self, job: RunningJob) -> None:
             raise PermissionError("not on Sundays")
@@ -400,7 +397,7 @@ def test_each_delivery_is_one_log_line(tasks: TaskQueue, outcomes: Outcomes, cap
     assert failure.message == "flaky, job 1, delivery 1: KeyError: 'x'"
 
 
-def test_delay_priority_and_unique_key(log: EmbeddedLog, tasks: TaskQueue, outcomes: Outcomes) -> None:
+def test_delay_priority_and_unique_key(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
     @tasks.task(unique=lambda user: f"user-{user}", priority=3)
     def rebuild(user: int) -> None: ...
 
@@ -422,7 +419,7 @@ def test_delay_priority_and_unique_key(log: EmbeddedLog, tasks: TaskQueue, outco
         assert outcomes.next()[0] == "rebuild"
 
 
-def test_mistakes_are_errors_when_they_are_made(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_mistakes_are_errors_when_they_are_made(log: Log, tasks: TaskQueue) -> None:
     @tasks.task
     def one(a: int) -> None: ...
 
@@ -496,7 +493,7 @@ def test_a_periodic_task_is_pushed_and_executed(tasks: TaskQueue, outcomes: Outc
     assert set(tasks.tasks) == {"tick", "yearly"}
 
 
-def test_a_worker_whose_log_fails_says_so_and_stops_when_told(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_a_worker_whose_log_fails_says_so_and_stops_when_told(log: Log, tasks: TaskQueue) -> None:
     warned = Event()
 
     class Warned(logging.Handler):

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
+from queue import Queue as Mailbox
 from threading import Thread
 from typing import Any
 
 import pytest
 
+from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import LockedError, TaskFailedError, WrongStateError
 from seawall.io.process.clocks import OsClock
-from seawall.tasks import Backoff, Results, TaskQueue, current_job
+from seawall.tasks import Backoff, Middleware, Outcome, Results, RunningJob, TaskQueue, current_job
 from seawall.tasks.results import ResultReader
+
+Log = EmbeddedLog | RemoteLog
 
 WAIT_S = 60.0
 FAST = Backoff(0.001, 1.0, 0.001)
 
 
 @pytest.fixture
-def tasks(log: EmbeddedLog) -> TaskQueue:
+def tasks(log: Log) -> TaskQueue:
     return TaskQueue(log, "sums", results=True)
 
 
-def test_a_handle_waits_for_what_the_task_returns(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_a_handle_waits_for_what_the_task_returns(log: Log, tasks: TaskQueue) -> None:
     @tasks.task
     def add(a: int, b: int) -> dict[str, Any]:
         return {"sum": a + b}
@@ -44,7 +48,7 @@ def test_a_handle_waits_for_what_the_task_returns(log: EmbeddedLog, tasks: TaskQ
     assert set(first.json()) == {"seq", "task", "result"}
 
 
-def test_a_final_failure_is_raised_with_its_traceback(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_a_final_failure_is_raised_with_its_traceback(log: Log, tasks: TaskQueue) -> None:
     @tasks.task(retries=1, backoff=FAST)
     def fail() -> None:
         raise LookupError("nothing here \ud800")
@@ -58,7 +62,7 @@ def test_a_final_failure_is_raised_with_its_traceback(log: EmbeddedLog, tasks: T
     assert log.describe("sums.results").record_count == log.describe("sums.dead").record_count == 1
 
 
-def test_a_job_that_cannot_be_decoded_has_a_result_too(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_a_job_that_cannot_be_decoded_has_a_result_too(log: Log, tasks: TaskQueue) -> None:
     with tasks.worker(threads=1):
         log.publish("sums", b"x")
         assert log.wait_for("sums.results", 1, WAIT_S)
@@ -67,7 +71,7 @@ def test_a_job_that_cannot_be_decoded_has_a_result_too(log: EmbeddedLog, tasks: 
 
 
 def test_a_result_that_json_does_not_have_is_an_error_and_the_task_does_not_run_again(
-    log: EmbeddedLog, tasks: TaskQueue
+    log: Log, tasks: TaskQueue
 ) -> None:
     runs = []
 
@@ -82,7 +86,7 @@ def test_a_result_that_json_does_not_have_is_an_error_and_the_task_does_not_run_
     assert runs == [1]
 
 
-def test_a_failed_attempt_leaves_no_result(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_a_failed_attempt_leaves_no_result(log: Log, tasks: TaskQueue) -> None:
     @tasks.task(retries=3, backoff=FAST)
     def flaky() -> int:
         if current_job().deliveries < 3:
@@ -95,11 +99,17 @@ def test_a_failed_attempt_leaves_no_result(log: EmbeddedLog, tasks: TaskQueue) -
     assert log.describe("sums.results").record_count == 1
 
 
-def test_a_result_that_cannot_be_published_fails_the_attempt(log: EmbeddedLog) -> None:
+def test_a_result_that_cannot_be_published_fails_the_attempt(log: Log) -> None:
     """The topic of the results is full: the job is not acked without its result."""
     log.create_topic("full", cap_records=1, discard="reject")
     log.publish("full", b"x")
-    tasks = TaskQueue(log, "sums", results=Results("full"))
+    outcomes: Mailbox[Outcome] = Mailbox()
+
+    class Outcomes(Middleware):
+        def after_job(self, job: RunningJob, outcome: Outcome, duration_s: float) -> None:
+            outcomes.put(outcome)
+
+    tasks = TaskQueue(log, "sums", results=Results("full"), middleware=[Outcomes()])
 
     @tasks.task(retries=0)
     def one() -> int:
@@ -108,7 +118,7 @@ def test_a_result_that_cannot_be_published_fails_the_attempt(log: EmbeddedLog) -
     one.send()
     with tasks.worker(threads=1):
         # Its dead letter is refused as well, since the error would be a result.
-        assert log.wait_until(lambda: tasks.queue.counts().delayed == 1, WAIT_S)
+        assert outcomes.get(timeout=WAIT_S) is Outcome.RETRY
     assert log.describe("full").record_count == 1
 
 
@@ -132,7 +142,7 @@ def test_many_threads_wait_and_one_of_them_reads(tasks: TaskQueue) -> None:
     assert found == {number: 2 * number for number in range(8)}
 
 
-def test_without_a_result_the_wait_ends(log: EmbeddedLog, tasks: TaskQueue) -> None:
+def test_without_a_result_the_wait_ends(log: Log, tasks: TaskQueue) -> None:
     @tasks.task
     def one() -> int:
         return 1
@@ -144,7 +154,7 @@ def test_without_a_result_the_wait_ends(log: EmbeddedLog, tasks: TaskQueue) -> N
         silent.task(name="two")(lambda: 1).send().result()
 
 
-def test_a_reader_keeps_a_bounded_number_of_results(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_keeps_a_bounded_number_of_results(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seawall.tasks.results.TASK_RESULTS_KEPT_MAX", 3)
     log.create_topic("results")
     reader = ResultReader(log, "results", 1, OsClock())
