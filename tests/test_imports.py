@@ -21,12 +21,29 @@ PACKAGE = Path(__file__).parents[1] / "src" / "seawall"
 #: A layer imports itself and the layers before it.
 LAYERS = (
     *("limits", "errors", "config", "core", "kernels", "wire", "api", "io", "telemetry", "fabric", "sequencer"),
-    *("broker", "storage", "topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli"),
+    *(
+        "broker",
+        "storage",
+        "topics",
+        "replication",
+        "engine",
+        "server",
+        "client",
+        "tasks",
+        "spark",
+        "console",
+        "bench",
+        "cli",
+    ),
     "testing",
 )
 
 #: What runs in a user's process, or in Spark's, must not load a server.
-FORBIDDEN_LAYERS = {layer: frozenset({"server", "engine", "topics"}) for layer in ("client", "spark")}
+FORBIDDEN_LAYERS = {
+    **{layer: frozenset({"server", "engine", "topics"}) for layer in ("client", "spark")},
+    # They get a log from the package, whichever kind it is.
+    "tasks": frozenset({"server", "engine", "topics", "storage", "client"}),
+}
 
 #: `core` decides and never acts: same state and same input, same output.
 IMPURE_MODULES = frozenset(

@@ -28,7 +28,8 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── ReadOnlyError        an earlier write or sync failed: nothing was changed, and reads continue
     │   ├── SyncError            a sync failed: the state of earlier writes is unknown
     │   └── InvariantError       a named invariant does not hold: a bug in Seawall
-    └── OutcomeUnknownError      the request may or may not have taken effect
+    ├── OutcomeUnknownError      the request may or may not have taken effect
+    └── TaskFailedError          a background task has failed for good; carries the seq of its job
 
 A message names the thing, the value and what to do about it.
 """
@@ -61,6 +62,7 @@ __all__ = [
     "SegmentDamageError",
     "SessionExpiredError",
     "SyncError",
+    "TaskFailedError",
     "UnsupportedError",
     "WrongStateError",
 ]
@@ -212,3 +214,15 @@ class InvariantError(FatalError):
 
 class OutcomeUnknownError(SeawallError):
     """The request may or may not have taken effect; repeat it with the same identity to find out."""
+
+
+class TaskFailedError(SeawallError):
+    """A background task has failed and is not tried again: the message has the error that it raised in the worker.
+
+    `seq` is the seq of its job. `traceback` is the traceback of the error as text, if the worker sent one.
+    """
+
+    def __init__(self, message: str, *, seq: int, traceback: str = "") -> None:
+        super().__init__(message)
+        self.seq = seq
+        self.traceback = traceback

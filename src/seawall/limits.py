@@ -97,6 +97,34 @@ CLAIM_SIZE_MAX = 8 * MIB
 #: Leases that a server releases when the connection that they are bound to ends, the latest ones: 96 KiB of memory.
 BOUND_LEASES_MAX = 4_096
 
+#: Workers of tasks: jobs that one process runs at once by default, how long its leases last without an extension, and
+#: how long one claim waits: a worker that is to stop notices it after that.
+TASK_THREADS = 8
+TASK_LEASE_S = 30.0
+TASK_CLAIM_WAIT_S = 1.0
+#: How long running tasks may take to finish when a worker stops, less than supervisors wait before they kill; and how
+#: long an interrupted task may take to end.
+TASK_GRACE_S = 20.0
+TASK_INTERRUPT_S = 1.0
+#: Pause after a call to the log has failed, and the longest sleep until the next tick: wall clocks are adjusted.
+TASK_RETRY_S = 5.0
+TASK_TICK_WAIT_S = 30.0
+#: Characters of a task's name, of an error that is kept with a dead letter or as a result, and of its traceback.
+TASK_NAME_SIZE_MAX = 128
+TASK_ERROR_SIZE_MAX = 2_000
+TASK_TRACEBACK_SIZE_MAX = 20_000
+#: How long results are kept in their topic, and results that a process has read and nobody has asked for yet.
+TASK_RESULTS_TTL_S = 86_400.0
+TASK_RESULTS_KEPT_MAX = 10_000
+#: Pauses before a worker process that has ended is started again: the first, and the longest; and how long a process
+#: must have run for the next pause to be the first one again.
+WORKER_RESTART_S = 0.5
+WORKER_RESTART_S_MAX = 30.0
+WORKER_STABLE_S = 60.0
+#: Worker processes of one command, and how often a development server looks for changed sources.
+WORKER_PROCESSES_MAX = 256
+SOURCE_POLL_S = 0.5
+
 #: Keepalive replies per connection in version 1, where published clients reply to every reply.
 V1_KEEPALIVE_BURST = 64
 V1_KEEPALIVE_PER_SECOND = 10

@@ -108,6 +108,7 @@ COMMANDS = (
     LazyCommand("topic", "seawall.cli.topic", "Create, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read a whole data directory and report all damage."),
     LazyCommand("watch", "seawall.cli.reading.watch", "Print the records of many topics as they arrive."),
+    LazyCommand("worker", "seawall.cli.worker.command", "Execute the jobs of a queue of background tasks."),
 )
 
 

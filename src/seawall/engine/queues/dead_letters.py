@@ -4,19 +4,12 @@ Moving a job is one transaction: the record is appended to the other topic, and 
 crash leaves it in one of the two topics. A job that cannot be moved, because the topic is full for example, stays in
 its queue and is tried again later.
 
-A dead letter has the value, key, headers, tag and node of its job. `meta` says where it comes from:
-
-    $dead_letter_from         the queue
-    $dead_letter_src_seq      the seq of the job there
-    $dead_letter_deliveries   how often it was delivered
-    $dead_letter_reason       why it is here
-
-Moving it back removes these. A meta that is not a JSON object becomes `$meta`. This module must not know who claims.
+`wire/jobs/dead_letters` has the marks that a dead letter carries. Moving it back removes them. This module must not
+know who claims.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -45,14 +38,7 @@ from seawall.topics.state import TopicState
 from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.format.envelope import Envelope, parse_envelope
 from seawall.wire.format.records import Record, RecordType, encode_record, iter_records
-
-FROM: Final = "$dead_letter_from"
-SOURCE_SEQ: Final = "$dead_letter_src_seq"
-DELIVERIES: Final = "$dead_letter_deliveries"
-REASON: Final = "$dead_letter_reason"
-_MARKS: Final = (FROM, SOURCE_SEQ, DELIVERIES, REASON)
-#: Where a meta is kept that is not a JSON object.
-_OTHER_META: Final = "$meta"
+from seawall.wire.jobs.dead_letters import FROM, marked_meta, parsed_meta, unmarked_meta
 
 #: Jobs that could not be moved wait this long.
 _RETRY_MS: Final = 5_000
@@ -103,7 +89,7 @@ class DeadLetters:
             deliveries = dict(zip(seqs.tolist(), queue.view.rows(seqs)["deliveries"].tolist(), strict=True))
         readable: list[int] = []
 
-        def letters() -> Iterator[tuple[int, Record]]:
+        def letters() -> Iterator[tuple[int, Envelope]]:
             for seq, record in self._records(topic, seqs):
                 readable.append(seq)
                 yield seq, _letter(record, topic, seq, deliveries[seq])
@@ -144,7 +130,7 @@ class DeadLetters:
         moved = 0
         refused: SeawallError | None = None
         for seqs in rounds:
-            by_target: dict[str, list[tuple[int, Record]]] = {}
+            by_target: dict[str, list[tuple[int, Envelope]]] = {}
             chosen = 0
             for seq, record in self._records(topic, seqs):
                 source = _source_of(record)
@@ -256,13 +242,13 @@ class DeadLetters:
             raise
 
 
-def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
+def _in_blocks(records: Iterator[tuple[int, Envelope]]) -> Iterator[list[Moved]]:
     """Encode records, as many at once as one step moves. A record that is too large with its new meta stays."""
     some: list[Moved] = []
     size = 0
-    for seq, record in records:
+    for seq, envelope in records:
         try:
-            encoded = encode_record(record)
+            encoded = encode_record(envelope.to_record())
         except InvalidInputError:
             continue
         if len(encoded) > BLOCK_SIZE_MAX:
@@ -276,28 +262,22 @@ def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
         yield some
 
 
-def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Record:
+def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Envelope:
     """The dead letter of a job."""
     envelope = _envelope_of(record)
-    meta = _meta_of(envelope)
-    meta |= {FROM: topic.name, SOURCE_SEQ: seq, DELIVERIES: deliveries, REASON: "max_deliveries"}
-    return _with_meta(envelope, meta)
+    return replace(envelope, meta=marked_meta(envelope.meta, topic.name, seq, deliveries, "max_deliveries"))
 
 
-def _source_of(record: Record) -> tuple[str, Record] | None:
+def _source_of(record: Record) -> tuple[str, Envelope] | None:
     """The queue that a dead letter came from, and the job as it was; None if it is no dead letter."""
     if record.record_type != RecordType.ENVELOPE:
         return None
     envelope = _envelope_of(record)
-    meta = _meta_of(envelope)
+    meta = parsed_meta(envelope.meta)
     source = meta.get(FROM)
     if not isinstance(source, str):
         return None
-    own = {key: value for key, value in meta.items() if key not in _MARKS}
-    other = own.get(_OTHER_META)
-    if len(own) == 1 and isinstance(other, str):
-        return source, replace(envelope, meta=other.encode(errors="surrogateescape")).to_record()
-    return source, _with_meta(envelope, own)
+    return source, replace(envelope, meta=unmarked_meta(meta))
 
 
 def _envelope_of(record: Record) -> Envelope:
@@ -306,20 +286,3 @@ def _envelope_of(record: Record) -> Envelope:
         with suppress(CorruptionError):
             return parse_envelope(record.value)
     return Envelope(record.value)
-
-
-def _meta_of(envelope: Envelope) -> dict[str, object]:
-    if envelope.meta is None:
-        return {}
-    # Deeply nested JSON exceeds the recursion limit.
-    with suppress(ValueError, RecursionError):
-        meta = json.loads(envelope.meta)
-        if isinstance(meta, dict):
-            return meta
-    return {_OTHER_META: envelope.meta.decode(errors="surrogateescape")}
-
-
-def _with_meta(envelope: Envelope, meta: dict[str, object]) -> Record:
-    # In ASCII: JSON may contain what UTF-8 does not.
-    encoded = json.dumps(meta, separators=(",", ":")).encode() if meta else None
-    return replace(envelope, meta=encoded).to_record()

@@ -1,0 +1,180 @@
+"""Results of jobs: once for each job, also across processes of senders, failures and waiting threads."""
+
+from __future__ import annotations
+
+import os
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.errors import LockedError, TaskFailedError, WrongStateError
+from seawall.io.process.clocks import OsClock
+from seawall.tasks import Backoff, Results, TaskQueue, current_job
+from seawall.tasks.results import ResultReader
+
+WAIT_S = 60.0
+FAST = Backoff(0.001, 1.0, 0.001)
+
+
+@pytest.fixture
+def tasks(log: EmbeddedLog) -> TaskQueue:
+    return TaskQueue(log, "sums", results=True)
+
+
+def test_a_handle_waits_for_what_the_task_returns(log: EmbeddedLog, tasks: TaskQueue) -> None:
+    @tasks.task
+    def add(a: int, b: int) -> dict[str, Any]:
+        return {"sum": a + b}
+
+    @tasks.task
+    def nothing() -> None: ...
+
+    sent = [add.send(number, 1) for number in range(20)]
+    with tasks.worker(threads=3):
+        assert [each.result(WAIT_S) for each in reversed(sent)] == [
+            {"sum": number + 1} for number in reversed(range(20))
+        ]
+        assert nothing.send().result(WAIT_S) is None
+    assert sent[0].result() == {"sum": 1}
+    assert log.describe("sums.results").record_count == 21
+    assert log.describe("sums.results").config.ttl_ms == 86_400_000
+    first = next(iter(log.records("sums.results")))
+    assert set(first.json()) == {"seq", "task", "result"}
+
+
+def test_a_final_failure_is_raised_with_its_traceback(log: EmbeddedLog, tasks: TaskQueue) -> None:
+    @tasks.task(retries=1, backoff=FAST)
+    def fail() -> None:
+        raise LookupError("nothing here \ud800")
+
+    sent = fail.send()
+    with tasks.worker(threads=1), pytest.raises(TaskFailedError) as caught:
+        sent.result(WAIT_S)
+    assert str(caught.value) == "job 1 (fail) has failed: LookupError: nothing here ?"
+    assert caught.value.seq == 1
+    assert "in fail\n" in caught.value.traceback
+    assert log.describe("sums.results").record_count == log.describe("sums.dead").record_count == 1
+
+
+def test_a_job_that_cannot_be_decoded_has_a_result_too(log: EmbeddedLog, tasks: TaskQueue) -> None:
+    with tasks.worker(threads=1):
+        log.publish("sums", b"x")
+        assert log.wait_for("sums.results", 1, WAIT_S)
+    (record,) = log.records("sums.results")
+    assert record.json()["error"].startswith("CorruptionError: the job is not JSON")
+
+
+def test_a_result_that_json_does_not_have_is_an_error_and_the_task_does_not_run_again(
+    log: EmbeddedLog, tasks: TaskQueue
+) -> None:
+    runs = []
+
+    @tasks.task
+    def strange() -> object:
+        runs.append(current_job().seq)
+        return object()
+
+    sent = strange.send()
+    with tasks.worker(threads=1), pytest.raises(TaskFailedError, match="the result is not JSON"):
+        sent.result(WAIT_S)
+    assert runs == [1]
+
+
+def test_a_failed_attempt_leaves_no_result(log: EmbeddedLog, tasks: TaskQueue) -> None:
+    @tasks.task(retries=3, backoff=FAST)
+    def flaky() -> int:
+        if current_job().deliveries < 3:
+            raise RuntimeError("again")
+        return current_job().deliveries
+
+    sent = flaky.send()
+    with tasks.worker(threads=1):
+        assert sent.result(WAIT_S) == 3
+    assert log.describe("sums.results").record_count == 1
+
+
+def test_a_result_that_cannot_be_published_fails_the_attempt(log: EmbeddedLog) -> None:
+    """The topic of the results is full: the job is not acked without its result."""
+    log.create_topic("full", cap_records=1, discard="reject")
+    log.publish("full", b"x")
+    tasks = TaskQueue(log, "sums", results=Results("full"))
+
+    @tasks.task(retries=0)
+    def one() -> int:
+        return 1
+
+    one.send()
+    with tasks.worker(threads=1):
+        # Its dead letter is refused as well, since the error would be a result.
+        assert log.wait_until(lambda: tasks.queue.counts().delayed == 1, WAIT_S)
+    assert log.describe("full").record_count == 1
+
+
+def test_many_threads_wait_and_one_of_them_reads(tasks: TaskQueue) -> None:
+    @tasks.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    sent = [double.send(number) for number in range(8)]
+    found: dict[int, object] = {}
+
+    def wait(number: int) -> None:
+        found[number] = sent[number].result(WAIT_S)
+
+    threads = [Thread(target=wait, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    with tasks.worker(threads=2):
+        for thread in threads:
+            thread.join()
+    assert found == {number: 2 * number for number in range(8)}
+
+
+def test_without_a_result_the_wait_ends(log: EmbeddedLog, tasks: TaskQueue) -> None:
+    @tasks.task
+    def one() -> int:
+        return 1
+
+    with pytest.raises(TimeoutError, match=r"job 1 \(one\) has no result after 0.01 s"):
+        one.send().result(0.01)
+    silent = TaskQueue(log, "silent")
+    with pytest.raises(WrongStateError, match="results=True"):
+        silent.task(name="two")(lambda: 1).send().result()
+
+
+def test_a_reader_keeps_a_bounded_number_of_results(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seawall.tasks.results.TASK_RESULTS_KEPT_MAX", 3)
+    log.create_topic("results")
+    reader = ResultReader(log, "results", 1, OsClock())
+    log.publish("results", [{"seq": seq, "result": seq} for seq in range(1, 6)])
+    log.publish("results", [b"other", b"[]", b'{"seq":"x"}'])
+    assert reader.wait(5, WAIT_S) == {"seq": 5, "result": 5}
+    assert [reader.wait(seq, 0.0) is None for seq in range(1, 6)] == [True, True, False, False, False]
+
+
+def test_a_forked_child_opens_a_log_of_its_own(tmp_path: Any) -> None:
+    """The parent's directory is locked: the child says so instead of using what belongs to the parent."""
+    tasks = TaskQueue(tmp_path / "data", "sums")
+
+    @tasks.task
+    def one() -> int:
+        return 1
+
+    one.send()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            one.send()
+        except LockedError:
+            os.write(write_end, b"locked")
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 100) == b"locked"
+    os.close(read_end)
+    assert tasks.queue.counts().ready == 1
+    tasks.close()
