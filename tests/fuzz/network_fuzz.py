@@ -27,14 +27,27 @@ from lwp2_peer import Data, Peer
 from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 from wire_damage import HEADER_SIZE, healed_1, healed_2
 
+from seawall.api.publishable import Message, encode
 from seawall.core.routers import RouterSettings
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
 from seawall.core.watches import TopicPatterns, WatchPosition, WatchSpec
 from seawall.engine.api.open_log import open_log
-from seawall.wire.format.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
+from seawall.wire.format.codes import ALL_TOPICS, ClaimFlags, Codec, Features, HelloFlags, ReadBy, ReadFlags
 from seawall.wire.format.decoder import FrameDecoder
 from seawall.wire.lwp1.requests import CreateTopicWithRetention, DeleteTopic, GetTopic, ListTopics, SetRetention
 from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.jobs import (
+    JobAck,
+    JobClaim,
+    JobExtend,
+    JobNack,
+    JobPeek,
+    JobPushUnique,
+    JobRequest,
+    QueueCountsRequest,
+    QueuePurge,
+    QueueRedrive,
+)
 from seawall.wire.lwp2.keyed import PublishKeyed
 from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2.routers import RouterDelete, RouterDescribe, RouterList, RouterPut
@@ -49,10 +62,23 @@ from seawall.wire.lwp2.watches import Watch
 MEMORY_GROWTH_KIB_MAX = 64 * 1024
 
 CONNECTIONS = 4
-TOPICS = ("plain", "ordered", "tagged", "small", *(f"filler{number}" for number in range(6)), "witness2", "witness1")
+TOPICS = (
+    "plain",
+    "ordered",
+    "tagged",
+    "small",
+    "jobs",
+    *(f"filler{number}" for number in range(5)),
+    "witness2",
+    "witness1",
+)
 WITNESS_2, WITNESS_1 = len(TOPICS) - 1, len(TOPICS)
 _WITNESSES = (WITNESS_1.to_bytes(4, "little"), WITNESS_2.to_bytes(4, "little"))
-_SETTINGS: dict[str, dict[str, object]] = {"ordered": {"order": 5}, "small": {"cap_records": 50, "discard": "reject"}}
+_SETTINGS: dict[str, dict[str, object]] = {
+    "ordered": {"order": 5},
+    "small": {"cap_records": 50, "discard": "reject"},
+    "jobs": {"type": "queue", "cap_records": 500},
+}
 _PATIENCE_S = 60
 
 
@@ -132,6 +158,7 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         RouterDelete("a->b"),
         SessionRetire(ClientId(chance.choice([1 << 20, 1 << 40, (1 << 63) - 1]))),
     ]
+    payloads += queue_requests(chance, value)
     if chance.random() < 0.05:
         payloads += [
             TopicCreate("plain", {"order": 5}),
@@ -145,6 +172,26 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         peer.batch(2, value, seq=peer.seq + chance.randrange(3)),
         encode_ping(1),
         *(encode_control(payload, request_id=chance.randrange(4)) for payload in payloads),
+    ]
+
+
+def queue_requests(chance: random.Random, value: bytes) -> list[JobRequest]:
+    """Every request of queues: to a queue, and sometimes to another topic or to none."""
+    topic = TopicId(chance.choice([5, 5, 5, 5, 1, 99]))
+    jobs = tuple(sorted(chance.sample(range(1, 900), 3))), (1, 2, chance.randrange(1 << 63))
+    headers = [("seawall-unique", chance.choice(["a", "b"])), ("seawall-not-before", "5"), ("seawall-priority", "7")]
+    (block,) = encode(Message(value, headers=headers[: chance.randrange(4)]))
+    count = chance.randrange(1, 2_000)
+    return [
+        JobClaim(topic, "fuzz", count, chance.randrange(900), 5, ClaimFlags(chance.randrange(2))),
+        JobAck(topic, "fuzz", *jobs),
+        JobNack(topic, "fuzz", *jobs, chance.randrange(900)),
+        JobExtend(topic, "fuzz", *jobs, chance.randrange(900)),
+        JobPeek(topic, count),
+        QueueCountsRequest(topic),
+        QueuePurge(topic),
+        QueueRedrive(topic, count),
+        JobPushUnique(topic, block.block),
     ]
 
 
