@@ -9,6 +9,7 @@ PYTEST := $(BIN)/pytest
 FUZZ_EXECUTIONS ?= 100000
 FUZZ_BYTES ?= 10000000
 CRASH_IMAGES ?= 20000
+CRASH_QUEUES ?= 1000
 CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
 SEEDS ?= 2000
@@ -108,7 +109,7 @@ fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (100,000), and
 
 .PHONY: crash
 crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (default 20,000), kill processes, damage files
-	$(BIN)/python tests/crash/run.py --images $(CRASH_IMAGES) --kills $(CRASH_KILLS) --damage $(ARGS)
+	$(BIN)/python tests/crash/run.py --images $(CRASH_IMAGES) --queues $(CRASH_QUEUES) --kills $(CRASH_KILLS) --damage $(ARGS)
 
 .PHONY: stress
 stress: setup ## Write, read, delete and checkpoint at once for STRESS_SECONDS (default 60), every answer checked

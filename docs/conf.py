@@ -6,7 +6,9 @@ comments `<!-- generated: … -->` are replaced by what `generated.py` makes of 
 
 import sys
 from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import get_args, get_origin
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generated
 
 import seawall
+from seawall.api.publishing import AsyncPublishingLog, PublishingLog
 
 project = "Seawall"
 author = "the Seawall contributors"
@@ -54,8 +57,22 @@ def _hide_constructors(_app: Sphinx, what: str, _name: str, found: object, *_: o
     return ("", None) if what == "class" and not is_dataclass(found) else None
 
 
+def _name_publisher(
+    _app: Sphinx, _what: str, name: str, _found: object, _options: object, given: str, result: str | None
+) -> tuple[str, str] | None:
+    """A log inherits `publisher` with a type variable as its result: show the class of the log's own publishers."""
+    owner, _, method = name.rpartition(".")
+    if method != "publisher" or result is None:
+        return None
+    module, _, log = owner.rpartition(".")
+    bases = getattr(import_module(module), log).__orig_bases__
+    publisher = next(get_args(base)[0] for base in bases if get_origin(base) in (PublishingLog, AsyncPublishingLog))
+    return given, f"~{publisher.__module__}.{publisher.__qualname__}"
+
+
 def setup(app: Sphinx) -> None:
     """Fill in what is generated, page by page; `hex` blocks are bytes with comments."""
     app.add_lexer("hex", TextLexer)
     app.connect("autodoc-process-signature", _hide_constructors)
+    app.connect("autodoc-process-signature", _name_publisher)
     app.connect("source-read", lambda _app, _name, source: source.__setitem__(0, generated.filled(source[0])))

@@ -112,7 +112,7 @@ AWAITED_DIFFERENTLY = {
 #: Methods of asyncio kinds that do not wait, so callers do not await them.
 NOT_AWAITED = {
     *(("log", "records"), ("log", "subscriber"), ("log", "position_subscriber"), ("log", "transaction")),
-    ("log", "watch"),
+    *(("log", "watch"), ("log", "queue")),
     # Its result is awaited.
     ("publisher", "publish"),
     ("transaction", "commit_offset"),

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -44,7 +45,7 @@ class Place:
         assert result.exit_code == code, result.output
         return result
 
-    def json(self, *arguments: str, text: str | bytes | None = None, code: int = 0) -> object:
+    def json(self, *arguments: str, text: str | bytes | None = None, code: int = 0) -> Any:
         name, *rest = arguments
         return json.loads(self.run(name, "--json", *rest, text=text, code=code).stdout)
 
@@ -73,7 +74,7 @@ def test_lines_are_pushed_and_counted(place: Place) -> None:
     assert place.run("push", "mails", text="one\ntwo\n").output == "2 jobs\n"
     assert place.json("push", "mails", text="three") == {"queue": "mails", "jobs": 1}
     assert place.run("push", "mails", text="").output == "0 jobs\n"
-    [counts] = place.json("stats", "mails")  # type: ignore[misc]
+    [counts] = place.json("stats", "mails")
     oldest_ms = counts.pop("oldest_ms")
     assert counts == {"queue": "mails", "ready": 3, "leased": 0, "delayed": 0, "dead_lettered": 0}
     assert oldest_ms > 1_700_000_000_000
@@ -93,16 +94,16 @@ def test_options_of_jobs(place: Place) -> None:
         "2 jobs with the unique key 'key'"
         in place.run(*("push", "mails", "--unique", "key"), text="one\ntwo\n", code=2).output
     )
-    [counts] = place.json("stats", "mails")  # type: ignore[misc]
+    [counts] = place.json("stats", "mails")
     assert (counts["ready"], counts["delayed"]) == (5, 2)
-    values = [place.json("claim", "mails")[0]["value"] for _ in range(5)]  # type: ignore[index]
+    values = [place.json("claim", "mails")[0]["value"] for _ in range(5)]
     assert values == ["high", "higher", "whole\ninput", "low", "only"]
 
 
 def test_a_queue_is_created(place: Place, tmp_path: Path) -> None:
     place.run("push", "new", "--create", text="job")
     place.run("push", "new", "--create", text="job")
-    assert place.json("stats", "new")[0]["ready"] == 2  # type: ignore[index]
+    assert place.json("stats", "new")[0]["ready"] == 2
     assert "events" in place.run("stats", "events", code=2).output
     assert "missing" in place.run("claim", "missing", code=2).output
     elsewhere = Place("--data", str(tmp_path / "other"))
@@ -112,7 +113,6 @@ def test_a_queue_is_created(place: Place, tmp_path: Path) -> None:
 def test_jobs_are_claimed_acked_and_returned_by_different_processes(place: Place) -> None:
     place.run("push", "mails", text="one\ntwo\nthree\n")
     claimed = place.json("claim", "mails", "--count", "2", "--node", "me", "--lease", "600")
-    assert isinstance(claimed, list)
     assert [(job["value"], job["seq"], job["node"], job["deliveries"]) for job in claimed] == [
         ("one", 1, "me", 1),
         ("two", 2, "me", 1),
@@ -134,7 +134,7 @@ def test_jobs_are_claimed_acked_and_returned_by_different_processes(place: Place
         "leased": 1,
     }
     assert place.run("nack", "mails", second, "--node", "me", "--delay", "3600").output == "1 jobs returned\n"
-    assert place.json("stats", "mails")[0]["delayed"] == 1  # type: ignore[index]
+    assert place.json("stats", "mails")[0]["delayed"] == 1
     assert "write SEQ:LEASE" in place.run("ack", "mails", "1", "--node", "me", code=2).output
 
 
@@ -147,7 +147,7 @@ def test_a_command_runs_for_each_job(place: Place, program: tuple[str, ...]) -> 
         "bad 2 1 None ['--json', 'x']",
         "three 3 1 None ['--json', 'x']",
     ]
-    [counts] = place.json("stats", "mails")  # type: ignore[misc]
+    [counts] = place.json("stats", "mails")
     assert (counts["ready"], counts["leased"], counts["delayed"]) == (0, 0, 1)
     assert "0 jobs done, 0 returned" in place.run("work", "--until-empty", "mails", *program).stderr
 
@@ -176,13 +176,12 @@ def test_dead_letters_are_listed_and_moved_back(place: Place, program: tuple[str
     place.run("work", "--until-empty", "--backoff", "0", "mails", *program)
     place.run("work", "--until-empty", "mails", *program)
     letters = place.json("dead", "mails")
-    assert isinstance(letters, list)
     assert [(each["value"], json.loads(each["meta"])["$dead_letter_src_seq"]) for each in letters] == [("bad", 1)]
     assert place.run("dead", "mails").output.split("\t")[2] == "bad\n"
     assert place.json("dead", "mails", "--redrive", "--limit", "5") == {"queue": "mails", "moved": 1}
     assert place.json("dead", "mails") == []
     assert place.run("dead", "mails", "--redrive").output == "0 jobs moved back\n"
-    assert place.json("stats", "mails")[0]["ready"] == 1  # type: ignore[index]
+    assert place.json("stats", "mails")[0]["ready"] == 1
 
 
 def test_a_queue_is_purged(place: Place) -> None:
@@ -192,4 +191,4 @@ def test_a_queue_is_purged(place: Place) -> None:
     assert "Permanently delete 1 jobs of mails?" in refused.output
     assert place.json("purge", "mails", "--yes") == {"queue": "mails", "deleted": 1}
     assert place.run("purge", "mails", "--yes").output == "0 jobs deleted\n"
-    assert place.json("stats", "mails")[0]["leased"] == 1  # type: ignore[index]
+    assert place.json("stats", "mails")[0]["leased"] == 1

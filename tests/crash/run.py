@@ -1,6 +1,7 @@
 """The long crash run: crash images and damaged bytes on a simulated disk, kills of a real process, stress.
 
-    python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
+    python tests/crash/run.py [--images N] [--queues N] [--kills N] [--damage] [--stress SECONDS] [--seed S]
+    python tests/crash/run.py --seed S --case NUMBER
 
 Scripts alternate between four kinds: appends, small appends, batches received from connections, transactions.
 
@@ -21,6 +22,7 @@ from crash_arriving import ArrivingWorld
 from crash_cycling import CyclingWorld
 from crash_damage import CHECKS, every_byte
 from crash_kill import Known, kill_cycle
+from crash_queues import crash, play
 from crash_stress import ERRORS, run_stress
 from crash_sweep import CASES_PER_SCRIPT, case_of, run_case
 from crash_transactions import TransactionWorld
@@ -77,6 +79,31 @@ def sweep(seed: int, wanted: int, progress: Progress) -> int:
 
 def again(seed: int, number: int) -> str:
     return f"python tests/crash/run.py --seed {seed} --case {number}"
+
+
+def queue_history(seed: int) -> str:
+    """A history of queues without a crash, and one with; the traceback if one fails."""
+    try:
+        play(seed)
+        crash(seed)
+    except ERRORS:
+        return traceback.format_exc()
+    return ""
+
+
+def queues(seed: int, count: int, progress: Progress) -> int:
+    """Histories of job queues on all cores; the number of seeds that failed."""
+    task = progress.add_task("queues", total=count)
+    failed = 0
+    with ProcessPoolExecutor() as pool:
+        seeds = range(seed * 1_000_003, seed * 1_000_003 + count)
+        for number, trace in zip(seeds, pool.map(queue_history, seeds, chunksize=10), strict=True):
+            if trace:
+                failed += 1
+                progress.print(f"{trace}\nhistory {number} of queues")
+            progress.advance(task)
+    progress.print(f"{2 * count:,} histories of queues, seed {seed}: {failed} seeds failed")
+    return failed
 
 
 def kill(seed: int, cycles: int, progress: Progress) -> int:
@@ -140,6 +167,7 @@ def stress(seconds: float, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=20_000, help="crash images to check, at least")
+    parser.add_argument("--queues", type=int, default=0, help="seeds of random histories of job queues")
     parser.add_argument("--kills", type=int, default=100, help="times a real process is killed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--damage", action="store_true", help="damage every byte of a file of each kind")
@@ -154,6 +182,7 @@ def main() -> int:
         return 0
     with Progress(*COLUMNS) as progress:
         failed = sweep(options.seed, options.images, progress) if options.images else 0
+        failed += queues(options.seed, options.queues, progress) if options.queues else 0
         failed += kill(options.seed, options.kills, progress) if options.kills else 0
         failed += damage(progress) if options.damage else 0
     failed += stress(options.stress, options.seed) if options.stress else 0

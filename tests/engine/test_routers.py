@@ -19,6 +19,7 @@ from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
 from seawall.engine.commit.appends import NO_SESSION, Append
 from seawall.engine.read.read_results import Message, ReceivedBatch
+from seawall.engine.routing import routing
 from seawall.engine.store.opening import open_store
 from seawall.engine.store.settings import StoreSettings
 from seawall.engine.store.topic_log import StoredBatch
@@ -393,6 +394,24 @@ def test_a_damaged_batch_becomes_a_gap(tmp_path: Path) -> None:
         assert values(log, "b") == [b"%d" % number * 50 for number in (0, 1, 3, 4)]
         assert gaps(log, "b") == [Gap(3, 3, GapReason.SOURCE_TRIM)]
         assert log.describe_router("r").forwarded == 4
+
+
+def test_a_source_that_cannot_be_read_blocks_its_routers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as log:
+        log.create_router("r", "a", "b")
+        stop_background(log)
+        log.publish("a", b"1")
+
+        def unreadable(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(routing, "make_copies", unreadable)
+            assert values(log, "b") == []
+            assert "Input/output error" in (log.describe_router("r").blocked or "")
+        log.publish("b", b"direct")
+        assert values(log, "b") == [b"direct", b"1"]
+        assert log.describe_router("r").blocked is None
 
 
 def test_a_failed_disk_ends_copies_and_not_reads() -> None:

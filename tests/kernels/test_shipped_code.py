@@ -20,10 +20,11 @@ import seawall
 from seawall.kernels.runtime import jit, shipped_code
 from seawall.kernels.runtime.shipped_code import baselines
 
-pytestmark = [
-    pytest.mark.skipif(jit.PYTHON_MODE or jit.CHECKED_MODE, reason="machine code of a wheel is for the compiled mode"),
-    pytest.mark.skipif(not baselines(), reason="wheels have no machine code for this architecture"),
-]
+pytestmark = pytest.mark.skipif(not baselines(), reason="wheels have no machine code for this architecture")
+
+as_installed = pytest.mark.skipif(
+    jit.PYTHON_MODE or jit.CHECKED_MODE, reason="child processes always run compiled: once is enough"
+)
 
 #: Copies three bytes with a kernel; prints how that was loaded.
 REPORT = """
@@ -77,6 +78,7 @@ def package(shipped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(shipped, tmp_path / "copy" / "seawall"))
 
 
+@as_installed
 def test_shipped_code_is_loaded_for_each_baseline_and_nothing_is_compiled(package: Path, tmp_path: Path) -> None:
     for baseline in baselines():
         if shipped_code.cpu_extensions().issuperset(baseline.extensions):
@@ -87,12 +89,14 @@ def test_shipped_code_is_loaded_for_each_baseline_and_nothing_is_compiled(packag
     assert report(package, SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")["compiled"] == 0
 
 
+@as_installed
 def test_shipped_code_contains_no_path_of_the_machine_that_built_it(shipped: Path) -> None:
     files = list((shipped / "kernels" / "compiled").rglob("*.nbc"))
     assert len(files) >= 2 * len(baselines())
     assert not [path for path in files if str(shipped).encode() in path.read_bytes()]
 
 
+@as_installed
 def test_shipped_code_is_loaded_where_no_cache_can_be_written(package: Path, tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_bytes(b"")
@@ -102,6 +106,7 @@ def test_shipped_code_is_loaded_where_no_cache_can_be_written(package: Path, tmp
     assert (found["compiled"], found["directory"]) == (0, None)
 
 
+@as_installed
 def test_a_kernel_that_was_not_shipped_is_compiled(package: Path, tmp_path: Path) -> None:
     for path in (package / "kernels" / "compiled").rglob("*.copy_block.nbc"):
         path.unlink()
@@ -111,6 +116,7 @@ def test_a_kernel_that_was_not_shipped_is_compiled(package: Path, tmp_path: Path
         assert found["shipped"]
 
 
+@as_installed
 def test_shipped_code_of_other_sources_is_ignored(package: Path, tmp_path: Path) -> None:
     path = package / "kernels" / "codec" / "checksum.py"
     path.write_text(path.read_text() + "\n# another source\n")
@@ -118,6 +124,7 @@ def test_shipped_code_of_other_sources_is_ignored(package: Path, tmp_path: Path)
     assert (found["compiled"], found["shipped"]) == (1, None)
 
 
+@as_installed
 def test_shipped_code_is_ignored_where_extensions_are_missing_and_with_bounds_checks(
     package: Path, tmp_path: Path
 ) -> None:
@@ -140,6 +147,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (package / "compiled").mkdir(parents=True)
     monkeypatch.setattr(shipped_code, "PACKAGE", package)
     monkeypatch.setattr(shipped_code, "SHIPPED", package / "compiled")
+    monkeypatch.setattr(numba.config, "BOUNDSCHECK", None)
     monkeypatch.setattr(shipped_code, "cpu_extensions", lambda: frozenset(baselines()[-1].extensions))
     forget()
     path = package / "compiled" / baselines()[-1].directory_name

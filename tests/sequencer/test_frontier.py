@@ -429,3 +429,16 @@ def test_numbers_have_a_bound() -> None:
 def test_a_frontier_without_space_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="at least"):
         CommitFrontier(**wrong)
+
+
+def test_skipped_seqs_are_never_assigned() -> None:
+    frontier = frontier_of(topic(1, ceiling=50))
+    admit(frontier, batch(1, 7))
+    frontier.skip_to(TopicId(1), Seq(20))
+    frontier.skip_to(TopicId(1), Seq(9))
+    done, _ = admit(frontier, batch(1, 2))
+    assert done.rows["base_seq"].tolist() == [20]
+    with pytest.raises(InvariantError, match="INV-FRONTIER-CEILING"):
+        frontier.skip_to(TopicId(1), Seq(51))
+    with pytest.raises(NotFoundError):
+        frontier.skip_to(TopicId(9), Seq(5))

@@ -14,7 +14,6 @@ from seawall.errors import (
     CorruptionError,
     FullError,
     InvalidInputError,
-    InvariantError,
     LimitError,
     NotFoundError,
 )
@@ -133,13 +132,18 @@ def test_a_deleted_topic_takes_its_routers_along() -> None:
 
 
 def test_positions_only_rise() -> None:
+    """INV-ROUTER-ONWARD."""
     log = Log("a", "b")
-    log.put("r", "a", "b")
+    router = log.put("r", "a", "b")
     log.apply(RouterStep("r", 5, 1, 3))
-    for step in (RouterStep("r", 5, 4, 3), RouterStep("r", 6, 5, 2)):
-        with pytest.raises(InvariantError, match="INV-ROUTER-ONWARD"):
-            log.apply(step)
+    assert (router.next_seq, router.forwarded) == (5, 3)
+    for previous, next_seq in ((5, 5), (5, 4)):
+        with pytest.raises(InvalidInputError, match=f"cannot step from {previous} to {next_seq}"):
+            RouterStep("r", next_seq, previous, 4)
     assert not log.apply(RouterStep("other", 5, 1, 3))
+    # A damaged log lost that the router was deleted and created again.
+    log.apply(RouterStep("r", 3, 2, 1))
+    assert (router.next_seq, router.forwarded) == (3, 1)
 
 
 def test_controls_after_damage_do_no_harm() -> None:

@@ -125,11 +125,17 @@ def keys_of(jobs: Sequence[ClaimedJob]) -> JobKeys:
 
 
 def job_acks(jobs: Sequence[ClaimedJob]) -> list[JobAck]:
-    """The acks of jobs, one for each queue and worker."""
-    found: dict[tuple[str, str], list[ClaimedJob]] = {}
+    """The acks of jobs, each of one queue and worker."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
     for job in jobs:
-        found.setdefault((job.topic, job.node), []).append(job)
-    return [JobAck(*owner, *map(tuple, keys_of(held))) for owner, held in found.items()]
+        found.setdefault((job.topic, job.node), {})[job.seq] = job.lease_id
+    acks = []
+    for owner, held in found.items():
+        leases = sorted(held.items())
+        for first in range(0, len(leases), JOBS_MAX):
+            seqs, lease_ids = zip(*leases[first : first + JOBS_MAX], strict=True)
+            acks.append(JobAck(*owner, seqs, lease_ids))
+    return acks
 
 
 def milliseconds(seconds: float, what: str) -> int:

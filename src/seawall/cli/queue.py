@@ -306,7 +306,7 @@ def work(
 
     \b
     Examples:
-      seawall queue work --until-empty mails sendmail -t
+      seawall queue work --until-empty mails ./send.sh
       seawall queue work --url seawall://127.0.0.1:1992 images python resize.py
     """
     from seawall.api.jobs import Backoff

@@ -102,16 +102,6 @@ class SharedCalls(Generic[C, R]):
             each.woken.release()
         self._pass_on()
 
-    def _pass_on(self) -> None:
-        """Let the first thread that waits lead."""
-        with self._mutex:
-            self._has_leader = bool(self._queued)
-            if not self._has_leader:
-                return
-            following = self._queued[0]
-            following.leads = True
-        following.woken.release()
-
     def _withdraw(self, own: _Call[C, R]) -> bool:
         """Remove a call from the queue; False if a group has taken it, or its thread is to lead."""
         with self._mutex:
@@ -132,6 +122,16 @@ class SharedCalls(Generic[C, R]):
             self._pass_on()
         if result is not None:
             self._drop(result)
+
+    def _pass_on(self) -> None:
+        """Let the first thread that waits lead."""
+        with self._mutex:
+            self._has_leader = bool(self._queued)
+            if not self._has_leader:
+                return
+            following = self._queued[0]
+            following.leads = True
+        following.woken.release()
 
 
 class CallGroups:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
 from seawall.api.jobs import JobKeys, PushedJob
@@ -104,9 +105,12 @@ class AsyncLogQueues:
         """Make sure that a task serves the claims that wait."""
         task = self._watchers.get(line)
         if task is None or task.done():
-            # Queues for which nobody waits any more have a task that is done.
-            self._watchers = {line: task for line, task in self._watchers.items() if not task.done()}
-            self._watchers[line] = asyncio.create_task(self._serve(topic, line))
+            self._watchers[line] = task = asyncio.create_task(self._serve(topic, line))
+            task.add_done_callback(partial(self._forget, line))
+
+    def _forget(self, line: ClaimLine, task: asyncio.Task[None]) -> None:
+        if self._watchers.get(line) is task:
+            del self._watchers[line]
 
     async def _serve(self, topic: str, line: ClaimLine) -> None:
         """Serve the claims of a queue whenever there may be jobs, as long as there are any."""

@@ -89,7 +89,7 @@ class DeadLetters:
             deliveries = dict(zip(seqs.tolist(), queue.view.rows(seqs)["deliveries"].tolist(), strict=True))
         readable: list[int] = []
 
-        def letters() -> Iterator[tuple[int, Record]]:
+        def letters() -> Iterator[tuple[int, Envelope]]:
             for seq, record in self._records(topic, seqs):
                 readable.append(seq)
                 yield seq, _letter(record, topic, seq, deliveries[seq])
@@ -130,7 +130,7 @@ class DeadLetters:
         moved = 0
         refused: SeawallError | None = None
         for seqs in rounds:
-            by_target: dict[str, list[tuple[int, Record]]] = {}
+            by_target: dict[str, list[tuple[int, Envelope]]] = {}
             chosen = 0
             for seq, record in self._records(topic, seqs):
                 source = _source_of(record)
@@ -242,13 +242,13 @@ class DeadLetters:
             raise
 
 
-def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
+def _in_blocks(records: Iterator[tuple[int, Envelope]]) -> Iterator[list[Moved]]:
     """Encode records, as many at once as one step moves. A record that is too large with its new meta stays."""
     some: list[Moved] = []
     size = 0
-    for seq, record in records:
+    for seq, envelope in records:
         try:
-            encoded = encode_record(record)
+            encoded = encode_record(envelope.to_record())
         except InvalidInputError:
             continue
         if len(encoded) > BLOCK_SIZE_MAX:
@@ -262,13 +262,13 @@ def _in_blocks(records: Iterator[tuple[int, Record]]) -> Iterator[list[Moved]]:
         yield some
 
 
-def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Record:
+def _letter(record: Record, topic: TopicState, seq: int, deliveries: int) -> Envelope:
     """The dead letter of a job."""
     envelope = _envelope_of(record)
-    return _with_meta(envelope, marked_meta(envelope.meta, topic.name, seq, deliveries, "max_deliveries"))
+    return replace(envelope, meta=marked_meta(envelope.meta, topic.name, seq, deliveries, "max_deliveries"))
 
 
-def _source_of(record: Record) -> tuple[str, Record] | None:
+def _source_of(record: Record) -> tuple[str, Envelope] | None:
     """The queue that a dead letter came from, and the job as it was; None if it is no dead letter."""
     if record.record_type != RecordType.ENVELOPE:
         return None
@@ -277,7 +277,7 @@ def _source_of(record: Record) -> tuple[str, Record] | None:
     source = meta.get(FROM)
     if not isinstance(source, str):
         return None
-    return source, _with_meta(envelope, unmarked_meta(meta))
+    return source, replace(envelope, meta=unmarked_meta(meta))
 
 
 def _envelope_of(record: Record) -> Envelope:
@@ -286,7 +286,3 @@ def _envelope_of(record: Record) -> Envelope:
         with suppress(CorruptionError):
             return parse_envelope(record.value)
     return Envelope(record.value)
-
-
-def _with_meta(envelope: Envelope, meta: bytes | None) -> Record:
-    return replace(envelope, meta=meta).to_record()

@@ -54,8 +54,10 @@ _SCAN_SIZE: Final = 8 * MIB
 _NONE: Final[Integers] = np.zeros(0, np.int64)
 _NOTHING_LIVE: Final[Integers] = np.zeros((0, 2), np.int64)
 
-#: Milliseconds of the clock are the upper bits of the first lease id of a life, so no lease of an earlier life has it.
-_LEASE_ID_SHIFT: Final = 20
+#: Bits of the first lease id of a view. It is random: no lease of an earlier life, or of a deleted topic, has it. If
+#: the log keeps leases, it is above those by a random step: the log has forgotten the leases that have ended.
+_LEASE_ID_BITS: Final = 62
+_LEASE_STEP_BITS: Final = 40
 
 
 class JobQueue:
@@ -92,12 +94,14 @@ class Taken(NamedTuple):
 
 
 class ReadJobs(NamedTuple):
-    """The records of claimed jobs: the pieces of their block, and what had to be read from files."""
+    """The records of the first claimed jobs: the pieces of their block, and what had to be read from files."""
 
     rows: JobRows
     sizes: Integers
     pieces: list[memoryview]
     loaded: list[RecordRun]
+    #: The jobs from here on are too much for one claim.
+    end_seq: int
 
 
 class Finished(NamedTuple):
@@ -152,8 +156,9 @@ class JobStore:
     def _new_view(self, topic: TopicState) -> LeaseView:
         """A view with the leases that the log has kept."""
         logged = topic.lease_rows()
-        last_id = int(logged["lease_id"].max()) if len(logged) else 0
-        view = LeaseView(max(self.now_ms() << _LEASE_ID_SHIFT, last_id + 1))
+        random = int.from_bytes(self._parts.machine.random_bytes(8))
+        above = int(logged["lease_id"].max()) + (random >> (64 - _LEASE_STEP_BITS)) if len(logged) else 0
+        view = LeaseView(1 + max(random >> (64 - _LEASE_ID_BITS), above))
         if len(logged):
             rows = np.zeros(len(logged), VIEW_ROW)
             for name in ("seq", "lease_id", "deliveries", "priority"):
@@ -229,16 +234,18 @@ class JobStore:
         deliveries_max = config.max_deliveries if config.dead_letter is not None else 0
         claimed = queue.view.claim(count_max, now_ms, deadline_ms, self.workers.of(node), deliveries_max)
         plans, runs, end_seq = self._locate(queue, claimed.seqs)
-        return Taken(queue, self._unclaimed_from(queue, claimed, end_seq), deadline_ms, plans, runs)
+        claimed, _ = self._unclaimed_from(queue, claimed, end_seq)
+        return Taken(queue, claimed, deadline_ms, plans, runs)
 
     @staticmethod
-    def _unclaimed_from(queue: JobQueue, claimed: Claimed, end_seq: int) -> Claimed:
-        """Undo the part of a claim from a seq on."""
+    def _unclaimed_from(queue: JobQueue, claimed: Claimed, end_seq: int) -> tuple[Claimed, Integers]:
+        """Undo the part of a claim from a seq on; returns what is left of it, and the jobs that are free again."""
         count = int(claimed.seqs.searchsorted(end_seq))
         if count == len(claimed.seqs):
-            return claimed
-        queue.view.unclaim(claimed.seqs[count:], claimed.lease_ids[count:])
-        return Claimed(claimed.seqs[:count], claimed.lease_ids[:count], claimed.deliveries[:count], claimed.dead)
+            return claimed, _NONE
+        undone = queue.view.unclaim(claimed.seqs[count:], claimed.lease_ids[count:])
+        left = Claimed(claimed.seqs[:count], claimed.lease_ids[:count], claimed.deliveries[:count], claimed.dead)
+        return left, claimed.seqs[count:][undone]
 
     def peek_locked(self, queue: JobQueue, count_max: int) -> Taken:
         """The jobs that would be claimed next, without leases."""
@@ -283,7 +290,7 @@ class JobStore:
 
     @staticmethod
     def read(taken: Taken) -> ReadJobs:
-        """Read the records of leased jobs. Jobs whose record cannot be read have no row."""
+        """Read the records of leased jobs, as many as one claim may have. A job that cannot be read has no row."""
         loaded = [run for planned in taken.plans for run in record_runs(sound_batches(planned))]
         claimed = taken.claimed
         rows: JobRows = np.zeros(len(claimed.seqs), JOB_ROW)
@@ -292,6 +299,7 @@ class JobStore:
         pieces: list[memoryview] = []
         is_found = np.zeros(len(rows), np.bool_)
         sizes = np.zeros(len(rows), np.int64)
+        size_left, end_seq = CLAIM_SIZE_MAX, int(claimed.seqs[-1]) + 1 if len(rows) else 0
         for run in sorted([*taken.runs, *loaded], key=_first_seq):
             low, high = claimed.seqs.searchsorted((run.first_seq, run.end_seq)).tolist()
             # The same record may be in two runs: one at hand, one read for a neighbour.
@@ -300,16 +308,28 @@ class JobStore:
             if low == high:
                 continue
             inside = claimed.seqs[low:high]
+            found = run.sizes(inside)
+            fitting = int(found.cumsum().searchsorted(size_left, "right"))
+            if fitting < len(inside):
+                fitting = max(fitting, 0 if pieces else 1)
+                end_seq = int(inside[fitting]) if fitting < len(inside) else end_seq
+                inside, found, high = inside[:fitting], found[:fitting], low + fitting
             pieces += [run.bytes_of(first, end) for first, end in runs_of(inside)]
             rows["timestamp_ns"][low:high] = run.times_ns(inside)
-            sizes[low:high] = run.sizes(inside)
+            sizes[low:high] = found
             is_found[low:high] = True
-        return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded)
+            size_left -= int(found.sum())
+            if end_seq <= claimed.seqs[-1]:
+                break
+        return ReadJobs(rows[is_found], sizes[is_found], pieces, loaded, end_seq)
 
-    @staticmethod
-    def read_done_locked(taken: Taken, read: ReadJobs) -> None:
-        """Keep what was read; jobs without a readable record leave the view, and readers get a gap for them."""
-        queue, claimed = taken.queue, taken.claimed
+    def read_done_locked(self, taken: Taken, read: ReadJobs) -> Integers:
+        """Keep what was read, and undo the claim of jobs that are too much for one; returns those.
+
+        Jobs without a readable record leave the view, and readers get a gap for them.
+        """
+        queue = taken.queue
+        claimed, undone = self._unclaimed_from(queue, taken.claimed, read.end_seq)
         for run in read.loaded:
             queue.blocks.add(run)
         found = read.rows["seq"].astype(np.int64)
@@ -317,6 +337,7 @@ class JobStore:
         if len(found) < len(claimed.seqs):
             lost = np.setdiff1d(claimed.seqs, found)
             queue.view.removed_ranges(np.stack((lost, lost + 1), axis=1))
+        return undone
 
     # --- finished jobs -------------------------------------------------------------------------------------------
 
@@ -372,7 +393,8 @@ class JobStore:
         try:
             for ack in acks:
                 queue = self.queue_locked(ack.topic)
-                seqs, lease_ids = np.array(ack.seqs, np.int64), np.array(ack.lease_ids, np.int64)
+                leases = sorted(dict(zip(ack.seqs, ack.lease_ids, strict=True)).items())
+                seqs, lease_ids = np.array(leases, np.int64).reshape(-1, 2).T.copy()
                 finished.append(self.finish_locked(queue, ack.node, seqs, lease_ids))
                 if len(finished[-1].seqs) < len(seqs):
                     lost = np.setdiff1d(seqs, finished[-1].seqs).tolist()

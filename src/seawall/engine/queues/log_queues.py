@@ -115,7 +115,7 @@ class LogQueues:
                         self.serve(topic, line)
                     break
                 elif line.watches(claim):
-                    self._wait_for_jobs(topic, left_s)
+                    self._wait_for_jobs(topic, claim, left_s)
                     self.serve(topic, line)
                 else:
                     woken.acquire(timeout=left_s)
@@ -168,8 +168,11 @@ class LogQueues:
             return
         rows = claim.result.rows
         with self._log.inspecting():
-            queue = self._store.queue_locked(topic)
-            queue.view.unclaim(rows["seq"].astype(np.int64), rows["lease_id"].astype(np.int64))
+            queue, seqs = self._store.queue_locked(topic), rows["seq"].astype(np.int64)
+            undone = queue.view.unclaim(seqs, rows["lease_id"].astype(np.int64))
+            queued = self._queue_locked(queue, seqs[undone], claim.node)
+        if queued is not None:
+            self._changes.execute(queued)
         self._jobs_returned(queue)
 
     def cohort_s(self, line: ClaimLine) -> float:
@@ -188,6 +191,9 @@ class LogQueues:
                     if not claim.is_done:
                         line.decided(claim)
                         claim.decide(None, error)
+        if line.watcher is not None and line.watcher.is_done:
+            # Its thread waits for jobs, which it has now.
+            self._log.commits.notify()
 
     def _serve(self, topic: str, line: ClaimLine, due: Sequence[Claim]) -> None:
         queue = self.caught_up(topic)
@@ -237,8 +243,12 @@ class LogQueues:
         pieces = read.pieces
         block = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         with self._log.inspecting():
-            self._store.read_done_locked(taken, read)
-            return ClaimedJobs(read.rows, block, taken.queue.view.counts(self.now_ms()).ready, lease_ms)
+            undone = self._store.read_done_locked(taken, read)
+            queued = self._queue_locked(taken.queue, undone, "")
+            ready = taken.queue.view.counts(self.now_ms()).ready
+        if queued is not None:
+            self._changes.execute(queued)
+        return ClaimedJobs(read.rows, block, ready, lease_ms)
 
     def caught_up(self, topic: str) -> JobQueue:
         """The queue with this name, once its view knows every record that can be read now."""
@@ -252,13 +262,15 @@ class LogQueues:
             with self._log.inspecting():
                 self._store.admit_locked(queue, scanned, planned.end_seq)
 
-    def _wait_for_jobs(self, topic: str, timeout_s: float) -> None:
-        """Wait until a queue may have jobs to claim, or for the timeout."""
+    def _wait_for_jobs(self, topic: str, claim: Claim, timeout_s: float) -> None:
+        """Wait until a queue may have jobs to claim, another thread has served the claim, or for the timeout."""
         with self._log.inspecting():
             queue, now_ms = self._store.queue_locked(topic), self.now_ms()
             next_ms = queue.view.next_time_ms(now_ms)
 
         def has_jobs() -> bool:
+            if claim.is_done:
+                return True
             with self._log.inspecting() as store:
                 now_ms, view = self.now_ms(), queue.view
                 is_new = store.catalog.named(topic) is not queue.topic or view.scanned_seq < queue.topic.head_seq
@@ -438,6 +450,8 @@ def arrays_of(node: str, jobs: JobKeys) -> tuple[Integers, Integers]:
         raise InvalidInputError(
             f"{len(jobs.seqs)} jobs with {len(jobs.lease_ids)} leases: give 1 to {JOBS_MAX}, each with its lease"
         )
+    if not 0 <= min(*jobs.seqs, *jobs.lease_ids) <= max(*jobs.seqs, *jobs.lease_ids) < 1 << 63:
+        raise InvalidInputError("seqs and leases of jobs are from 0 to 2^63 - 1")
     seqs, lease_ids = np.array(jobs.seqs, np.int64), np.array(jobs.lease_ids, np.int64)
     if len(seqs) > 1 and not bool((np.diff(seqs) > 0).all()):
         seqs, first = np.unique(seqs, return_index=True)

@@ -20,22 +20,20 @@ class UniqueKeys:
 
     def __init__(self, topic: TopicState) -> None:
         self._topic = topic
-        self._seqs: dict[bytes, int] = {}
+        #: The jobs with each key, the first one first: a dead letter that comes back may find another job with its key.
+        self._seqs: dict[bytes, tuple[int, ...]] = {}
         self._check_at = _CHECK_AT_MIN
 
     def add(self, key: bytes, seq: int) -> None:
-        """Remember the job of a key, unless an earlier one still has the key."""
-        if self.find(key) is not None:
-            return
-        self._seqs[key] = seq
+        """Remember a job and its key."""
+        self._seqs[key] = (*self._live(key), seq)
         if len(self._seqs) >= self._check_at:
-            self._seqs = {key: seq for key, seq in self._seqs.items() if self._is_live(seq)}
+            self._seqs = {key: live for key in self._seqs if (live := self._live(key))}
             self._check_at = max(_CHECK_AT_MIN, 2 * len(self._seqs))
 
     def find(self, key: bytes) -> int | None:
-        """The job that has a key, or None."""
-        seq = self._seqs.get(key)
-        return seq if seq is not None and self._is_live(seq) else None
+        """The first job that has a key, or None."""
+        return next(iter(self._live(key)), None)
 
-    def _is_live(self, seq: int) -> bool:
-        return self._topic.first_readable(Seq(seq)) == seq
+    def _live(self, key: bytes) -> tuple[int, ...]:
+        return tuple(seq for seq in self._seqs.get(key, ()) if self._topic.first_readable(Seq(seq)) == seq)

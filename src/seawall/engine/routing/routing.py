@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.core.checks import check
 from seawall.core.routers import RouterInfo, RouterSettings
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.commit.log_writer import Unlocked
@@ -153,6 +154,8 @@ class Routing:
     @property
     def retry_s(self) -> float | None:
         """The time until the next blocked router tries again; None if none is blocked."""
+        if self._parts.guard.is_failed:
+            return None
         # Routers that were deleted with a topic leave their pauses behind.
         ends = [pause.until_ns for name, pause in self._pauses.items() if self._routers.find(name) is not None]
         return max(0, min(ends) - self._now_ns()) / 1e9 if ends else None
@@ -165,13 +168,17 @@ class Routing:
         self._parts.controls.begin_change()
         batches_max = self._batches_max
         while self.due(name) is not None:
-            router, made = self._routers.named(name), None
+            router = self._routers.named(name)
             try:
-                with self._parts.guard.preparing():
-                    made = self._next(router, batches_max, unlocked)
+                made = self._next(router, batches_max, unlocked)
+            except (CallerError, RetryableError, CorruptionError, OSError) as error:
+                # Reading failed, and nothing has changed.
+                self._pause(router, error)
+                return
+            try:
                 self._execute(router, made, unlocked)
-            except (CallerError, RetryableError, CorruptionError) as error:
-                if isinstance(error, FullError | LimitError) and made is not None and len(made.batches) > 1:
+            except (CallerError, RetryableError) as error:
+                if isinstance(error, FullError | LimitError) and len(made.batches) > 1:
                     # Some of them may fit.
                     batches_max = len(made.batches) // 2
                     continue
@@ -191,6 +198,8 @@ class Routing:
     def _execute(self, router: Router, made: Copies, unlocked: Unlocked) -> None:
         dest = self._topic(router.dest_id)
         records = sum(each.record_count for each in made.batches)
+        onward = f"router {router.name} at {router.next_seq} steps to {made.end_seq}"
+        check(made.end_seq > router.next_seq, "INV-ROUTER-ONWARD", onward)
         done = RouterStep(router.name, made.end_seq, router.next_seq, router.forwarded + records)
         if made.batches:
             size, plain_size = sum(each.size for each in made.batches), sum(each.raw_length for each in made.batches)

@@ -188,7 +188,9 @@ class LeaseView:
         seqs, lease_ids, deliveries = seqs[:count], lease_ids[:count], deliveries[:count]
         seqs.sort()
         kernels.lease_jobs(self._views, seqs, deadline_ms, worker, lease_ids, deliveries)
-        return Claimed(seqs, lease_ids, deliveries, dead[: int(self._views["dead"][0])])
+        dead = dead[: int(self._views["dead"][0])]
+        dead.sort()
+        return Claimed(seqs, lease_ids, deliveries, dead)
 
     def ack(self, seqs: Integers, lease_ids: Integers | None, worker: int, now_ms: int) -> Mask:
         """Mark jobs as finishing; true for those that are leased to the worker.
@@ -223,10 +225,10 @@ class LeaseView:
         self._reserve(self._ready, len(seqs))
         return self._change(records.ACTION_RETURN, seqs, lease_ids)
 
-    def unclaim(self, seqs: Integers, lease_ids: Integers) -> None:
-        """Undo the claim of jobs that nobody has received: the delivery does not count."""
+    def unclaim(self, seqs: Integers, lease_ids: Integers) -> Mask:
+        """Undo the claim of jobs that nobody has received: the delivery does not count. True for live leases."""
         self._reserve(self._ready, len(seqs))
-        self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
+        return self._change(records.ACTION_UNCLAIM, seqs, lease_ids)
 
     def revive(self, seqs: Integers, ready_at_ms: int) -> None:
         """Delay dying jobs, because they could not be moved to the dead-letter topic: the next claim tries again."""
