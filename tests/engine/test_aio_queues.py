@@ -280,10 +280,11 @@ def test_results_and_acks_are_one_step(tmp_path: Path) -> None:
         assert first.is_decided
         await second.nack()
         await log.queue("jobs", node="thief").claim()
+        transaction = log.transaction()
+        await transaction.publish("results", b"r2")
+        transaction.ack(second)
         with pytest.raises(ConflictError):
-            async with log.transaction() as transaction:
-                await transaction.publish("results", b"r2")
-                transaction.ack(second)
+            await transaction.commit()
         assert (await log.describe("results")).record_count == 1
         assert await state(queue) == (0, 1, 0)
 
@@ -294,9 +295,7 @@ def test_a_work_loop_acks_and_ends(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         queue = log.queue("jobs")
         await queue.push([b"%d" % number for number in range(10)])
-        seen = []
-        async for job in queue.work(batch=4, wait=False):
-            seen.append(job.value)
+        seen = [job.value async for job in queue.work(batch=4, wait=False)]
         assert seen == [b"%d" % number for number in range(10)]
         assert await state(queue) == (0, 0, 0)
 
