@@ -280,11 +280,11 @@ def test_results_and_acks_are_one_step(tmp_path: Path) -> None:
         assert first.is_decided
         await second.nack()
         await log.queue("jobs", node="thief").claim()
-        refused = log.transaction()
-        await refused.publish("results", b"r2")
-        refused.ack(second)
+        transaction = log.transaction()
+        await transaction.publish("results", b"r2")
+        transaction.ack(second)
         with pytest.raises(ConflictError):
-            await refused.commit()
+            await transaction.commit()
         assert (await log.describe("results")).record_count == 1
         assert await state(queue) == (0, 1, 0)
 

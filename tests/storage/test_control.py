@@ -44,6 +44,7 @@ from seawall.storage.control.documents import (
     TopicDelete,
 )
 from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.storage.control.queues import LEASE_ROW, LEASED, RETURNED, DeadLettered, Leases
 from seawall.storage.control.sessions import SessionsRetired
 from seawall.storage.control.transactions import TransactionMark
 from seawall.storage.segments.delete_sidecar import DeletedSeqs
@@ -70,6 +71,11 @@ def append_header(*, position: int = 7, base_seq: int = 10, topic_id: int = 3, r
 
 def seqs_of(*seqs: int) -> DeletedSeqs:
     return DeletedSeqs.of(np.array(seqs, np.int64))
+
+
+def leases_of(*rows: tuple[int, ...], topic_id: int = 3) -> Leases:
+    """Leases from rows of seq, lease_id, at_ms, worker, deliveries, state and priority."""
+    return Leases(topic_id, np.array([(*row, 0) for row in rows], LEASE_ROW))
 
 
 REFERENCE = Reference(append_header(), segment_first_seq=4, file_position=4096)
@@ -141,6 +147,13 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
         b'{"name":"r","source_id":3,"dest_id":4,"next_seq":7,"before":{"tag":"x"},"after":null}',
     ),
     (RouterStep("a->b", 9, 7, 12), struct.pack("<HHIQQQ", 4, 0, 0, 9, 7, 12) + b"a->b"),
+    (DeadLettered(3, 1_000), struct.pack("<II", 3, 1_000)),
+    (
+        leases_of((5, 77, 1_700, 9, 2, LEASED, 4), (8, 0, 1_800, 0, 1, RETURNED, 0)),
+        struct.pack("<II", 3, 2)
+        + struct.pack("<QQQQIBBH", 5, 77, 1_700, 9, 2, 1, 4, 0)
+        + struct.pack("<QQQQIBBH", 8, 0, 1_800, 0, 1, 2, 0, 0),
+    ),
 ]
 
 
@@ -176,6 +189,8 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "SESSIONS_RETIRED": 19,
         "ROUTER": 20,
         "ROUTER_STEP": 21,
+        "DEAD_LETTERED": 22,
+        "LEASES": 23,
     }
     assert ControlCommand.ASIDE == epoch_kernels.COMMAND_UNPOSITIONED
 
@@ -183,6 +198,7 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
 # --- any control ---------------------------------------------------------------------------------------------------
 
 numbers = st.integers(0, U64)
+priorities = st.integers(0, 9)
 seqs = st.integers(1, U64)
 topic_ids = st.integers(1, 2**32 - 2)
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,20}", fullmatch=True)
@@ -249,6 +265,15 @@ simple_controls = st.one_of(
         lambda drawn: RouterStep(drawn[2], max(drawn[0]), min(drawn[0]), drawn[1])
     ),
     st.builds(OrderSkip, st.integers(0, U32), st.integers(1, 2**63 - 1), st.integers(1, 2**61), st.integers(1, U32)),
+    st.builds(DeadLettered, topic_ids, st.integers(1, U32)),
+    st.dictionaries(
+        st.integers(1, 2**63 - 1),
+        st.tuples(
+            *[st.integers(0, 2**63 - 1)] * 3, st.integers(0, U32), st.sampled_from([LEASED, RETURNED]), priorities
+        ),
+        min_size=1,
+        max_size=9,
+    ).map(lambda rows: leases_of(*((seq, *rows[seq]) for seq in sorted(rows)))),
 )
 marks = st.builds(TransactionMark, texts.filter(bool), st.integers(0, 2**63 - 1), st.just(0), st.just(0))
 entries = (Reference, OrderNop, OrderSkip)
@@ -376,6 +401,22 @@ def test_a_changed_byte_is_another_control_or_corruption(control: Control, data:
         lambda: TransactionMark("a", 1, 2, 1),
         lambda: TransactionMark("a", 1, limits.TRANSACTION_BATCHES_MAX + 1, 1 << 20),
         lambda: UnpositionedControl((TransactionMark("a", 1, 0, 0),)),
+        lambda: DeadLettered(0, 1),
+        lambda: DeadLettered(1, 0),
+        lambda: DeadLettered(1, U32 + 1),
+        lambda: Leases(1, np.zeros(0, LEASE_ROW)),
+        lambda: leases_of((5, 1, 1, 1, 1, LEASED, 0), topic_id=0),
+        lambda: leases_of((0, 1, 1, 1, 1, LEASED, 0)),
+        lambda: leases_of((1 << 63, 1, 1, 1, 1, LEASED, 0)),
+        lambda: leases_of((5, 1, 1, 1, 1, LEASED, 0), (5, 1, 1, 1, 1, LEASED, 0)),
+        lambda: leases_of((5, 1, 1, 1, 1, LEASED, 0), (4, 1, 1, 1, 1, LEASED, 0)),
+        lambda: leases_of((5, 1 << 63, 1, 1, 1, LEASED, 0)),
+        lambda: leases_of((5, 1, 1 << 63, 1, 1, LEASED, 0)),
+        lambda: leases_of((5, 1, 1, 1 << 63, 1, LEASED, 0)),
+        lambda: leases_of((5, 1, 1, 1, 1, 0, 0)),
+        lambda: leases_of((5, 1, 1, 1, 1, 3, 0)),
+        lambda: leases_of((5, 1, 1, 1, 1, LEASED, 10)),
+        lambda: leases_of(*((seq, 1, 1, 1, 1, LEASED, 0) for seq in range(1, limits.JOBS_MAX + 2))),
         lambda: RouterChange("r", 3, 3, 1, None, {}),
         lambda: RouterChange("r", 3, 4, 0, None, {}),
         lambda: RouterChange("r", 3, 4, 1, None, None),
