@@ -62,11 +62,11 @@ class SharedChanges(Generic[C]):
             self._withdraw(own)
             raise
         if not own.is_done:
-            self._lead()
+            self._lead(own)
         if own.error is not None:
             raise own.error
 
-    def _lead(self) -> None:
+    def _lead(self, own: QueuedChange[C]) -> None:
         """Make the next group, which begins with this thread's change, and wake the thread that leads after it."""
         with self._mutex:
             group, self._queued = self._queued[: self._group_max], self._queued[self._group_max :]
@@ -79,7 +79,8 @@ class SharedChanges(Generic[C]):
         finally:
             for each in group:
                 each.error, each.is_done = error, True
-                each.woken.release()
+                if each is not own:
+                    each.woken.release()
             self._pass_on()
 
     def _pass_on(self) -> None:
