@@ -16,6 +16,7 @@ from seawall.api.read_options import PositionStart, Start
 from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.client.commands import ReadMode, consumer_of
+from seawall.client.read import granted_credit
 from seawall.client.read import push_subscription as pushed
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
@@ -347,6 +348,7 @@ def test_an_iterator_survives_lost_connections(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pushed, "CREDIT_BYTES", 400)
+    monkeypatch.setattr(granted_credit, "CREDIT_BYTES", 400)
     granted: dict[int, list[int]] = {}
 
     def note(peer: Peer, request: object, _id: int) -> bool:

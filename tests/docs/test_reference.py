@@ -43,10 +43,7 @@ SURFACES = (
 )
 
 #: Topic settings without an implementation yet: no page explains them.
-UNUSED_TOPIC_SETTINGS = {
-    *("type", "priority", "auto_priority", "auto_create", "dedupe_node", "lease_ms", "claim_jitter_ms"),
-    *("max_deliveries", "dead_letter", "leases_durable"),
-}
+UNUSED_TOPIC_SETTINGS = {"priority", "auto_priority", "auto_create", "dedupe_node"}
 
 
 def without_example(names: list[str], page: str) -> list[str]:
