@@ -44,6 +44,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"seawall\.(api\.topic_config|client\.publish\.delivery|core\.types)\..*"),
     ("py:.*", r"seawall\.wire\.(format\.codes|lwp1\.node_load)\..*"),
     ("py:.*", r"seawall\.core\.routers\.Guarantee"),
+    # Type variables: the result for threads, or what to await for it.
+    ("py:.*", r"seawall\.api\.(watches\.AnyWatch|routers\.Created)"),
     ("py:.*", r"seawall\.tasks\.(task_log|schedules)\..*"),
     ("py:.*", r"seawall\.tasks\.task_queue\.(R|_Decorator)"),
 ]
