@@ -15,6 +15,7 @@ from seawall.core.types import TopicId
 from seawall.limits import (
     BLOCK_SIZE_MAX,
     BOUND_LEASES_MAX,
+    CLAIM_SIZE_MAX,
     JOBS_MAX,
     KIB,
     LEASE_MS_MAX,
@@ -237,6 +238,22 @@ def test_numbers_above_their_limits_are_clamped(on_loop, tmp_path):
             assert (await ask(peer, QueueCountsRequest(QUEUE), QueueCountsReply)).counts.delayed == 1
             peeked = (await ask(peer, JobPeek(QUEUE, most), Jobs)).claimed
             assert peeked.rows.size == JOBS_MAX
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_claim_of_large_jobs_returns_as_many_as_fit_one_answer(on_loop, tmp_path):
+    async def work():
+        async with queue_world(tmp_path) as made:
+            peer = await made.peer()
+            large = bytes(3 * 1024 * KIB)
+            for _ in range(4):
+                await peer.publish(1, large)
+            for left in (2, 0):
+                jobs = await claimed(peer, 9)
+                assert (values(jobs), jobs.ready) == ([large] * 2, left)
+                assert len(jobs.block) <= CLAIM_SIZE_MAX
             peer.close()
 
     on_loop(work())
