@@ -80,6 +80,8 @@ test-python: setup ## Run the tests of the inner layers with kernels as plain Py
 		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
 		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_disk_ring.py tests/io/test_uring.py \
 		tests/engine/test_commit_cycle.py tests/engine/test_resident_commit.py tests/engine/test_transactions.py \
+		tests/engine/test_watching.py tests/engine/test_aio_queues.py \
+		--deselect tests/engine/test_aio_queues.py::test_a_waiting_claim_is_woken \
 		tests/test_api_parity.py && \
 		wait $$! && $(BIN)/coverage combine --quiet --append $$made/coverage
 	$(BIN)/coverage report --fail-under=95 \

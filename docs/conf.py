@@ -43,6 +43,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!seawall\.).*"),
     ("py:.*", r"seawall\.(api\.topic_config|client\.publish\.delivery|core\.types)\..*"),
     ("py:.*", r"seawall\.wire\.(format\.codes|lwp1\.node_load)\..*"),
+    ("py:.*", r"seawall\.core\.routers\.Guarantee"),
+    ("py:.*", r"seawall\.tasks\.(task_log|schedules)\..*"),
+    ("py:.*", r"seawall\.tasks\.task_queue\.(R|_Decorator)"),
 ]
 
 html_theme = "furo"

@@ -115,6 +115,7 @@ NOT_AWAITED = {
     *(("log", "watch"), ("log", "queue")),
     # Its result is awaited.
     ("publisher", "publish"),
+    ("log", "create_router"),
     ("transaction", "commit_offset"),
     ("transaction", "ack"),
 }

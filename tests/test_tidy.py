@@ -34,7 +34,7 @@ SHARED_LINES_MAX = 10
 CROWDED_FOLDERS: dict[str, int] = {}
 
 #: Files longer than allowed, by path.
-LONG_FILES: dict[str, int] = {}
+LONG_FILES: dict[str, int] = {"src/seawall/limits.py": 639}
 
 #: Functions longer than allowed, by path and name.
 LONG_FUNCTIONS: dict[str, int] = {}

@@ -17,7 +17,7 @@ from losing_proxy import LosingProxy
 from real_server import RealServer, ServerProcess
 
 import seawall
-from seawall.api.jobs import Backoff, PushedJob
+from seawall.api.queues.jobs import Backoff, PushedJob
 from seawall.client.remote_log import RemoteLog
 from seawall.core.jobs import QueueCounts
 from seawall.errors import (

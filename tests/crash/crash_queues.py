@@ -20,8 +20,8 @@ import numpy as np
 from crash_history import NS_PER_MS
 from crash_world import BEGAN_NS
 
-from seawall.api.jobs import JobKeys
 from seawall.api.publishable import Message
+from seawall.api.queues.jobs import JobKeys
 from seawall.api.received_record import ReceivedRecord
 from seawall.core.transactions import JobAck
 from seawall.engine.api.embedded import EmbeddedLog

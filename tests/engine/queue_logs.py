@@ -8,8 +8,8 @@ from typing import Any
 
 from simulated_log import SMALL, simulated_machine
 
-from seawall.api.jobs import JobKeys
-from seawall.api.queue import Job, Queue
+from seawall.api.queues.jobs import JobKeys
+from seawall.api.queues.queue import Job, Queue
 from seawall.api.received_record import ReceivedRecord
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.commit.appends import Append

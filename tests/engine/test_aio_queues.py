@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import seawall
-from seawall.api.aio_queue import AsyncJob, AsyncQueue
 from seawall.api.publishable import Message
+from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
 from seawall.engine.api.aio_embedded import AsyncLog
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, WrongStateError

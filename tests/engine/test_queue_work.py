@@ -18,7 +18,7 @@ from queue_logs import (
 )
 
 import seawall
-from seawall.api.jobs import job_acks
+from seawall.api.queues.jobs import job_acks
 from seawall.core.transactions import JobAck
 from seawall.errors import (
     ConflictError,

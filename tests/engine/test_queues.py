@@ -24,10 +24,11 @@ from queue_logs import (
 )
 
 import seawall
-from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message
+from seawall.api.queues.jobs import JobKeys, PushedJob
 from seawall.core.jobs import JobOutcome
 from seawall.engine.queues.job_store import JobStore
+from seawall.engine.queues.recent_blocks import BlockBudget, RecentBlocks
 from seawall.errors import (
     InvalidInputError,
     NotFoundError,
@@ -584,7 +585,7 @@ def test_jobs_that_alternate_are_read_once(log: QueueLog, monkeypatch: pytest.Mo
     assert queue.counts().ready == 100
     # Nothing is at hand.
     view = log.log.queues._store.queue_locked("jobs")
-    view.blocks.__init__(log.log.queues._store._budget)  # type: ignore[misc]
+    view.blocks = RecentBlocks(BlockBudget())
     plans = Counter[str]()
     read = JobStore.read
 
@@ -607,7 +608,7 @@ def test_damaged_batches_are_skipped_and_counted_out() -> None:
     store = log.log._store
     segment = store.queries.topic_log(store.catalog.named("jobs").topic_id).sealed[1]
     assert isinstance(segment, SealedSegment)
-    log.log.queues._store.queue_locked("jobs").blocks.__init__(log.log.queues._store._budget)  # type: ignore[misc]
+    log.log.queues._store.queue_locked("jobs").blocks = RecentBlocks(BlockBudget())
     log.disk.fail("read", forever=True, path=segment.path)
     found = queue.claim(50)
     lost = set(range(segment.name.first_seq, segment.name.last_seq + 1))

@@ -143,7 +143,7 @@ def test_a_cohort_shares_in_proportion() -> None:
     assert [len(call.result()) for call in calls] == [6, 4, 2]
 
 
-def test_a_cohort_of_one_gets_what_it_wants_and_no_claim_spins() -> None:
+def test_a_cohort_of_one_gets_what_it_wants_and_no_claim_spins(monkeypatch: pytest.MonkeyPatch) -> None:
     log = QueueLog(claim_jitter_ms=5_000)
     log.queue().push([b"1", b"2"])
     served = Counter[str]()
@@ -153,7 +153,7 @@ def test_a_cohort_of_one_gets_what_it_wants_and_no_claim_spins() -> None:
         served[topic] += 1
         serve(topic, line)
 
-    log.log.queues.serve = count_serves  # type: ignore[method-assign]
+    monkeypatch.setattr(log.log.queues, "serve", count_serves)
     call = Call(lambda: log.queue().claim(9))
     until(lambda: "jobs" in log.log.queues._lines and len(log.line()) == 1)
     log.clock.advance(5_000 * NS_PER_MS)

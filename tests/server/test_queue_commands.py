@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from lwp2_peer import SMALL, world
 
-from seawall.api.jobs import JobKeys
 from seawall.api.publishable import Message, encode
+from seawall.api.queues.jobs import JobKeys
 from seawall.core.types import TopicId
 from seawall.limits import (
     BLOCK_SIZE_MAX,

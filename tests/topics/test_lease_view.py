@@ -154,7 +154,7 @@ class LeaseViewMachine(RuleBasedStateMachine):
         assert claimed.seqs.tolist() == [job.seq for job in taken]
         assert claimed.lease_ids.tolist() == [job.lease_id for job in taken]
         assert claimed.deliveries.tolist() == [job.deliveries for job in taken]
-        assert claimed.dead.tolist() == dead
+        assert claimed.dead.tolist() == sorted(dead)
 
     def some(self, data: st.DataObject) -> tuple[Integers, Integers | None, int, list[bool]]:
         """Seqs of a call, its lease ids and its worker; and which of the jobs it concerns."""

@@ -31,9 +31,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from seawall.api.jobs import ClaimedJob, Selection, job_acks, selected
 from seawall.api.publishable import Publishable, encode
 from seawall.api.publisher_options import Compression
+from seawall.api.queues.jobs import ClaimedJob, Selection, job_acks, selected
 from seawall.core.transactions import (
     PARTITION_SEQS,
     CommittedTransaction,

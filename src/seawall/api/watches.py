@@ -13,11 +13,12 @@ process, `client/read/watch_source.py` a server. This module must not know eithe
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeAlias, TypeGuard
+from typing import Final, Generic, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 from seawall.api.losses import data_loss, survives_crashes
 from seawall.api.received import ReceivedBatch
@@ -36,6 +37,10 @@ WatchStart: TypeAlias = "str | Mapping[str, int]"
 
 _EVICTED: Final = (GapReason.CAP, GapReason.TTL)
 _REMEDY: Final = "fail_on_loss=False reads on after them"
+
+
+#: The watch of one kind of log.
+AnyWatch = TypeVar("AnyWatch")
 
 
 def spec_of(topics: Sequence[str], start: WatchStart, cursor: str | None, consistency: Consistency) -> WatchSpec:
@@ -288,6 +293,30 @@ class AsyncWatch:
     async def _receive(self, timeout_s: float | None) -> None:
         self._received.require_open()
         self._received.add(await self._source.receive(self._received.progress, timeout_s))
+
+
+class WatchingLog(ABC, Generic[AnyWatch]):
+    """The part of a log that watches topics, for threads and for asyncio."""
+
+    def watch(
+        self,
+        topics: Sequence[str],
+        start: WatchStart = "earliest",
+        *,
+        cursor: str | None = None,
+        consistency: Consistency = "eventual",
+    ) -> AnyWatch:
+        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
+
+        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
+        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
+        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
+        With asyncio the first read resolves where the topics start.
+        """
+        return self._open_watch(spec_of(topics, start, cursor, consistency))
+
+    @abstractmethod
+    def _open_watch(self, spec: WatchSpec) -> AnyWatch: ...
 
 
 def _may_be_loss(step: Step) -> TypeGuard[WatchGap]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seawall.api.publishable import OneRecord, Publishable
-    from seawall.api.queue import Job, Queue
+    from seawall.api.queues.queue import Job, Queue
     from seawall.api.received_record import ReceivedRecord
     from seawall.cli.log_location import ReadableLog, WritableLog
     from seawall.core.jobs import JobOutcome
@@ -246,7 +246,7 @@ def nack(name: str, jobs: list[tuple[int, int]], node: str, delay_s: float, data
 
 def _named(own: Queue, jobs: list[tuple[int, int]]) -> list[Job]:
     """Jobs that another process has claimed."""
-    from seawall.api.queue import Job
+    from seawall.api.queues.queue import Job
     from seawall.api.received_record import ReceivedRecord
     from seawall.core.types import Seq, TimestampNs
 
@@ -309,7 +309,7 @@ def work(
       seawall queue work --until-empty mails ./send.sh
       seawall queue work --url seawall://127.0.0.1:1992 images python resize.py
     """
-    from seawall.api.jobs import Backoff
+    from seawall.api.queues.jobs import Backoff
 
     done = failed = 0
     try:

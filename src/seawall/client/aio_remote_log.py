@@ -18,17 +18,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
-from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import IN_FLIGHT_SIZE, PublisherOptions
 from seawall.api.publishing import AsyncPublishingLog
+from seawall.api.queues.aio_queue import AsyncQueue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
-from seawall.api.watch_items import Consistency
-from seawall.api.watches import AsyncWatch, WatchStart, spec_of
+from seawall.api.watches import AsyncWatch, WatchingLog
 from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
@@ -61,6 +60,7 @@ from seawall.client.routers import AsyncRemoteRouters
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
+from seawall.core.watches import WatchSpec
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError, WrongStateError
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import worker_name
@@ -88,7 +88,11 @@ _Result = TypeVar("_Result")
 
 
 class AsyncRemoteLog(
-    AsyncRemoteTransactions, AsyncRemoteRouters, AsyncRecordLog, AsyncPublishingLog[AsyncRemotePublisher]
+    AsyncRemoteTransactions,
+    AsyncRemoteRouters,
+    AsyncRecordLog,
+    AsyncPublishingLog[AsyncRemotePublisher],
+    WatchingLog[AsyncWatch],
 ):
     """A log on a server, for asyncio. Created by `seawall.connect_async`; use it in an `async with` block."""
 
@@ -343,22 +347,7 @@ class AsyncRemoteLog(
         reader = PositionReader(ReadBy.POSITION, from_position)
         return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
-    def watch(
-        self,
-        topics: Sequence[str],
-        start: WatchStart = "earliest",
-        *,
-        cursor: str | None = None,
-        consistency: Consistency = "eventual",
-    ) -> AsyncWatch:
-        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
-
-        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
-        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
-        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
-        The first read resolves where the topics start.
-        """
-        spec = spec_of(topics, start, cursor, consistency)
+    def _open_watch(self, spec: WatchSpec) -> AsyncWatch:
         return AsyncWatch(AsyncRemoteWatchSource(self._requests), spec, self.describe)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import PublishingLog
-from seawall.api.queue import Queue
+from seawall.api.queues.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
-from seawall.api.watch_items import Consistency
-from seawall.api.watches import Watch, WatchStart, spec_of
+from seawall.api.watches import Watch, WatchingLog
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -66,6 +65,7 @@ from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
+from seawall.core.watches import WatchSpec
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError
 from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[RemotePublisher]):
+class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[RemotePublisher], WatchingLog[Watch]):
     """A log on a server. Created by `seawall.connect`; use it in a `with` block or `close` it. Threads may share it."""
 
     def __init__(self, target: Target) -> None:
@@ -322,21 +322,7 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
             self._requests, TopicReader(topic, found.topic_id, *read_from), found.topic_epoch, owner
         )
 
-    def watch(
-        self,
-        topics: Sequence[str],
-        start: WatchStart = "earliest",
-        *,
-        cursor: str | None = None,
-        consistency: Consistency = "eventual",
-    ) -> Watch:
-        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
-
-        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
-        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
-        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
-        """
-        spec = spec_of(topics, start, cursor, consistency)
+    def _open_watch(self, spec: WatchSpec) -> Watch:
         self._requests.check_open()
         return Watch(RemoteWatchSource(self._requests), spec, self.describe)
 

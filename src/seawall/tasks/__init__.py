@@ -14,7 +14,7 @@
 know where it is.
 """
 
-from seawall.api.jobs import Backoff
+from seawall.api.queues.jobs import Backoff
 from seawall.tasks.interrupts import TaskInterrupt, TimeLimitError, WorkerStoppedError
 from seawall.tasks.job_format import Codec, JsonCodec, TaskCall
 from seawall.tasks.middleware import JobLog, Middleware

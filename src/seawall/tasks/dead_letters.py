@@ -9,7 +9,7 @@ the queue itself has moved.
 from __future__ import annotations
 
 from seawall.api.publishable import Message
-from seawall.api.queue import Job
+from seawall.api.queues.queue import Job
 from seawall.limits import TASK_ERROR_SIZE_MAX
 from seawall.tasks.running_job import RunningJob
 from seawall.tasks.task_log import TaskLog, ensure_topic

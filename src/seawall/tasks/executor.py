@@ -21,7 +21,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final, cast
 
-from seawall.api.queue import Job
+from seawall.api.queues.queue import Job
 from seawall.errors import ConflictError, NotFoundError, OutcomeUnknownError, SeawallError, WrongStateError
 from seawall.io.interfaces import Clock
 from seawall.tasks.dead_letters import DeadLetterBox

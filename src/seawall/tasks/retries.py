@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seawall.api.jobs import Backoff
+from seawall.api.queues.jobs import Backoff
 from seawall.errors import InvalidInputError
 
 

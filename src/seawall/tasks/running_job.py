@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from seawall.api.publishable import Publishable
-from seawall.api.queue import Job
+from seawall.api.queues.queue import Job
 from seawall.api.transactions import Transaction
 from seawall.errors import SeawallError, WrongStateError
 from seawall.tasks.job_format import TaskCall

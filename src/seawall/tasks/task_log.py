@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import seawall
-from seawall.api.queue import Queue
+from seawall.api.queues.queue import Queue
 from seawall.api.received import Item
 from seawall.api.topic_config import TopicType
 from seawall.api.topic_info import TopicInfo

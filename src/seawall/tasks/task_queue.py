@@ -29,9 +29,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from seawall.api.jobs import Backoff
 from seawall.api.publishable import Message
-from seawall.api.queue import Queue
+from seawall.api.queues.jobs import Backoff
+from seawall.api.queues.queue import Queue
 from seawall.core.identifiers import check_topic_name
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
 from seawall.io.process.clocks import OsClock

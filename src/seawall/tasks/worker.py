@@ -22,7 +22,7 @@ from threading import Condition, Event, Lock, Thread
 from types import TracebackType
 from typing import Final, Self
 
-from seawall.api.queue import Job, Queue
+from seawall.api.queues.queue import Job, Queue
 from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.interfaces import Clock
 from seawall.limits import JOBS_MAX, LEASE_MS_MIN, TASK_CLAIM_WAIT_S, TASK_INTERRUPT_S, TASK_RETRY_S

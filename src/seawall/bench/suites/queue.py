@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Final
 
-from seawall.api.queue import Job, Queue
+from seawall.api.queues.queue import Job, Queue
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.results import Better, Goal
 from seawall.engine.api.embedded import EmbeddedLog

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from seawall.api.jobs import Backoff
+from seawall.api.queues.jobs import Backoff
 from seawall.cli.worker.process import EXIT_CALLER
 from seawall.cli.worker.sources import Sources
 from seawall.cli.worker.spec import WorkerSpec

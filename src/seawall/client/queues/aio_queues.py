@@ -17,9 +17,9 @@ from copy import copy
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from seawall.api.aio_queue import AsyncJob, AsyncQueue
-from seawall.api.jobs import Backoff, JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable, encode
+from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.publish.delivery import Delivery
 from seawall.client.queues.aio_shared_calls import AsyncCallGroups, AsyncSharedCalls

@@ -29,9 +29,9 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeAlias
 
-from seawall.api.jobs import Backoff, JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable, encode
-from seawall.api.queue import Job, Queue
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
+from seawall.api.queues.queue import Job, Queue
 from seawall.client.connection.requests import Requests
 from seawall.client.publish.delivery import Delivery
 from seawall.client.queues.requests import (

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from seawall.api.jobs import JobKeys
+from seawall.api.queues.jobs import JobKeys
 from seawall.core.jobs import JobOutcome
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError

@@ -21,17 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
-from seawall.api.aio_queue import AsyncQueue
 from seawall.api.aio_topics import create_each
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import AsyncPublishingLog
+from seawall.api.queues.aio_queue import AsyncQueue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import AsyncRecordLog
 from seawall.api.topic_info import TopicInfo
-from seawall.api.watch_items import Consistency
-from seawall.api.watches import AsyncWatch, WatchStart, spec_of
+from seawall.api.watches import AsyncWatch, WatchingLog
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
+from seawall.core.watches import WatchSpec
 from seawall.engine.api.aio_publisher import AsyncPublisher
 from seawall.engine.api.aio_routers import AsyncRouters
 from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
@@ -66,7 +66,9 @@ R = TypeVar("R")
 _PendingCreation: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
-class AsyncLog(AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher]):
+class AsyncLog(
+    AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingLog[AsyncPublisher], WatchingLog[AsyncWatch]
+):
     """A log in this process, on an event loop. Create one with `seawall.open_async`."""
 
     def __init__(
@@ -375,22 +377,7 @@ class AsyncLog(AsyncTransactions, AsyncRouters, AsyncRecordLog, AsyncPublishingL
         """
         return AsyncPositionSubscriber(self, self._on_thread, partial(self._opened().position_subscriber, start))
 
-    def watch(
-        self,
-        topics: Sequence[str],
-        start: WatchStart = "earliest",
-        *,
-        cursor: str | None = None,
-        consistency: Consistency = "eventual",
-    ) -> AsyncWatch:
-        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
-
-        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
-        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
-        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
-        The first read resolves where the topics start.
-        """
-        spec = spec_of(topics, start, cursor, consistency)
+    def _open_watch(self, spec: WatchSpec) -> AsyncWatch:
         reader = WatchReader(self._opened(), spec)
         return AsyncWatch(AsyncEmbeddedWatchSource(reader, self._on_thread, self._wait_until), spec, self.describe)
 

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import PublishingLog
-from seawall.api.queue import Queue
+from seawall.api.queues.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.record_readers import RecordLog
 from seawall.api.topic_info import TopicInfo
-from seawall.api.watch_items import Consistency
-from seawall.api.watches import Watch, WatchStart, spec_of
+from seawall.api.watches import Watch, WatchingLog
 from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
+from seawall.core.watches import WatchSpec
 from seawall.engine.api.log_routers import EmbeddedRouters
 from seawall.engine.api.log_sessions import EmbeddedSessions
 from seawall.engine.api.log_transactions import unlocked
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 8 * MIB
 
 
-class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Publisher]):
+class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Publisher], WatchingLog[Watch]):
     """An open log in this process. Create one with `seawall.open`. Threads may share it."""
 
     def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
@@ -361,21 +361,7 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
         """
         return PositionSubscriber(self, self.start_position(start))
 
-    def watch(
-        self,
-        topics: Sequence[str],
-        start: WatchStart = "earliest",
-        *,
-        cursor: str | None = None,
-        consistency: Consistency = "eventual",
-    ) -> Watch:
-        """Watch topics by their names and prefixes (`audit.*`): one reader of all of them, each in order.
-
-        `start` is "earliest", "latest", or a mapping of topics to seqs; others start at their beginning. So do topics
-        that appear later and match. A `cursor` of an earlier watch takes precedence: the watch continues there.
-        With consistency "strong" records are delivered once they are synced to disk, whatever the class of their topic.
-        """
-        spec = spec_of(topics, start, cursor, consistency)
+    def _open_watch(self, spec: WatchSpec) -> Watch:
         return Watch(EmbeddedWatchSource(WatchReader(self, spec), self.wait_until), spec, self.describe)
 
     def start_position(self, start: PositionStart) -> Position:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
-from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
+from seawall.api.queues.jobs import JobKeys, PushedJob
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.engine.commit.delivery import Delivery
 from seawall.engine.queues.claims import Claim, ClaimLine

@@ -20,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from seawall.api.jobs import JobKeys, PushedJob
 from seawall.api.publishable import Message, Publishable
+from seawall.api.queues.jobs import JobKeys, PushedJob
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seawall import limits
-from seawall.api.jobs import JobKeys
 from seawall.api.publishable import Message
+from seawall.api.queues.jobs import JobKeys
 from seawall.api.received_record import ReceivedRecord, parsed_records
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.serving.served_log import ServedLog

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.api.jobs import JobKeys
+from seawall.api.queues.jobs import JobKeys
 from seawall.core.types import TopicId
 from seawall.engine.serving.served_log import ServedLog
 from seawall.server.connection.access import Admission

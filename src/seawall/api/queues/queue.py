@@ -21,7 +21,8 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Protocol
 
-from seawall.api.jobs import (
+from seawall.api.publishable import Message, OneRecord, Publishable
+from seawall.api.queues.jobs import (
     Backoff,
     ClaimedJob,
     HeldJobs,
@@ -39,7 +40,6 @@ from seawall.api.jobs import (
     unique_message,
     with_options,
 )
-from seawall.api.publishable import Message, OneRecord, Publishable
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
 from seawall.wire.jobs.options import JobOptions

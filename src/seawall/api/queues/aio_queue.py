@@ -14,7 +14,8 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Protocol
 
-from seawall.api.jobs import (
+from seawall.api.publishable import Message, OneRecord, Publishable
+from seawall.api.queues.jobs import (
     Backoff,
     ClaimedJob,
     HeldJobs,
@@ -32,8 +33,7 @@ from seawall.api.jobs import (
     unique_message,
     with_options,
 )
-from seawall.api.publishable import Message, OneRecord, Publishable
-from seawall.api.queue import PushDelivery
+from seawall.api.queues.queue import PushDelivery
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
 from seawall.wire.jobs.options import JobOptions
