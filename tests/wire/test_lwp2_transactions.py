@@ -9,6 +9,7 @@ import pytest
 from seawall import limits
 from seawall.core.transactions import (
     CommittedTransaction,
+    JobAck,
     OffsetCommit,
     StagedPart,
     StagedRange,
@@ -30,12 +31,20 @@ from seawall.wire.lwp2.transactions import (
 
 PARTS = (StagedPart("a", StagedRange(1, 3)), StagedPart("b", StagedRange(9, 9)), StagedPart("a", StagedRange(4, 4)))
 OFFSETS = (OffsetCommit("mé", "c", 5), OffsetCommit("me", "a", 6))
+#: An ack has the lease of each job; two workers may have jobs of one queue.
+ACKS = (
+    JobAck("q", "wörker", (1, 5, (1 << 63) - 1), (7, 0, (1 << 63) - 1)),
+    JobAck("a", "w" * limits.JOB_NODE_SIZE_MAX, tuple(range(1, limits.JOBS_MAX + 1)), (9,) * limits.JOBS_MAX),
+    JobAck("q", "w", (2,), (3,)),
+)
 WANTED = WantedTransaction("jöb", 7, PARTS, OFFSETS)
 
 REQUESTS: list[TransactionRequest] = [
     StagingFind(),
     TransactionCommit(WANTED),
     TransactionCommit(WantedTransaction("job", 0, ())),
+    TransactionCommit(WantedTransaction("jöb", 7, PARTS, OFFSETS, ACKS)),
+    TransactionCommit(WantedTransaction("", 1, (), (), ACKS[:1])),
     TransactionAbort(()),
     TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
     TransactionState("jöb"),
@@ -62,11 +71,19 @@ def test_payloads_have_the_documented_bytes() -> None:
     wanted = WantedTransaction("j", 7, (StagedPart("a", StagedRange(1, 3)),), (OffsetCommit("m", "b", 5),))
     fixed = struct.pack("<QHHIII", 7, 1, 2, 1, 1, 0) + b"j" + b"\1\0a" + b"\1\0b"
     assert TransactionCommit(wanted).encode() == fixed + struct.pack("<IIQQIHHQ", 0, 0, 1, 3, 1, 1, 0, 5) + b"m"
+    acked = WantedTransaction("j", 7, (), (), (JobAck("q", "w", (4, 6), (8, 9)),))
+    assert TransactionCommit(acked).encode() == (
+        struct.pack("<QHHIII", 7, 1, 1, 0, 0, 1)
+        + b"j\1\0q"
+        + struct.pack("<IIHHI", 0, 2, 1, 0, 0)
+        + b"w"
+        + struct.pack("<QQQQ", 4, 8, 6, 9)
+    )
     assert TransactionAbort((StagedRange(1, 3),)).encode() == struct.pack("<IIQQ", 1, 0, 1, 3)
     status = TransactionStatus("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
     span = struct.pack("<HHIQQ", 1, 0, 0, 3, 4) + b"a"
     assert status.encode() == struct.pack("<QQQBBHI", 7, 40, 99, 1, 0, 1, 1) + b"j" + span
-    assert [int(request.COMMAND) for request in REQUESTS] == [0x66, 0x67, 0x67, 0x69, 0x69, 0x6A]
+    assert [int(request.COMMAND) for request in REQUESTS] == [0x66, *[0x67] * 4, 0x69, 0x69, 0x6A]
 
 
 def test_a_fetch_may_continue_within_a_position() -> None:
@@ -80,6 +97,12 @@ def test_a_fetch_may_continue_within_a_position() -> None:
 
 COMMIT = struct.Struct("<QHHIII")
 STATUS = struct.Struct("<QQQBBHI")
+ACK = struct.Struct("<IIHHI")
+JOB = struct.Struct("<QQ")
+
+
+def commit_of_an_ack(ack: bytes) -> bytes:
+    return COMMIT.pack(1, 0, 1, 0, 0, 1) + b"\1\0q" + ack
 
 
 @pytest.mark.parametrize(
@@ -98,6 +121,22 @@ STATUS = struct.Struct("<QQQBBHI")
         (0x67, COMMIT.pack(1, 0, 1, 0, 1, 0) + b"\1\0a" + struct.pack("<IHHQ", 0, 0, 1, 1)),
         (0x67, COMMIT.pack(1, 1, 0, 0, 0, 0) + b"\xff"),
         (0x67, COMMIT.pack(1, 0, 0, 0, 0, 0) + b"x"),
+        (0x67, COMMIT.pack(1, 0, 0, 0, 0, limits.TRANSACTION_ACKS_MAX + 1)),
+        (0x67, commit_of_an_ack(b"")),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 0, 0, 0) + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 1, 0) + b"w" + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 0, 1) + b"w" + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(1, 1, 1, 0, 0) + b"w" + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 0, 0) + b"\xff" + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 129, 0, 0) + b"w" * 129 + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 0, 1, 0, 0) + b"w")),
+        (0x67, commit_of_an_ack(ACK.pack(0, limits.JOBS_MAX + 1, 1, 0, 0) + b"w" + bytes(16_016))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 0, 0) + b"w" + JOB.pack(0, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 0, 0) + b"w" + JOB.pack(1 << 63, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 1, 1, 0, 0) + b"w" + JOB.pack(1, 1 << 63))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 2, 1, 0, 0) + b"w" + JOB.pack(2, 1) + JOB.pack(2, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 2, 1, 0, 0) + b"w" + JOB.pack(2, 1) + JOB.pack(1, 1))),
+        (0x67, commit_of_an_ack(ACK.pack(0, 2, 1, 0, 0) + b"w" + JOB.pack(1, 1))),
         (0x69, struct.pack("<II", 1, 0)),
         (0x69, struct.pack("<II", 0, 1)),
         (0x69, struct.pack("<II", 1 << 31, 0)),
@@ -132,5 +171,11 @@ def test_a_transaction_beyond_its_limits_is_not_encoded() -> None:
     many = WantedTransaction("job", 1, (StagedPart("a", StagedRange(1, 1)),) * (limits.TRANSACTION_BATCHES_MAX + 1))
     with pytest.raises(LimitError, match="ranges"):
         TransactionCommit(many).encode()
+    acks = WantedTransaction("job", 1, (), (), ACKS[2:] * (limits.TRANSACTION_ACKS_MAX + 1))
+    with pytest.raises(LimitError, match="acks"):
+        TransactionCommit(acks).encode()
+    unnamed = WantedTransaction("job", 1, (), (), (JobAck("q", "w" * 129, (1,), (1,)),))
+    with pytest.raises(LimitError, match="node"):
+        TransactionCommit(unnamed).encode()
     with pytest.raises(LimitError, match="owner"):
         TransactionState("a" * 256).encode()
