@@ -5,8 +5,10 @@
     TopicCaughtUp                  everything that `item.topic` has was handed out
     TopicDeleted                   `item.topic` was deleted, nothing more of it follows
 
-A watch receives *steps*: these items, and others that only move its progress. INV-WATCH-ONCE: a watch that continues
-from a cursor gets everything after the items that were handed out before the cursor was taken, and none of them again.
+A watch receives *steps*: these items, and others that only move its progress.
+
+INV-WATCH-ONCE: a watch that continues from a cursor gets everything after the items that were handed out before it, and
+none of them again.
 
 This module must not know where a log is.
 """
