@@ -17,7 +17,7 @@ from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import parse_target
 from seawall.client.publish.outgoing import Outgoing
 from seawall.client.publish.sender import Sender
-from seawall.client.read import push_subscription as pushed
+from seawall.client.read import granted_credit
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import NotFoundError, WrongStateError
 from seawall.io.network.waitable_streams import await_streams
@@ -168,7 +168,7 @@ def test_a_cursor_inside_a_gap(server: ScriptedServer, log: RemoteLog) -> None:
 
 @pytest.mark.usefixtures("each_event_loop")
 def test_frames_of_another_subscription_are_ignored(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushed, "CREDIT_BYTES", 300)
+    monkeypatch.setattr(granted_credit, "CREDIT_BYTES", 300)
 
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:

@@ -17,7 +17,6 @@ from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
 from seawall.api.topic_config import Durability, TopicConfig
 from seawall.client.commands import ReadMode, consumer_of
 from seawall.client.read import granted_credit
-from seawall.client.read import push_subscription as pushed
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
 from seawall.errors import (
@@ -347,7 +346,6 @@ def test_a_poll_waits_for_new_records(server: ScriptedServer, log: RemoteLog) ->
 def test_an_iterator_survives_lost_connections(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushed, "CREDIT_BYTES", 400)
     monkeypatch.setattr(granted_credit, "CREDIT_BYTES", 400)
     granted: dict[int, list[int]] = {}
 

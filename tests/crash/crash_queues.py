@@ -395,6 +395,9 @@ class QueueHistory:
 
     def redrive(self) -> None:
         count = self.chance.choice((0, 1, 3))
+        if self.dead_type == "queue" and any(letter.job.not_before_ms > self.now_ms for letter in self.dead):
+            # The clock was set back: the dead letter is delayed, as a job of its queue, and would stay.
+            return
         moved = self.dead[: count or None]
         self.flight.may_be_live = {letter.job.number for letter in moved}
         found = self.log.queues.redrive("dead", count)

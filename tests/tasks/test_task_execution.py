@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from queue import Queue as Mailbox
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -17,6 +19,9 @@ from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
 from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
+from real_server import RealServer
 
 Log = EmbeddedLog | RemoteLog
 
@@ -262,6 +267,41 @@ def test_the_leases_of_a_long_task_are_extended(log: Log, outcomes: Outcomes) ->
     outlive.send()
     with tasks.worker(threads=1):
         assert outcomes.next() == ("outlive", 1, 1, Outcome.DONE)
+
+
+def test_a_worker_claims_only_for_free_threads(log: Log, tasks: TaskQueue, outcomes: Outcomes) -> None:
+    begun, go_on = Semaphore(0), Event()
+
+    @tasks.task
+    def wait() -> None:
+        begun.release()
+        assert go_on.wait(WAIT_S)
+
+    for _ in range(5):
+        wait.send()
+    with tasks.worker(threads=2):
+        for _ in range(2):
+            assert begun.acquire(timeout=WAIT_S)
+        counts = log.queue("mails").counts()
+        assert (counts.leased, counts.ready) == (2, 3)
+        go_on.set()
+        assert {outcomes.next()[3] for _ in range(5)} == {Outcome.DONE}
+
+
+def test_a_worker_outlives_a_restart_of_its_server(tmp_path: Path, outcomes: Outcomes) -> None:
+    with RealServer(tmp_path / "served") as server:
+        tasks = TaskQueue(server.url, "mails", middleware=[outcomes], results=True)
+
+        @tasks.task
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        with tasks.worker(threads=2):
+            assert add.send(1, 2).result(WAIT_S) == 3
+            server.stop()
+            server.start()
+            assert add.send(3, 4).result(WAIT_S) == 7
+        tasks.close()
 
 
 def test_a_stop_waits_for_tasks_and_returns_those_that_take_too_long(

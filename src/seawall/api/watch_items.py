@@ -7,8 +7,8 @@
 
 A watch receives *steps*: these items, and others that only move its progress.
 
-INV-WATCH-ONCE: a watch that continues
-from a cursor gets everything after the items that were handed out before the cursor was taken, and none of them again.
+INV-WATCH-ONCE: a watch that continues from a cursor gets everything after the items that were handed out before it, and
+none of them again.
 
 This module must not know where a log is.
 """

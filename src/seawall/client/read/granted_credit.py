@@ -25,6 +25,11 @@ class GrantedCredit:
         self._bytes = self._records = 0
         self._granted_bytes, self._granted_records = CREDIT_BYTES, CREDIT_RECORDS
 
+    @property
+    def granted(self) -> Credit:
+        """The credit so far."""
+        return Credit(self._granted_bytes, self._granted_records)
+
     def use(self, header: FrameHeader) -> None:
         """Count a data frame that has arrived."""
         self._bytes += header.payload_length
@@ -38,4 +43,4 @@ class GrantedCredit:
             return None
         self._granted_bytes = self._bytes + CREDIT_BYTES
         self._granted_records = self._records + CREDIT_RECORDS
-        return Credit(self._granted_bytes, self._granted_records)
+        return self.granted

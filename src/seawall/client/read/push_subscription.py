@@ -6,7 +6,7 @@ from typing import Final
 
 from seawall.api.received import Item
 from seawall.client.connection.connection import refusal_of
-from seawall.client.read.granted_credit import CREDIT_BYTES, CREDIT_RECORDS, GrantedCredit
+from seawall.client.read.granted_credit import GrantedCredit
 from seawall.client.read.reading import TopicReader
 from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.format.codes import Command
@@ -38,8 +38,8 @@ class Pushed:
             self._reader.topic_id,
             by,
             start,
-            credit_bytes=CREDIT_BYTES,
-            credit_records=CREDIT_RECORDS,
+            credit_bytes=self._credit.granted.bytes_total,
+            credit_records=self._credit.granted.records_total,
             max_frame=self._frame_size,
             flags=self._reader.flags,
         )

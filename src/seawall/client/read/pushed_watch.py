@@ -9,7 +9,7 @@ from __future__ import annotations
 from seawall.api.received import ReceivedSkip, seq_after
 from seawall.api.watch_items import Step, TopicMoved, WatchProgress, first_steps, steps_of, watch_item
 from seawall.client.connection.connection import refusal_of
-from seawall.client.read.granted_credit import CREDIT_BYTES, CREDIT_RECORDS, GrantedCredit
+from seawall.client.read.granted_credit import GrantedCredit
 from seawall.client.read.reading import TopicReader
 from seawall.core.types import TopicId
 from seawall.core.watches import TopicEvent, TopicEventKind
@@ -41,7 +41,8 @@ class PushedWatch:
     def request(self, progress: WatchProgress) -> bytes:
         """The WATCH frame that starts it where a watch is."""
         flags = ReadFlags.NONE if self._is_careful else ReadFlags.STORED_CODEC
-        request = Watch(progress.resumed(), CREDIT_BYTES, CREDIT_RECORDS, self._frame_size, flags)
+        credit = self._credit.granted
+        request = Watch(progress.resumed(), credit.bytes_total, credit.records_total, self._frame_size, flags)
         return encode_control(request, request_id=self._id)
 
     def take(self, frame: Frame) -> list[Step]:

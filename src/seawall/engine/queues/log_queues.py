@@ -372,7 +372,8 @@ class LogQueues:
         line = self._lines.get(queue.topic.name)
         if line is not None and len(line):
             self.serve(queue.topic.name, line)
-            self._notify(queue)
+            # Also if no claim waits any more: who watched for this one ends.
+            self._log.commits.notify()
 
     def _notify(self, queue: JobQueue) -> None:
         """Let those who watch the queue look at its next lease or delay again."""
