@@ -95,7 +95,7 @@ class OnLoop:
 
         def call(*arguments: Any, **named: Any) -> Any:
             result = self._runner.run(finish(*arguments, **named))
-            return OnLoop(self._runner, result) if name in ("stage", "publisher") else result
+            return OnLoop(self._runner, result) if name in ("stage", "publisher", "queue", "watch") else result
 
         return call if callable(method) else method
 

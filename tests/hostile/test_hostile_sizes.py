@@ -282,6 +282,37 @@ def transaction_batches(entry: LogEntry, topic: str, size: int) -> None:
     assert entry.next_seq(topic) == before + size
 
 
+def worker_name(entry: LogEntry, topic: str, size: int) -> None:
+    queue = queue_of(entry, topic, node="w" * size)
+    queue.push(b"job")
+    (job,) = queue.claim()
+    assert queue.ack([job]).changed == 1
+
+
+def jobs_of_an_ack(entry: LogEntry, topic: str, size: int) -> None:
+    queue = queue_of(entry, topic)
+    queue.push([b"job"] * size)
+    jobs = queue.claim(size)
+    if len(jobs) < size:
+        jobs += queue.claim(size)
+    assert queue.ack(jobs).changed == size
+
+
+def queue_of(entry: LogEntry, topic: str, **options: Any) -> Any:
+    """A queue beside a topic, created by the first call."""
+    name = f"{topic}-jobs"
+    if name not in entry.log.topics():
+        entry.log.create_topic(name, type="queue", durability="disk")
+    return entry.log.queue(name, **options)
+
+
+def watched_names(entry: LogEntry, topic: str, size: int) -> None:
+    entry.log.publish(topic, b"value")
+    watch = entry.log.watch([topic, *(f"none-{index}*" for index in range(size - 1))])
+    assert [item.topic for item in watch.poll(30.0)] == [topic]
+    watch.close()
+
+
 def client_name(entry: LogEntry, _topic: str, size: int) -> None:
     entry.open_log(name="n" * size).close()
 
@@ -332,6 +363,9 @@ ROWS = [
     Row("TRANSACTION_CURSORS_MAX", "cursors", transaction_cursors),
     Row("TRANSACTION_TOPICS_MAX", "topics", transaction_topics, is_slow=True),
     Row("TRANSACTION_BATCHES_MAX", "batches", transaction_batches, is_slow=True, only_threads=True),
+    Row("JOB_NODE_SIZE_MAX", "name of a worker", worker_name),
+    Row("JOBS_MAX", "jobs of an ack", jobs_of_an_ack),
+    Row("WATCH_NAMES_MAX", "names of a watch", watched_names),
     Row("CLIENT_NAME_SIZE_MAX", "name of a client", client_name, only_remote=True),
     Row("TOKEN_SIZE_MAX", "token", token, only_remote=True),
 ]
@@ -774,6 +808,19 @@ UNREACHED = {
     "numbers of sessions: tests/engine/test_session_expiry.py, tests/engine/test_sessions.py": {
         *("SESSION_START_SEQ_MAX", "SESSION_ABANDONED_MAX", "SESSIONS_RETIRED_MAX", "SESSIONS_LISTED_MAX"),
     },
+    "times that are cut to the bound: tests/engine/test_queues.py, tests/server/test_queue_commands.py": {
+        *("LEASE_MS_MAX", "NACK_DELAY_MS_MAX", "CLAIM_WAIT_MS_MAX"),
+    },
+    "answers that are cut to the bound: tests/engine/test_queues.py, tests/server/test_router_commands.py": {
+        *("CLAIM_SIZE_MAX", "ROUTERS_LISTED_MAX"),
+    },
+    "many topics, watches, routers, copies or leases: tests/engine, tests/topics and tests/server": {
+        *("WATCH_TOPICS_MAX", "WATCHES_MAX", "ROUTERS_MAX", "ROUTER_HOPS_MAX", "BOUND_LEASES_MAX"),
+    },
+    "lists of a request: tests/wire/test_lwp2_transactions.py": {"TRANSACTION_ACKS_MAX"},
+    "tasks and their results, texts of which are cut: tests/tasks": {
+        *("TASK_NAME_SIZE_MAX", "TASK_ERROR_SIZE_MAX", "TASK_TRACEBACK_SIZE_MAX", "TASK_RESULTS_KEPT_MAX"),
+    },
     "4 GiB take too long for a test": {"TRANSACTION_SIZE_MAX"},
     "memory and files that this process sizes": {
         *("SNAPSHOT_SIZE_MAX", "EPHEMERAL_BYTES_MAX", "SEGMENT_FILES_OPEN_MAX", "ACTIVE_SEGMENTS_MAX"),
@@ -781,7 +828,7 @@ UNREACHED = {
     },
     "settings of the operator: tests/test_config.py, tests/fabric": {
         *("DISK_RING_ENTRIES_MAX", "WAL_FILE_SIZE_MAX", "LANES_MAX", "LISTEN_ADDRESSES_MAX"),
-        *("FABRIC_BROKERS_MAX", "FABRIC_REPLICAS_MAX"),
+        *("FABRIC_BROKERS_MAX", "FABRIC_REPLICAS_MAX", "WORKER_PROCESSES_MAX", "WORKER_RESTART_S_MAX"),
     },
     "clocks of other nodes": {"HLC_AHEAD_MS_MAX"},
 }

@@ -2,6 +2,7 @@
 
 from lwp2_peer import world
 
+from seawall import limits
 from seawall.core.routers import RouterSettings
 from seawall.engine.read.read_results import ReceivedBatch
 from seawall.server.connection.access import Access, Right
@@ -24,6 +25,21 @@ async def refused(peer, request):
     error = await peer.answer(Error)
     assert not error.closes
     return error.code
+
+
+def test_an_answer_has_a_bounded_number_of_routers(on_loop, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ROUTERS_LISTED_MAX", 2)
+
+    async def work():
+        async with world(tmp_path) as made:
+            peer = await made.peer()
+            for name in ("r2", "r1", "r3"):
+                await routers(peer, RouterPut(name, "events", f"copies-{name}", ALL))
+            assert await routers(peer, RouterList("", 9_999)) == ["r1", "r2"]
+            assert await routers(peer, RouterList("r2", 9_999)) == ["r3"]
+            peer.close()
+
+    on_loop(work())
 
 
 def test_routers_are_created_listed_and_deleted(on_loop, tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from seawall import limits
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import LockedError, TaskFailedError, WrongStateError
@@ -60,6 +61,19 @@ def test_a_final_failure_is_raised_with_its_traceback(log: Log, tasks: TaskQueue
     assert caught.value.seq == 1
     assert "in fail\n" in caught.value.traceback
     assert log.describe("sums.results").record_count == log.describe("sums.dead").record_count == 1
+
+
+def test_long_errors_and_tracebacks_are_cut(log: Log, tasks: TaskQueue) -> None:
+    @tasks.task(retries=0)
+    def fail() -> None:
+        raise LookupError("x" * 30_000)
+
+    sent = fail.send()
+    with tasks.worker(threads=1), pytest.raises(TaskFailedError) as caught:
+        sent.result(WAIT_S)
+    assert str(caught.value).endswith("x" * (limits.TASK_ERROR_SIZE_MAX - len("LookupError: ")))
+    assert len(str(caught.value)) < limits.TASK_ERROR_SIZE_MAX + 100
+    assert len(caught.value.traceback) == limits.TASK_TRACEBACK_SIZE_MAX
 
 
 def test_a_job_that_cannot_be_decoded_has_a_result_too(log: Log, tasks: TaskQueue) -> None:
