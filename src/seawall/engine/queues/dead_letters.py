@@ -114,8 +114,8 @@ class DeadLetters:
     def redrive(self, name: str, count_max: int) -> int:
         """Move dead letters back to their queues; `count_max` of them, or all that are there now if it is 0.
 
-        Those whose queue cannot take them stay, and raise its error if that is why none was moved. Of a dead-letter queue,
-        jobs that are leased or delayed stay, too.
+        Those whose queue cannot take them stay, and raise its error if that is why none was moved. If the dead letters
+        are in a queue, its jobs that are leased or delayed stay, too.
         """
         if count_max < 0:
             raise InvalidInputError(f"{count_max} dead letters: give a number, or 0 for all")
