@@ -307,8 +307,8 @@ def queue_of(entry: LogEntry, topic: str, **options: Any) -> Any:
 
 
 def watched_names(entry: LogEntry, topic: str, size: int) -> None:
-    entry.log.publish(topic, b"value")
     watch = entry.log.watch([topic, *(f"none-{index}*" for index in range(size - 1))])
+    entry.log.publish(topic, b"value")
     assert {item.topic for item in watch.poll(30.0)} == {topic}
     watch.close()
 
