@@ -39,6 +39,8 @@ class AsyncLogQueues:
         self._on_thread = on_thread
         #: The task that watches for the claims that wait in a line.
         self._watchers: dict[ClaimLine, asyncio.Task[None]] = {}
+        #: Those of them that wait for new jobs now.
+        self._idle: set[ClaimLine] = set()
 
     def now_ms(self) -> int:
         """The time in milliseconds since the Unix epoch."""
@@ -70,6 +72,7 @@ class AsyncLogQueues:
             await self._wait(topic, line, claim, woken, min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3)
             if not claim.is_done:
                 await asyncio.shield(self._run(line.remove, claim))
+                self._stop_watching(line)
         except BaseException:
             await asyncio.shield(self._abandon(topic, begun, claim))
             raise
@@ -99,6 +102,7 @@ class AsyncLogQueues:
         with suppress(SeawallError, OSError):
             line = await begun
             await self._run(line.remove, claim)
+            self._stop_watching(line)
             await self._run(self._queues.undo_claim, topic, claim)
 
     def _watch(self, topic: str, line: ClaimLine) -> None:
@@ -107,6 +111,12 @@ class AsyncLogQueues:
         if task is None or task.done():
             self._watchers[line] = task = asyncio.create_task(self._serve(topic, line))
             task.add_done_callback(partial(self._forget, line))
+
+    def _stop_watching(self, line: ClaimLine) -> None:
+        """End the task of a line that nobody waits in any more."""
+        if line in self._idle and not len(line):
+            self._idle.remove(line)
+            self._watchers.pop(line).cancel()
 
     def _forget(self, line: ClaimLine, task: asyncio.Task[None]) -> None:
         if self._watchers.get(line) is task:
@@ -121,9 +131,13 @@ class AsyncLogQueues:
                 if not len(line):
                     return
                 wait_s = await self._run(self._queues.pause_s, topic, line)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await changes.wait()
+                self._idle.add(line)
+                try:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await changes.wait()
+                finally:
+                    self._idle.discard(line)
         except (SeawallError, OSError) as error:
             # The topic was deleted, or the log is closed.
             await self._run(line.fail, error)
