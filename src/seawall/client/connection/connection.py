@@ -136,6 +136,10 @@ class Connection:
                 self.stream.send([encode_control(Goodbye(0, 0))])
         self.stream.close()
 
+    def stop(self) -> None:
+        """End the wait of the thread that uses the connection, from another one. That thread closes it."""
+        self.stream.stop()
+
     def disown(self) -> None:
         """Run in a forked child: close its descriptor without a GOODBYE, because the connection is the parent's."""
         self.stream.close()

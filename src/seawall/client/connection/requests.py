@@ -65,6 +65,8 @@ class Requests:
         self._idle: list[Connection] = []
         #: Connections with a prefetch in flight that no thread waits for right now.
         self._in_flight: set[Connection] = set()
+        #: Connections that threads use right now.
+        self._used: set[Connection] = set()
         self._lock = threading.Lock()
         self._next_address = 0
         self._is_closed = False
@@ -75,6 +77,7 @@ class Requests:
         self._lock = threading.Lock()
         self._idle.clear()
         self._in_flight.clear()
+        self._used.clear()
 
     def check_open(self) -> None:
         """Raise `WrongStateError` if the log is closed."""
@@ -168,15 +171,32 @@ class Requests:
         raise failure
 
     def close(self) -> None:
-        """Close all connections; idempotent."""
+        """Close all connections; idempotent. Threads that wait for a response get `WrongStateError`."""
         with self._lock:
             self._is_closed = True
             ended, self._idle = [*self._idle, *self._in_flight], []
             self._in_flight.clear()
+            for connection in self._used:
+                connection.stop()
         for connection in ended:
             connection.close()
 
     def _take(self, deadline_ns: int) -> Connection:
+        connection = self._usable(deadline_ns)
+        self._use(connection)
+        return connection
+
+    def _use(self, connection: Connection) -> None:
+        """Note that a thread uses a connection."""
+        with self._lock:
+            if not self._is_closed:
+                self._used.add(connection)
+                return
+        connection.close()
+        self.check_open()
+
+    def _usable(self, deadline_ns: int) -> Connection:
+        """A connection that is idle, or a new one."""
         while True:
             with self._lock:
                 self.check_open()
@@ -203,12 +223,14 @@ class Requests:
         with self._lock:
             self.check_open()
             self._in_flight.discard(connection)
+            self._used.add(connection)
         return connection
 
     def _release(self, connection: Connection | None, *, keep: bool) -> None:
         if connection is None:
             return
         with self._lock:
+            self._used.discard(connection)
             if keep and not self._is_closed and connection.has_pending_request:
                 self._in_flight.add(connection)
                 return

@@ -200,6 +200,12 @@ class TlsStream:
         """Same as `receive_into`: records are decrypted one at a time, as they arrive."""
         return self.receive_into(buffer)
 
+    def stop(self) -> None:
+        """End the connection for a thread that uses it, from another one: it gets no more bytes, and closes."""
+        with contextlib.suppress(OSError):
+            # Not the method of the TLS socket, which the other thread is using.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection in both directions; closing twice is fine."""
         with contextlib.suppress(OSError):

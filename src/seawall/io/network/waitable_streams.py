@@ -106,6 +106,11 @@ class BlockingStream:
             return None
         raise self._lost(OSError(-count, os.strerror(-count)))
 
+    def stop(self) -> None:
+        """End the connection for a thread that uses it, from another one: it gets no more bytes, and closes."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection in both directions; closing twice is fine."""
         self._socket.close()
