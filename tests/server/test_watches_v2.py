@@ -329,6 +329,6 @@ def test_no_watch_remains_after_a_disconnect(on_loop, tmp_path):
             peer.close()
             while made.listener.connections:
                 await asyncio.sleep(0)
-            assert not made.log._followers
+            assert not made.log.delivery.has_readers
 
     on_loop(work())

@@ -27,3 +27,5 @@ class TopicInfo:
     created_at: int
     #: All its settings.
     config: TopicConfig
+    #: The priority of its deliveries now: the one that is set, or one that follows recent use.
+    effective_priority: int = 0

@@ -61,6 +61,7 @@ def info_of(topic: TopicReply) -> TopicInfo:
         topic.topic_epoch,
         topic.created_at,
         config,
+        topic.effective_priority or 0,
     )
 
 

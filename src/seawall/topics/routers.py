@@ -45,7 +45,7 @@ class Router:
 class RouterTable:
     """All routers, as of the position of the catalog."""
 
-    __slots__ = ("_by_dest", "_by_name", "_by_source", "_order")
+    __slots__ = ("_by_dest", "_by_name", "_by_source", "_order", "change_count")
 
     def __init__(self) -> None:
         self._by_name: dict[str, Router] = {}
@@ -54,6 +54,8 @@ class RouterTable:
         self._by_source: dict[TopicId, list[Router]] = {}
         #: The result of `in_order`, until the table changes.
         self._order: list[Router] | None = None
+        #: How often a router was added or removed.
+        self.change_count = 0
 
     def __len__(self) -> int:
         """The number of routers."""
@@ -79,6 +81,10 @@ class RouterTable:
     def is_dest(self, topic_id: TopicId) -> bool:
         """True if some router copies to a topic."""
         return topic_id in self._by_dest
+
+    def of_source(self, topic_id: TopicId) -> list[Router]:
+        """The routers that copy from a topic."""
+        return self._by_source.get(topic_id, [])
 
     def upstream(self, topic_id: TopicId) -> list[Router]:
         """Every router whose copies may reach a topic, each after those that copy to its source; a loop is cut."""
@@ -205,12 +211,14 @@ class RouterTable:
         check(router.name not in self._by_name, "INV-ROUTER-ONWARD", f"router {router.name} exists")
         self._by_name[router.name] = router
         self._order = None
+        self.change_count += 1
         self._by_dest.setdefault(router.dest_id, []).append(router)
         self._by_source.setdefault(router.source_id, []).append(router)
 
     def _remove(self, router: Router) -> None:
         del self._by_name[router.name]
         self._order = None
+        self.change_count += 1
         for table, topic_id in ((self._by_dest, router.dest_id), (self._by_source, router.source_id)):
             left = [each for each in table[topic_id] if each is not router]
             if left:

@@ -41,6 +41,7 @@ from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
+from seawall.topics.priorities import NEVER_NS, effective_priority
 from seawall.topics.queues.durable_leases import DurableLeases
 from seawall.topics.queues.lease_view import LeaseView
 from seawall.topics.ranges import SeqRanges
@@ -74,6 +75,7 @@ class TopicState:
         "skips",
         "topic_id",
         "ttl_floor",
+        "used_ns",
     )
 
     def __init__(
@@ -106,6 +108,12 @@ class TopicState:
         self.durable_leases = DurableLeases()
         #: Queues: the state of every job, once somebody has used the queue; rebuildable.
         self.leases: LeaseView | None = None
+        #: When somebody last read, described or was sent this topic, by a monotonic clock; in memory only.
+        self.used_ns = NEVER_NS
+
+    def priority_at(self, now_ns: int) -> int:
+        """Its effective priority for deliveries."""
+        return effective_priority(self.config, now_ns - self.used_ns)
 
     @property
     def evict_floor(self) -> Seq:

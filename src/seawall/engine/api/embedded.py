@@ -128,7 +128,9 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
         """
         creations = [Creation.of(name, settings) for name, settings in wanted]
         self._creations.execute(creations)
-        return [info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
+        return [
+            self._info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations
+        ]
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -138,16 +140,22 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
     def describe(self, name: str) -> TopicInfo:
         """Describe a topic as it is now: its settings, sizes and seqs."""
         self.catch_up(name)
-        return self._described(name)
+        with self.inspecting() as store:
+            topic = store.catalog.named(name)
+            topic.used_ns = OsClock().monotonic_ns()
+            return self._info_of(topic)
 
     def _described(self, name: str) -> TopicInfo:
         with self.inspecting() as store:
-            return info_of(store.catalog.named(name))
+            return self._info_of(store.catalog.named(name))
+
+    def _info_of(self, topic: TopicState) -> TopicInfo:
+        return info_of(topic, OsClock().monotonic_ns())
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic; settings that are not given stay as they are. Durable when this returns."""
         with self.changing() as store:
-            return info_of(store.configure_topic(name, settings))
+            return self._info_of(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records. Durable when this returns."""
@@ -514,7 +522,7 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
             raise kind(text)
 
 
-def info_of(topic: TopicState) -> TopicInfo:
+def info_of(topic: TopicState, now_ns: int) -> TopicInfo:
     """Describe a topic as it is now."""
     return TopicInfo(
         topic.name,
@@ -526,4 +534,5 @@ def info_of(topic: TopicState) -> TopicInfo:
         topic.epoch,
         topic.created_ms // 1_000,
         topic.config,
+        topic.priority_at(now_ns),
     )

@@ -46,6 +46,7 @@ from seawall.engine.store.topic_log import ActiveSegment, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import File, Files
+from seawall.io.process.clocks import OsClock
 from seawall.io.process.descriptors import descriptor_limit, segment_file_limit
 from seawall.storage.directory import DataDirectory
 from seawall.storage.open_files import OpenFiles
@@ -85,7 +86,7 @@ class ReadOnlyLog:
 
     def describe(self, name: str) -> TopicInfo:
         """Describe a topic as it was when the state was loaded."""
-        return info_of(self._state.catalog.named(name))
+        return info_of(self._state.catalog.named(name), OsClock().monotonic_ns())
 
     def sessions(self) -> list[SessionInfo]:
         """List the sessions of all publishers in the loaded state. No file says which of them are connected."""

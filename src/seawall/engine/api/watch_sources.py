@@ -75,10 +75,21 @@ class WatchReader:
             return self._read()
 
     def _read(self) -> list[Step]:
+        taken: list[WatchedTopic] = []
+        try:
+            return self._read_ready(taken)
+        except BaseException:
+            # Nothing of it was delivered.
+            for topic in taken:
+                self.topics.put_back(topic)
+            raise
+
+    def _read_ready(self, taken: list[WatchedTopic]) -> list[Step]:
+        """Read ready topics, which are added to `taken`."""
         with self._log.inspecting() as store:
             later_from = self._refresh(store)
             topics = self.topics
-            plans = self._plan(store)
+            plans = self._plan(store, taken)
             is_synced = store.queries.is_synced
         try:
             read = [(topic, plan.end_seq, plan.next_seq, list(_steps_of(topic, plan))) for topic, plan in plans]
@@ -107,12 +118,13 @@ class WatchReader:
             continue
         return later_from
 
-    def _plan(self, store: Store) -> list[tuple[WatchedTopic, ReadPlan]]:
+    def _plan(self, store: Store, taken: list[WatchedTopic]) -> list[tuple[WatchedTopic, ReadPlan]]:
         """Plan the next read of each ready topic, until there is enough."""
         plans: list[tuple[WatchedTopic, ReadPlan]] = []
         size_left = _READ_SIZE
         try:
-            for topic in self.topics.ready()[:_TOPICS_AT_ONCE]:
+            while len(taken) < _TOPICS_AT_ONCE and (topic := self.topics.take_ready()) is not None:
+                taken.append(topic)
                 plan = store.queries.plan_read(topic.name, topic.next_seq, size_max=size_left)
                 plans.append((topic, plan))
                 size_left -= sum(run.size for run in plan.runs)

@@ -2,7 +2,8 @@
 
 A watch knows how far each of its topics was read. A wake-up asks which topics have changed since the last one
 (`topics/changes.py`) and looks at those only: what it pays follows the changes, not the watched topics. Topics with
-something to read are *ready*; they are read in turn, so that a long backlog does not hold up the others.
+something to read are *ready*; they are read in turn, by their priorities (`core/ready_set.py`), so that a long backlog
+does not hold up the others.
 
     watched.refresh(store)             # under the lock of the store
     watched.take_events()              # deliver these before anything else
@@ -29,11 +30,13 @@ from typing import Final
 from seawall import limits
 from seawall.api.topic_config import Durability
 from seawall.core.identifiers import is_reserved_name
+from seawall.core.ready_set import ReadySet
 from seawall.core.types import Position, Seq, TopicEpoch, TopicId
 from seawall.core.watches import ANY_EPOCH, TopicEvent, TopicEventKind, WatchSpec
 from seawall.engine.store.store import Store
 from seawall.engine.store.store_queries import ChangedTopics, ChangeMark
 from seawall.errors import LimitError, NotFoundError
+from seawall.io.process.clocks import OsClock
 from seawall.topics.state import TopicState
 
 #: Classes whose records can be read before they are synced to disk, and are on it later.
@@ -79,8 +82,7 @@ class WatchedTopics:
         self._spec = spec
         self._patterns = spec.patterns
         self._topics: dict[TopicId, WatchedTopic] = {}
-        #: In the order in which they are read.
-        self._ready: dict[TopicId, WatchedTopic] = {}
+        self._ready: ReadySet[TopicId] = ReadySet()
         self._events: list[TopicEvent] = []
         #: Topics that exist when the watch begins, and have not joined yet if they match.
         self._joining: deque[TopicState] = deque()
@@ -88,6 +90,7 @@ class WatchedTopics:
         self.is_strong = spec.is_strong
         #: How many topics the refreshes have looked at.
         self.topics_examined = 0
+        self._clock = OsClock()
 
     def __len__(self) -> int:
         """The number of topics."""
@@ -101,7 +104,7 @@ class WatchedTopics:
     @property
     def is_at_end(self) -> bool:
         """True if there is nothing to read and nothing to report."""
-        return not (self._events or self._ready)
+        return not self._events and self.first_ready is None
 
     @property
     def ready_count(self) -> int:
@@ -110,12 +113,25 @@ class WatchedTopics:
 
     @property
     def first_ready(self) -> WatchedTopic | None:
-        """The topic to read next; None if all were read up to their end."""
-        return next(iter(self._ready.values()), None)
+        """The topic to read next; None if all were read up to their end, or pause."""
+        topic_id = self._ready.first(self._clock.monotonic_ns())
+        return None if topic_id is None else self._topics[topic_id]
 
-    def ready(self) -> list[WatchedTopic]:
-        """The topics that have something to read, in the order in which they should be read."""
-        return list(self._ready.values())
+    def take_ready(self) -> WatchedTopic | None:
+        """The topic to read next, which is not ready any more: call `advance` or `put_back` for it."""
+        topic = self.first_ready
+        if topic is not None:
+            self._ready.take(topic.topic_id)
+        return topic
+
+    def put_back(self, topic: WatchedTopic) -> None:
+        """Let a topic be ready: there is something to read."""
+        now_ns = self._clock.monotonic_ns()
+        self._ready.add(topic.topic_id, topic.state.priority_at(now_ns), now_ns)
+
+    def pause_lowest(self, pauses: bool) -> None:
+        """Leave topics of the lowest band for later, or not any more."""
+        self._ready.pauses_lowest = pauses
 
     def take_events(self, count: int | None = None) -> list[TopicEvent]:
         """Remove and return the oldest events, at most `count`: deliver them now, in order."""
@@ -169,10 +185,12 @@ class WatchedTopics:
     def advance(self, topic: WatchedTopic, next_seq: Seq, *, is_last: bool) -> None:
         """Note that a topic was read up to a seq, and with `is_last` up to its end."""
         topic.next_seq = max(topic.next_seq, next_seq)
-        self._ready.pop(topic.topic_id, None)
+        topic.state.used_ns = self._clock.monotonic_ns()
+        if topic.topic_id in self._ready:
+            self._ready.take(topic.topic_id)
         if not is_last:
             topic.is_behind = True
-            self._ready[topic.topic_id] = topic
+            self.put_back(topic)
         elif topic.is_behind:
             self._report_caught_up(topic)
 
@@ -218,7 +236,7 @@ class WatchedTopics:
         elif state is None:
             self._leave(store, topic)
         elif has_pending or topic.next_seq < state.next_seq:
-            self._ready.setdefault(topic_id, topic)
+            self.put_back(topic)
 
     def _examine_all(self, store: Store) -> None:
         """Look at every topic."""
@@ -228,7 +246,7 @@ class WatchedTopics:
             if catalog.find(topic.topic_id) is None:
                 self._leave(store, topic)
             elif topic.next_seq < topic.state.next_seq:
-                self._ready.setdefault(topic.topic_id, topic)
+                self.put_back(topic)
         for state in catalog.shown():
             if state.topic_id not in self._topics and self._patterns.matches(state.name):
                 self._join(WatchedTopic(state, _FIRST))
@@ -239,7 +257,7 @@ class WatchedTopics:
         A topic is looked at before the later ones of its name: their ids are higher.
         """
         self._topics.pop(topic.topic_id)
-        self._ready.pop(topic.topic_id, None)
+        self._ready.discard(topic.topic_id)
         state = store.catalog.find_named(topic.name)
         if state is not None:
             self._recreate(state)
@@ -257,10 +275,11 @@ class WatchedTopics:
                 f"a watch of {self._patterns} would have more than {limits.WATCH_TOPICS_MAX} topics: watch fewer"
             )
         state = topic.state
+        state.used_ns = self._clock.monotonic_ns()
         self._topics[topic.topic_id] = topic
         self._report(kind, topic.topic_id, state.epoch, topic.next_seq, topic.name, state.next_seq)
         if topic.next_seq < state.next_seq:
-            self._ready[topic.topic_id] = topic
+            self.put_back(topic)
         else:
             self._report_caught_up(topic)
 

@@ -1,7 +1,9 @@
 """Decides when routers make their steps: before a reader needs their copies, and in the background.
 
     catch_up    on the thread of a reader: everything that was stored when it is called is copied when it returns
-    background  a thread, woken after each commit while there are routers; it also repeats refused steps after a pause
+    background  a thread, woken after each commit while there are routers; it looks at the routers of topics that have
+                changed, serves them by the priorities of their destinations (`core/ready_set.py`), and repeats refused
+                steps after a pause. While a server defers work, it serves them a band lower, and pauses for longer
 
 So a publisher never waits for routers, and a reader of copies sees what was acknowledged before it asked. Each step is
 a change of its own: commits that are queued meanwhile go between two steps.
@@ -17,16 +19,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from seawall.core.types import TopicId
+from seawall.core.ready_set import ReadySet, deferred
+from seawall.core.types import Position, TopicId
 from seawall.engine.commit.commit_queue import CommitQueue
 from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.commit.worker_thread import WorkerThread
 from seawall.engine.store.store import Store
+from seawall.engine.store.store_queries import ChangeMark
 from seawall.errors import SeawallError
 from seawall.io.process.clocks import OsClock
 
 #: How long the background thread pauses after steps, compared with the time that they took.
 _PAUSES_PER_STEP: Final = 2
+#: How much longer while copies are deferred: the next lower band has half the weight.
+_DEFERRED_PAUSES: Final = 2
 
 
 class Forwarder:
@@ -48,6 +54,18 @@ class Forwarder:
         self._worker = WorkerThread(self._work)
         self._woken = threading.Event()
         self._stopping = threading.Event()
+        self._clock = OsClock()
+        self._queries = store.queries
+        #: The routers that the background thread has to look at.
+        self._ready: ReadySet[str] = ReadySet()
+        self._mark = ChangeMark(0, Position(0))
+        self._seen_changes = -1
+        #: How many servers defer copies now.
+        self._deferrals = 0
+
+    def defer(self, is_deferred: bool) -> None:
+        """Defer the steps of the background thread, or not any more; called in pairs."""
+        self._deferrals += 1 if is_deferred else -1
 
     def notify(self) -> None:
         """Have the background thread look for due steps; called after each commit."""
@@ -104,13 +122,37 @@ class Forwarder:
             self._woken.clear()
             # Before looking: a later commit notifies again, even one of a kernel.
             self._queue.expect_change()
-            began_ns = OsClock().monotonic_ns()
-            if self.catch_up(None):
-                # Leave the disk to the publishers for a while: the next steps copy more at once.
-                self._stopping.wait(_PAUSES_PER_STEP * (OsClock().monotonic_ns() - began_ns) / 1e9)
-                continue
             with self._queue.state:
+                name = self._next()
                 pause_s = self._routing.retry_s
-            if pause_s is None:
+            if name is not None:
+                began_ns = self._clock.monotonic_ns()
+                self._run(name)
+                # Leave the disk to the publishers for a while: the next steps copy more at once.
+                pauses = _PAUSES_PER_STEP * (_DEFERRED_PAUSES if self._deferrals else 1)
+                self._stopping.wait(pauses * (self._clock.monotonic_ns() - began_ns) / 1e9)
+            elif pause_s is None:
                 return
-            self._woken.wait(pause_s)
+            else:
+                self._woken.wait(pause_s)
+
+    def _next(self) -> str | None:
+        """The router to run next, if a step is due. The caller holds the lock of the store's memory."""
+        now_ns = self._clock.monotonic_ns()
+        for name in self._awaiting():
+            priority = self._routing.priority(name)
+            self._ready.add(name, deferred(priority) if self._deferrals else priority, now_ns)
+        while (first := self._ready.first(now_ns)) is not None:
+            self._ready.take(first)
+            if self._routing.due(first) is not None:
+                return first
+        return None
+
+    def _awaiting(self) -> list[str]:
+        """The routers that may have a step since the last call."""
+        mark, changed = self._queries.change_mark(), self._queries.topics_changed(self._mark)
+        self._mark = mark
+        if changed is None or self._seen_changes != self._routing.change_count:
+            self._seen_changes = self._routing.change_count
+            return self._routing.names()
+        return self._routing.awaiting([*changed.applied.tolist(), *changed.pending.tolist()])

@@ -19,6 +19,7 @@ One owner at a time, the owner of the store. This module must not know who waits
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -135,8 +136,26 @@ class Routing:
 
     def upstream(self, topic_id: TopicId | None) -> list[str]:
         """The routers to run before a topic is read, in this order; all of them for None."""
-        routers = self._routers.in_order() if topic_id is None else self._routers.upstream(topic_id)
-        return [router.name for router in routers]
+        return self.names() if topic_id is None else [router.name for router in self._routers.upstream(topic_id)]
+
+    @property
+    def change_count(self) -> int:
+        """How often a router was added or removed."""
+        return self._routers.change_count
+
+    def names(self) -> list[str]:
+        """All routers, each after those that copy to its source."""
+        return [router.name for router in self._routers.in_order()]
+
+    def awaiting(self, topic_ids: Iterable[TopicId]) -> list[str]:
+        """The routers that may have a step after these topics have changed, and those whose last step was refused."""
+        found = [router.name for topic_id in topic_ids for router in self._routers.of_source(topic_id)]
+        return [*found, *self._pauses]
+
+    def priority(self, name: str) -> int:
+        """The priority of the copies of a router: that of their topic."""
+        router = self._routers.find(name)
+        return 0 if router is None else self._topic(router.dest_id).priority_at(self._now_ns())
 
     def due(self, name: str) -> range | None:
         """The seqs of the source that a router has to copy, if a step is due; None if not."""

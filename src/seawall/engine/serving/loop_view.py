@@ -21,6 +21,7 @@ from threading import get_ident
 from typing import ParamSpec, Self, TypeVar
 
 from seawall.engine.queues.aio_queues import AsyncLogQueues
+from seawall.engine.serving.delivery import Delivery
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.serving.topic_rules import TopicRules
 from seawall.errors import WrongStateError
@@ -44,6 +45,7 @@ class LoopView(ServedLog):
         self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
         with self._opened().inspecting():
             self.rules = TopicRules(self._store.catalog)
+        self.delivery = Delivery(self._loop, self, self._opened().forwarder.defer)
         self.loop_views = first.loop_views
         self.loop_views.append(self)
         self._opened().commits.listeners.append(partial(self._schedule_notify, self._loop))

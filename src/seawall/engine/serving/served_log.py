@@ -8,7 +8,7 @@
     on_session       called on the loop when another loop has opened a session (`served_sessions.py`)
     ask, change      read-only queries of the store, and changes other than appends; both may wait
     changes          an event that is set when new records can be read
-    following        calls a function on the loop each time that new records can be read
+    delivery         who is woken first when new records can be read (`delivery.py`)
     run_read         runs a large read on a thread with low disk priority
     run_check        runs CPU-bound work on a thread
 
@@ -44,6 +44,7 @@ from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.commit.pending_batches import PendingBatch
 from seawall.engine.commit.resident_commit import ResidentCommit
 from seawall.engine.ordering.sequenced_orderer import SequencedOrderer
+from seawall.engine.serving.delivery import Delivery
 from seawall.engine.serving.served_sessions import ServedSessions
 from seawall.engine.serving.topic_rules import TopicRules
 from seawall.engine.store.settings import StoreSettings
@@ -76,6 +77,7 @@ class ServedLog(ServedSessions):
 
     ring: BrokerRing
     rules: TopicRules
+    delivery: Delivery
     #: The pending batches of the ring, which an ack refers to.
     pending: Records
     #: Threads for large reads, whose disk operations have the lowest priority.
@@ -105,8 +107,8 @@ class ServedLog(ServedSessions):
         self._gather_iterations = 0
         self._is_answering_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        #: Called when new records can be read.
-        self._followers: dict[object, Callable[[], None]] = {}
+        #: Large reads that run, or wait for a thread.
+        self._reads = 0
         self._resident: ResidentCommit | None = None
 
     async def open(self) -> Self:
@@ -117,6 +119,7 @@ class ServedLog(ServedSessions):
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         log = self._opened()
+        self.delivery = Delivery(self._loop, self, log.forwarder.defer)
         with log.inspecting() as store:
             self._store = store
             self.rules = TopicRules(store.catalog)
@@ -314,7 +317,16 @@ class ServedLog(ServedSessions):
 
     async def run_read(self, read: Callable[[], R]) -> R:
         """Execute a large read on a thread whose disk operations have the lowest priority."""
-        return await self._loop.run_in_executor(self._readers, read)
+        self._reads += 1
+        try:
+            return await self._loop.run_in_executor(self._readers, read)
+        finally:
+            self._reads -= 1
+
+    @property
+    def reads_waiting(self) -> int:
+        """Large reads of this loop that wait for a thread."""
+        return max(0, self._reads - READER_THREADS)
 
     async def run_check(self, work: Callable[[], R]) -> R:
         """Run CPU-bound work, most of which releases the GIL, on a thread."""
@@ -340,26 +352,13 @@ class ServedLog(ServedSessions):
         except TimeoutError:
             return
 
-    @contextmanager
-    def following(self, follower: Callable[[], None]) -> Iterator[None]:
-        """Call `follower` on this loop each time that new records can be read, while the block runs.
-
-        Nothing is missed if `changes` was taken before the last read and is not set.
-        """
-        key = object()
-        self._followers[key] = follower
-        try:
-            yield
-        finally:
-            del self._followers[key]
-
     def wake_readers(self) -> None:
         """Wake all readers of this loop that wait for new records."""
         self._notify_readers()
 
     def _schedule_notify(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the readers that wait for new records. A reader that starts to wait now reads first."""
-        if self._readable is None and not self._followers:
+        if self._readable is None and not self.delivery.has_readers:
             return
         if get_ident() == self._thread:
             self._notify_readers()
@@ -368,11 +367,10 @@ class ServedLog(ServedSessions):
 
     def _notify_readers(self) -> None:
         super()._notify_readers()
-        if self._followers:
+        if self.delivery.has_readers:
             # Before they read: a later record notifies them again.
             self._opened().commits.expect_change()
-            for follower in tuple(self._followers.values()):
-                follower()
+            self.delivery.notify()
 
     # --- commits and acks ------------------------------------------------------------------------------------------
 

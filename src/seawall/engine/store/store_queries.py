@@ -52,6 +52,7 @@ class StoreQueries:
         """Plan the next read at `from_seq`; the plan executes without the store (`reading.py`)."""
         parts = self._parts
         topic = parts.catalog.named(name)
+        topic.used_ns = parts.machine.clock.monotonic_ns()
         # A reader at the end does not need the rows applied: that would cost more than the read.
         if from_seq >= topic.next_seq and not len(topic.skips):
             found = parts.pending.find(topic.topic_id, from_seq, size_max, records_max)

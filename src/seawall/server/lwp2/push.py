@@ -31,7 +31,7 @@ from seawall.server.lwp2.fetch import start_seq
 from seawall.server.lwp2.push_credit import PushCredit
 from seawall.server.read.fetch_responses import FetchResponse, next_response, response_now, topic_of
 from seawall.server.read.position_responses import next_position_response, start_position
-from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
+from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit, ReadFlags
 from seawall.wire.lwp2.frames import encode_control
 from seawall.wire.lwp2.reading import Gap
 from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribed
@@ -139,6 +139,7 @@ class Subscriptions:
             await self._begin(subscription, request_id)
             lingers = subscription.request.linger_us > 0
             while size_max := await self._may_send(subscription):
+                await self._log.delivery.turn(subscription.request.topic_id)
                 changes = self._log.changes
                 pushed = await self._push_response(subscription, request_id, size_max, lingers=lingers)
                 lingers = subscription.request.linger_us > 0
@@ -158,7 +159,9 @@ class Subscriptions:
             await changes.wait()
         elif not changes.is_set():
             subscription.changed.clear()
-            with self._log.following(partial(self._push_now, subscription, request_id)):
+            push = partial(self._push_now, subscription, request_id)
+            is_early = bool(request.flags & ReadFlags.NOT_YET_DURABLE)
+            with self._log.delivery.following(request.topic_id, push, is_early=is_early):
                 await subscription.changed.wait()
 
     def _push_now(self, subscription: Subscription, request_id: int) -> None:

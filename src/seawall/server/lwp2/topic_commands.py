@@ -27,6 +27,7 @@ from seawall.engine.read.v1_offsets import DEFAULT_TOPIC_NAME
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, ProtocolError
+from seawall.io.process.clocks import OsClock
 from seawall.server.lwp2.refusals import refusal, refuse
 from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
@@ -155,7 +156,7 @@ class TopicCommands:
         """Execute one command that only version 2 has, and return its reply."""
         match request:
             case TopicDescribe():
-                return await self._described(self.existing(request.topic_id))
+                return await self._described(self.existing(request.topic_id), is_use=True)
             case TopicFind():
                 return topic_reply(self._named(request.name))
             case TopicCreate():
@@ -193,10 +194,10 @@ class TopicCommands:
             await asyncio.sleep(0)
         return EncodedTopicList(tuple(encoded))
 
-    async def _described(self, topic: TopicState) -> TopicReply:
+    async def _described(self, topic: TopicState, *, is_use: bool = False) -> TopicReply:
         """A topic with all its details."""
         await self._log.catch_up(topic.topic_id)
-        return await self._log.ask(partial(_details, topic_id=topic.topic_id))
+        return await self._log.ask(partial(_details, topic_id=topic.topic_id, is_use=is_use))
 
     def _named(self, name: str) -> TopicState:
         try:
@@ -220,13 +221,22 @@ def _visible(store: Store) -> list[TopicState]:
     return [topic for topic in store.catalog if not _is_hidden(topic)]
 
 
-def _details(store: Store, topic_id: TopicId) -> TopicReply:
+def _details(store: Store, topic_id: TopicId, is_use: bool) -> TopicReply:
     records, size = _content(store, topic_id)
     topic = store.catalog.find(topic_id)
     assert topic is not None, "a topic with content exists"
     span = topic.floor, topic.next_seq
-    settings = topic.config.to_json()
-    return replace(topic_reply(topic), record_count=records, byte_count=size, span=span, settings=settings)
+    now_ns = OsClock().monotonic_ns()
+    if is_use:
+        topic.used_ns = now_ns
+    return replace(
+        topic_reply(topic),
+        record_count=records,
+        byte_count=size,
+        span=span,
+        settings=topic.config.to_json(),
+        effective_priority=topic.priority_at(now_ns),
+    )
 
 
 def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:

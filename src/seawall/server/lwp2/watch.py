@@ -27,6 +27,7 @@ from seawall.engine.read.watching import WatchedTopic, WatchedTopics
 from seawall.engine.serving.served_log import ServedLog
 from seawall.engine.store.store import Store
 from seawall.errors import LimitError, NotFoundError, ProtocolError, SeawallError
+from seawall.io.process.clocks import OsClock
 from seawall.server.connection.access import Admission
 from seawall.server.connection.connection import Connection
 from seawall.server.lwp2.push_credit import PushCredit
@@ -141,6 +142,7 @@ class Watches:
                     if watch.topics.has_events:
                         self._send_events(watch, request_id)
                     elif not is_at_end:
+                        await self._wait_for_turn(watch)
                         size = await self._send_next(watch, request_id, granted)
                 finally:
                     self._admission.has_sent(granted, size)
@@ -177,6 +179,7 @@ class Watches:
     async def _refresh(self, watch: LiveWatch) -> None:
         """Find out which topics have changed."""
         await self._log.ask(watch.topics.refresh)
+        watch.topics.pause_lowest(self._log.delivery.governor.defers)
         self._count_memory(watch)
 
     def _count_memory(self, watch: LiveWatch) -> None:
@@ -192,10 +195,17 @@ class Watches:
         events = tuple(watch.topics.take_events(_EVENTS_AT_ONCE))
         self._connection.write(encode_control(Watched(events), request_id=request_id))
 
+    async def _wait_for_turn(self, watch: LiveWatch) -> None:
+        topic = watch.topics.first_ready
+        if topic is not None:
+            await self._log.delivery.turn(topic.topic_id)
+
     async def _send_next(self, watch: LiveWatch, request_id: int, size_max: int) -> int:
         """Read the next response of the first ready topic and send it; returns its bytes."""
         topic = watch.topics.first_ready
-        assert topic is not None, "a topic is ready"
+        if topic is None:
+            # The lowest band has begun to pause.
+            return 0
         async with self._read_slots:
             if not self._can_send(watch):
                 # Others of this connection have used the space meanwhile.
@@ -245,10 +255,26 @@ class Watches:
             await changes.wait()
         elif not changes.is_set():
             watch.changed.clear()
-            with self._log.following(partial(self._push_now, watch, request_id)):
+            with self._log.delivery.watching(_Following(self, watch, request_id)):
                 await watch.changed.wait()
 
-    def _push_now(self, watch: LiveWatch, request_id: int) -> None:
+    def priority(self, watch: LiveWatch) -> int | None:
+        """Look for changes: the priority of the topic to send next, or None if there is nothing to send.
+
+        The task of the watch continues for whatever is no small number of records.
+        """
+        topics = watch.topics
+        topics.pause_lowest(self._log.delivery.governor.defers)
+        # The task reports the error.
+        with contextlib.suppress(SeawallError, OSError):
+            is_known = self._log.try_ask(partial(_refreshed, topics)) is not None
+            if is_known and not topics.has_events and topics.ready_count <= _TOPICS_NOW_MAX:
+                topic = topics.first_ready
+                return None if topic is None else topic.state.priority_at(OsClock().monotonic_ns())
+        watch.changed.set()
+        return None
+
+    def push(self, watch: LiveWatch, request_id: int) -> None:
         """Send what is new if that needs no waiting, otherwise let the task continue."""
         with self._connection.probe.watching("push"):
             is_done = False
@@ -261,12 +287,11 @@ class Watches:
     def _send_changes(self, watch: LiveWatch, request_id: int) -> bool:
         """Send the new records of a few topics; False if that is not all there is to do."""
         topics = watch.topics
-        if watch.is_over or not self._can_send(watch) or not self._log.try_ask(partial(_refreshed, topics)):
-            return False
-        if topics.has_events or topics.ready_count > _TOPICS_NOW_MAX:
-            return False
-        for topic in topics.ready():
-            if not self._can_send(watch) or (topics.is_strong and topic.is_synced_later):
+        for _ in range(topics.ready_count):
+            topic = topics.first_ready
+            if topic is None:
+                break
+            if watch.is_over or not self._can_send(watch) or (topics.is_strong and topic.is_synced_later):
                 return False
             place = (self._log, topic.topic_id, topic.next_seq)
             found = response_now(*place, size_max=watch.size_max, flags=watch.flags)
@@ -299,6 +324,25 @@ class Watches:
         if found.chunk_count or has_moved:
             watch.credit.spend(found.payload_length, found.record_count)
             found.send(self._connection, Command.DATA, request_id)
+
+
+class _Following:
+    """A watch that has read everything, for the deliveries of its loop."""
+
+    __slots__ = ("_request_id", "_watch", "_watches")
+
+    def __init__(self, watches: Watches, watch: LiveWatch, request_id: int) -> None:
+        self._watches = watches
+        self._watch = watch
+        self._request_id = request_id
+
+    def refresh(self) -> int | None:
+        """Look for changes; the priority of the best topic with any, or None if there is nothing to send."""
+        return self._watches.priority(self._watch)
+
+    def push(self) -> None:
+        """Send what has changed."""
+        self._watches.push(self._watch, self._request_id)
 
 
 def _is_synced(store: Store) -> bool:

@@ -138,6 +138,14 @@ def json_unsigned(document: JsonObject, key: str, what: str, bits: int = 64) -> 
     return value
 
 
+def json_signed(document: JsonObject, key: str, what: str) -> int:
+    """The integer of 32 bits under `key`, or `ProtocolError`. A boolean is not a number."""
+    value = document.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 31) <= value < 1 << 31:
+        raise malformed(f"{what}: {key} must be an integer of 32 bits")
+    return value
+
+
 def json_text(document: JsonObject, key: str, what: str) -> str:
     """The string under `key`, or `ProtocolError`."""
     value = document.get(key)

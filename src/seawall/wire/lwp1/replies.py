@@ -35,6 +35,7 @@ from seawall.wire.format.fields import (
     JsonValue,
     json_flag,
     json_object,
+    json_signed,
     json_text,
     json_unsigned,
     malformed,
@@ -137,7 +138,7 @@ class TopicReply:
     """A topic. `created_with` is set only in the reply to a creation with retention.
 
     GetTopic reports `record_count` and `byte_count`, the records and bytes that are kept. The topic commands of
-    version 2 also report `span`, the floor and the seq of the next record, and all `settings`.
+    version 2 also report `span`, the floor and the seq of the next record, all `settings`, and `effective_priority`.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
@@ -151,6 +152,7 @@ class TopicReply:
     byte_count: int | None = None
     span: tuple[Seq, Seq] | None = None
     settings: JsonObject | None = None
+    effective_priority: int | None = None
 
     def document(self) -> dict[str, JsonValue]:
         """As JSON."""
@@ -170,6 +172,8 @@ class TopicReply:
             document |= {"floor": self.span[0], "next_seq": self.span[1]}
         if self.settings is not None:
             document["settings"] = dict(self.settings)
+        if self.effective_priority is not None:
+            document["effective_priority"] = self.effective_priority
         return document
 
     def encode(self) -> bytes:
@@ -429,11 +433,19 @@ def _topic(document: JsonValue) -> TopicReply:
         byte_count=json_unsigned(document, "bytes", what) if "bytes" in document else None,
         span=_span(document) if "floor" in document else None,
         settings=json_object(document, "settings", what) if "settings" in document else None,
+        effective_priority=json_signed(document, "effective_priority", what)
+        if "effective_priority" in document
+        else None,
     )
 
 
 def _span(document: JsonObject) -> tuple[Seq, Seq]:
     return Seq(json_unsigned(document, "floor", "topic")), Seq(json_unsigned(document, "next_seq", "topic"))
+
+
+def _priority(document: JsonObject) -> int | None:
+    key = "effective_priority"
+    return json_signed(document, key, "topic") if key in document else None
 
 
 def _retention(document: JsonObject) -> Retention:
