@@ -73,7 +73,7 @@ class Case:
         self.deferred: list[bool] = []
         self.delivery = Delivery(asyncio.get_running_loop(), self.log, self.deferred.append)
         self.pressure = FixedPressure()
-        self.delivery.governor = self.pressure  # type: ignore[assignment]
+        vars(self.delivery)["governor"] = self.pressure
         self.pushed: list[TopicId] = []
 
     def follow(self, topic_id: TopicId, *, is_early: bool = False) -> Any:

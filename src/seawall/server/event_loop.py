@@ -101,6 +101,7 @@ class EventLoop:
         own, access = shared.settings, shared.access
         self.loop = asyncio.get_running_loop()
         self.thread: threading.Thread | None = None
+        self.delivery = log.delivery
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number, shared.publish_thread)
         self._context = ServerContext(

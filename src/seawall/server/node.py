@@ -174,7 +174,13 @@ def _counts(event_loops: Sequence[EventLoop]) -> dict[str, int]:
 
 def _load(event_loops: Sequence[EventLoop], peers: PeerMemory) -> NodeLoad:
     slow = SlowFigures.of(event_loop.listener.probe for event_loop in event_loops)
-    return NodeLoad(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest)
+    deliveries = [event_loop.delivery for event_loop in event_loops]
+    return NodeLoad(
+        *(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest),
+        pressure_percent=round(100 * max(each.governor.pressure for each in deliveries)),
+        deliveries=sum(each.served_count for each in deliveries),
+        deliveries_late=sum(each.late_count for each in deliveries),
+    )
 
 
 async def _stop_publish_thread(publish_thread: PublishThread | None) -> None:
