@@ -34,6 +34,28 @@ def test_a_nonblocking_acquire_returns_false_while_the_lock_is_held() -> None:
     lock.release()
 
 
+def test_an_acquire_waits_for_a_while() -> None:
+    lock, waits = SharedLock(), threading.Event()
+    assert lock.acquire_within(0)
+    assert not lock.acquire_within(0)
+    assert not lock.acquire_within(1_000_000)
+    found: list[bool] = []
+
+    def wait() -> None:
+        waits.set()
+        found.append(lock.acquire_within(60_000_000_000))
+        lock.release()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait()
+    lock.release()
+    thread.join()
+    assert found == [True]
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
 def test_a_kernel_and_a_thread_exclude_each_other() -> None:
     lock = SharedLock()
     assert acquire_lock(lock.words) == 0

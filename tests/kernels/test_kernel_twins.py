@@ -54,7 +54,7 @@ WITHOUT_TWIN = {
     "network.waiting_exchange.exchange_one_batch": "makes system calls; its parts (seal and read) have twins",
     **{
         f"runtime.locks.{name}": "calls the C library, and other threads wait for it"
-        for name in ("acquire_lock", "release_lock", "try_acquire_lock")
+        for name in ("acquire_lock", "acquire_lock_within", "release_lock", "try_acquire_lock")
     },
     **{
         f"network.publish_cycle.{name}": "makes system calls; the steps (commit_cycle, publish_io) have twins"

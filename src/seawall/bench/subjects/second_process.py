@@ -7,6 +7,7 @@
     store DIRECTORY SIZE REPORT  write each record of one connection to a file, sync, and answer
     group DIRECTORY SIZE REPORT  write the records of all connections by one call, sync once, and answer all of them
     publish ADDRESS TOPIC FD     publish records to a node, wait for each, and count them in shared memory
+    flood ADDRESS FD             publish to many topics of the lowest priority and read them, and count the deliveries
     keep SIZE REPORT             checksum each frame of one connection, copy it to memory, and answer
     give FILE REPORT             send a file repeatedly to one connection, without looking at its content
     node DATA FABRIC REPORT      serve a data directory, as `seawall serve` does
@@ -162,6 +163,14 @@ def publish(address: str, topic: str, descriptor: str) -> None:
             counter[0] += 1
 
 
+def flood(address: str, descriptor: str) -> None:
+    """Publish to topics of the lowest priority as fast as they are read, on whatever CPU time others leave."""
+    from seawall.bench.subjects.flood import flood_topics
+
+    os.nice(19)
+    flood_topics(address, int(descriptor))
+
+
 def keep(size: str, report: str) -> None:
     """Receive, checksum and keep the frames of one connection: a minimal in-memory log."""
     import numpy as np
@@ -231,6 +240,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "store": store,
     "group": group,
     "publish": publish,
+    "flood": flood,
     "keep": keep,
     "give": give,
     "node": node,

@@ -40,7 +40,7 @@ class LoopView(ServedLog):
         self._is_commit_requested = False
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._orderer = first._log, first._driver, first._store, first._orderer
-        self._readers, self._checkers = first._readers, first._checkers
+        self._readers, self._checkers, self._state = first._readers, first._checkers, first._state
         self._queues = AsyncLogQueues(self, self._opened().queues, self._on_thread)
         self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
         with self._opened().inspecting():

@@ -54,6 +54,7 @@ from seawall.fabric.records import Records
 from seawall.io.disk.priorities import set_idle_io_priority
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.memory_use import trim_memory
+from seawall.io.process.shared_lock import SharedLock
 from seawall.limits import CHECKER_THREADS, READER_THREADS
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.segments.index_cache import INDEXES
@@ -71,6 +72,10 @@ _GATHER_ITERATIONS_MAX: Final = 8
 #: How often the sequencer is stepped while it holds back batches or cannot store any.
 _STEP_S: Final = 0.25
 
+#: How long the loop waits for the lock of the store's memory, and how long it does not after it has waited in vain.
+_LOCK_WAIT_NS: Final = 500_000
+_LOCK_PAUSE_NS: Final = 10_000_000
+
 
 class ServedLog(ServedSessions):
     """A log with a ring to which network connections publish. This loop commits."""
@@ -84,6 +89,8 @@ class ServedLog(ServedSessions):
     _readers: ThreadPoolExecutor
     #: Threads for CPU-bound work that releases the GIL.
     _checkers: ThreadPoolExecutor
+    #: The lock of the store's memory.
+    _state: SharedLock
 
     def __init__(
         self,
@@ -109,6 +116,7 @@ class ServedLog(ServedSessions):
         self._timer: asyncio.TimerHandle | None = None
         #: Large reads that run, or wait for a thread.
         self._reads = 0
+        self._lock_after_ns = 0
         self._resident: ResidentCommit | None = None
 
     async def open(self) -> Self:
@@ -120,6 +128,8 @@ class ServedLog(ServedSessions):
         self._thread = get_ident()
         log = self._opened()
         self.delivery = Delivery(self._loop, self, log.forwarder.defer)
+        assert isinstance(log.commits.state, SharedLock), "opened for the network"
+        self._state = log.commits.state
         with log.inspecting() as store:
             self._store = store
             self.rules = TopicRules(store.catalog)
@@ -284,24 +294,39 @@ class ServedLog(ServedSessions):
     # --- the store -------------------------------------------------------------------------------------------------
 
     async def ask(self, query: Callable[[Store], R]) -> R:
-        """Run a short read-only query on the store, under its lock: here if the lock is free, otherwise on a thread."""
-        state = self._opened().commits.state
-        if state.acquire(blocking=False):
+        """Run a short read-only query on the store, under its lock: here if it is free soon, otherwise on a thread."""
+        if self._lock_soon():
             try:
                 return query(self._store)
             finally:
-                state.release()
+                self._state.release()
         return await asyncio.to_thread(self._ask_blocking, query)
 
     def try_ask(self, query: Callable[[Store], R]) -> R | None:
         """Run a short read-only query on the store now; None if its lock is held."""
-        state = self._opened().commits.state
-        if not state.acquire(blocking=False):
+        if not self._lock_soon():
             return None
         try:
             return query(self._store)
         finally:
-            state.release()
+            self._state.release()
+
+    def _lock_soon(self) -> bool:
+        """Acquire the lock of the store's memory; false if it is not free soon.
+
+        Commits hold it for less time than a thread would need to start, so the loop waits. After it has waited in vain
+        it does not do so again for a while: somebody holds the lock for longer.
+        """
+        state = self._state
+        if state.acquire(blocking=False):
+            return True
+        now_ns = OsClock().monotonic_ns()
+        if now_ns < self._lock_after_ns:
+            return False
+        if state.acquire_within(_LOCK_WAIT_NS):
+            return True
+        self._lock_after_ns = now_ns + _LOCK_PAUSE_NS
+        return False
 
     def _ask_blocking(self, query: Callable[[Store], R]) -> R:
         with self._opened().inspecting():

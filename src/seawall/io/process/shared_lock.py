@@ -9,7 +9,13 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seawall.io.disk.files import system_error
-from seawall.kernels.runtime.locks import LOCK_WORDS, acquire_lock, release_lock, try_acquire_lock
+from seawall.kernels.runtime.locks import (
+    LOCK_WORDS,
+    acquire_lock,
+    acquire_lock_within,
+    release_lock,
+    try_acquire_lock,
+)
 
 __all__ = ["MemoryLock", "SharedLock"]
 
@@ -27,6 +33,13 @@ class SharedLock:
         """Acquire the lock; false if it is held and `blocking` is false."""
         code = (acquire_lock if blocking else try_acquire_lock)(self.words)
         if code and (blocking or code != errno.EBUSY):
+            raise system_error(code)
+        return not code
+
+    def acquire_within(self, wait_ns: int) -> bool:
+        """Acquire the lock, waiting for so long without the GIL; false if it is still held then."""
+        code = acquire_lock_within(self.words, wait_ns)
+        if code not in (0, errno.ETIMEDOUT, errno.EBUSY):
             raise system_error(code)
         return not code
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from seawall.kernels.runtime.jit import int64, int64_out, kernel
 from seawall.kernels.runtime.memory import Array, address_of
-from seawall.kernels.runtime.system import lock_mutex, try_lock_mutex, unlock_mutex
+from seawall.kernels.runtime.system import lock_mutex, lock_mutex_until, monotonic_ns, try_lock_mutex, unlock_mutex
 
 #: Words of memory that a mutex needs at most, on any system.
 LOCK_WORDS = 16
@@ -30,6 +30,12 @@ def acquire_lock(lock: Array) -> int:
 def try_acquire_lock(lock: Array) -> int:
     """Acquire a lock if it is free. Returns 0, or EBUSY."""
     return try_lock_mutex(address_of(lock, 0))
+
+
+@kernel(int64(int64_out, int64))
+def acquire_lock_within(lock: Array, wait_ns: int) -> int:
+    """Acquire a lock, waiting for so long. Returns 0, or an error number, ETIMEDOUT or EBUSY."""
+    return lock_mutex_until(address_of(lock, 0), monotonic_ns() + wait_ns)
 
 
 @kernel(int64(int64_out))

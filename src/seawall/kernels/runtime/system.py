@@ -336,6 +336,34 @@ lock_mutex = primitive(_mutex_stand_in("pthread_mutex_lock"))(_build_mutex_call(
 try_lock_mutex = primitive(_mutex_stand_in("pthread_mutex_trylock"))(_build_mutex_call("pthread_mutex_trylock"))
 unlock_mutex = primitive(_mutex_stand_in("pthread_mutex_unlock"))(_build_mutex_call("pthread_mutex_unlock"))
 
+#: A C library without this function does not wait.
+_HAS_CLOCK_LOCK = hasattr(_libc, "pthread_mutex_clocklock")
+
+
+def _lock_mutex_until(address: int, deadline_ns: int) -> int:
+    if not _HAS_CLOCK_LOCK:
+        return try_lock_mutex(address)
+    spec = (ctypes.c_int64 * 2)(*divmod(deadline_ns, 1_000_000_000))
+    return libc_call("pthread_mutex_clocklock", address, _CLOCK_MONOTONIC, ctypes.addressof(spec))
+
+
+@primitive(_lock_mutex_until)
+def lock_mutex_until(typing_context: Any, address: Any, deadline_ns: Any) -> Any:
+    """Lock a mutex, waiting until a time of the monotonic clock. Returns 0 or an error number (ETIMEDOUT, EBUSY)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        mutex, deadline = arguments
+        if not _HAS_CLOCK_LOCK:
+            return builder.sext(_call(builder, "pthread_mutex_trylock", _int32, mutex), _int64)
+        spec = cgutils.alloca_once(builder, ir.LiteralStructType([_int64, _int64]))
+        billion = ir.Constant(_int64, 1_000_000_000)
+        builder.store(builder.sdiv(deadline, billion), cgutils.gep_inbounds(builder, spec, 0, 0))
+        builder.store(builder.srem(deadline, billion), cgutils.gep_inbounds(builder, spec, 0, 1))
+        clock = ir.Constant(_int32, _CLOCK_MONOTONIC)
+        return builder.sext(_call(builder, "pthread_mutex_clocklock", _int32, mutex, clock, spec), _int64)
+
+    return types.int64(types.int64, types.int64), generate
+
 
 def _uring_enter(fd: int, submit: int, complete: int, flags: int) -> int:
     return libc_call("syscall", SYS_IO_URING_ENTER, fd, submit, complete, flags, 0, 0)

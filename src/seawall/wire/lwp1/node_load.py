@@ -1,4 +1,4 @@
-"""The load of a node in its cluster status (version 2): memory for peers, slow callbacks of its event loops, deliveries.
+"""The load of a node in its cluster status (version 2): memory for peers, slow callbacks, and deliveries.
 
     "load": {"peer_memory": 1048576, "peer_memory_limit": 268435456,
              "slow_callbacks": 3, "slow_longest_us": 2100, "slow_longest": "receive",
@@ -17,8 +17,8 @@ from seawall.wire.format.fields import JsonObject, JsonValue, json_text, json_un
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """Memory held for peers and its limit; the number of callbacks over 1 ms, the longest, and the name of that one; the
-    pressure of deliveries, how many were made, and how many of them waited for others for more than 1 ms.
+    """Memory held for peers and its limit; the number of callbacks over 1 ms, the longest, and the name of that one;
+    the pressure of deliveries, how many were made, and how many of them waited for others for more than 1 ms.
     """
 
     peer_memory: int
