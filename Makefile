@@ -46,7 +46,7 @@ setup: $(READY) ## Create .venv with the pinned dependencies and compile the ker
 	@$(BIN)/python -m seawall.kernels.runtime.warm
 
 .PHONY: demo
-demo: setup ## A web shop writes, Spark reads and writes back, both are killed, every record is checked: ARGS='--events N'
+demo: setup ## A web shop writes, Spark and workers read and write back, all are killed, every record is checked: ARGS='--events N'
 	$(BIN)/python examples/demo $(ARGS)
 	$(BIN)/seawall doctor
 

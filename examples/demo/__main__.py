@@ -1,11 +1,12 @@
-"""The demo: a web shop writes to a server, Spark reads and writes back, both are killed, and every record is checked.
+"""The demo: a web shop writes to a server, Spark and workers read and write back, and all of these are killed.
 
     python examples/demo [--events N] [--seconds S] [--writers N] [--directory DIR]
 
     writers ──▶ orders, payments (order 5), clicks (order 2) ──▶ Spark ──▶ ledger, revenue (topics), Parquet
+       └─────▶ mails (queue) ──▶ workers ──▶ invoices, mails.dead
 
-During the run, the demo kills the server with SIGKILL, and later Spark. Exit code 0 means that every check passed; with
-exit code 1, the demo prints what failed.
+During the run, the demo kills the server, Spark and two workers with SIGKILL. In the end it checks every record. Exit
+code 0 means that every check passed; with exit code 1, the demo prints what failed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> int:
     except DemoError as error:
         console.print(f"[red]The demo did not start:[/red] {error}")
     except KeyboardInterrupt:
-        console.print("\nThe demo was interrupted, and has stopped its server, its writers and Spark.")
+        console.print("\nThe demo was interrupted, and has stopped all that it had started.")
         return 130
     return 1
 
@@ -68,7 +69,7 @@ def report(console: Console, paths: RunDirectory, complaints: list[str], proven:
     console.print(f"\n[bold]{title}[/bold]")
     console.print(table)
     console.print(f"\nThe files of this run are in {relative(paths.directory)}")
-    console.print(f"  output of the server and of Spark: {relative(paths.output)}", soft_wrap=True)
+    console.print(f"  output of all processes: {relative(paths.output)}", soft_wrap=True)
     if not complaints:
         console.print(f"  seawall read revenue --data {relative(paths.data)} --limit 8", soft_wrap=True)
     return 1 if complaints else 0

@@ -45,8 +45,12 @@ class Child:
         output: Path,
         lines: queue.SimpleQueue[ChildLine] | None = None,
         environ: Mapping[str, str] | None = None,
+        directory: Path | None = None,
     ) -> None:
-        """With `lines`, the child writes one JSON document per line to its standard output, which go to this queue."""
+        """With `lines`, the child writes one JSON document per line to its standard output, which go to this queue.
+
+        `directory` is its working directory; by default that of the demo.
+        """
         command = [sys.executable, str(HERE / arguments[0]), *arguments[1:]]
         with output.open("a") as file:
             self.process = subprocess.Popen(
@@ -56,6 +60,7 @@ class Child:
                 stderr=file,
                 text=True,
                 start_new_session=True,
+                cwd=directory,
                 env={**os.environ, **(environ or {})},
             )
         if lines is not None:

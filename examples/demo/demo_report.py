@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from demo_run import Run
+from demo_workers import PROCESSES, left
 from shop_checks import (
     check_client_order,
+    check_dead_letters,
+    check_invoices,
+    check_jobs,
     check_repetitions,
     check_rows,
     check_snapshots,
     check_sums,
     check_topic,
     expected_ledger,
+    money,
     out_of_order,
     revenue_of,
     snapshots_of,
     total_of,
 )
-from shop_events import GROUP_BATCHES, TOPICS, all_events
+from shop_events import FAX_ATTEMPTS, GROUP_BATCHES, TOPICS, all_events, all_invoices
 from shop_pipeline import QUERIES
-from shop_results import batch_ends, ledger_rows, parquet_rows, read_topic
+from shop_results import batch_ends, dead_letters, invoice_rows, ledger_rows, parquet_rows, read_topic
+from shop_tasks import INVOICES, QUEUE
 from shop_writer import CONNECTIONS
 
 import seawall
@@ -32,6 +38,8 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     with seawall.connect(run.server.url) as log:
         contents = {topic: read_topic(log, topic) for topic in TOPICS}
         ledger, revenue = read_topic(log, "ledger"), read_topic(log, "revenue")
+        mailed, letters = invoice_rows(read_topic(log, INVOICES)), dead_letters(read_topic(log, f"{QUEUE}.dead"))
+        jobs_left = left(log.queue(QUEUE).counts())
     complaints: list[str] = []
     for topic, order in TOPICS.items():
         of_topic = {value: event for value, event in sent.items() if event.topic == topic}
@@ -43,6 +51,10 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     rows, files = parquet_rows(run.paths.directory / "files")
     complaints += check_rows("ledger", expected, ledger_rows(ledger))
     complaints += check_rows("Parquet", expected, rows)
+    invoices, jobs = all_invoices(history.writers, history.groups), run.workers.sent
+    complaints += check_jobs(invoices, jobs, jobs_left)
+    complaints += check_invoices(invoices, jobs, mailed)
+    complaints += check_dead_letters(invoices, jobs, letters)
     snapshots = snapshots_of(revenue)
     ends = list(batch_ends(run.paths.directory / "revenue").values())
     complaints += check_snapshots(snapshots, ends, contents, sent)
@@ -73,10 +85,11 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
         f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
         f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python computes",
         f"Parquet: the same {len(rows):,} rows in {files:,} files",
+        f"{len(mailed):,} invoices, a job of a queue each, mailed by {PROCESSES} worker processes, of which "
+        f"{len(run.workers.killed)} were killed by SIGKILL with {run.workers.cut_off} jobs in progress: each is there "
+        f"exactly once, in one transaction with the ack of its job; {sum(row.delivery - 1 for row in mailed):,} "
+        "redeliveries; the queue is empty",
+        f"{len(letters):,} faxes that nobody answers: each is one dead letter, with its reason, after "
+        f"{FAX_ATTEMPTS} attempts, of which nothing is stored",
         f"all of it in {history.seconds:.0f} s",
     ]
-
-
-def money(cents: int) -> str:
-    """Format cents as euros."""
-    return f"€ {cents // 100:,}.{cents % 100:02d}"

@@ -1,4 +1,4 @@
-"""One run of the demo: starts all processes, shows progress, kills the server and Spark, and waits for the end.
+"""One run of the demo: starts all processes, shows progress, kills some of them, and waits for the end.
 
 `History` records what happened; `demo_report` checks whether the result is right.
 """
@@ -13,13 +13,15 @@ from typing import Any
 
 from demo_children import Child, ChildLine, DemoError, Server
 from demo_directory import RunDirectory
+from demo_workers import PROCESSES, Workers
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from shop_checks import Ack
-from shop_events import BATCH_EVENTS, GROUP_EVENTS, TOPICS, Batch
+from shop_events import BATCH_EVENTS, GROUP_EVENTS, INVOICED_ONE_OF, TOPICS, Batch, all_invoices
 from shop_pipeline import QUERIES
 from shop_results import committed_ends, forget_last_commit
+from shop_tasks import INVOICES, QUEUE
 
 import seawall
 
@@ -79,6 +81,7 @@ class Run:
         self.paths = paths
         self.history = History(writers, -(-events // (writers * GROUP_EVENTS)))
         self.server = Server(paths.data, paths.fabric, paths.output)
+        self.workers = Workers(len(all_invoices(writers, self.history.groups)))
         self._writing_s = seconds
         self._limit_s = limit_s
         self._lines: queue.SimpleQueue[ChildLine] = queue.SimpleQueue()
@@ -106,6 +109,7 @@ class Run:
         finally:
             for child in (*self._writers, *([self._spark] if self._spark else [])):
                 child.kill()
+            self.workers.end()
             self.server.end()
 
     def say(self, text: str) -> None:
@@ -119,8 +123,10 @@ class Run:
         with seawall.connect(self.server.url) as log:
             for topic, order in TOPICS.items():
                 log.create_topic(topic, order=order)
-            for topic in OUTPUTS:
+            for topic in (*OUTPUTS, INVOICES, f"{QUEUE}.dead"):
                 log.create_topic(topic)
+            # Durable leases: the server counts deliveries also across its crash.
+            log.create_topic(QUEUE, type="queue", dead_letter=f"{QUEUE}.dead", leases_durable=True)
         orders = ", ".join(f"{topic} (order {order})" for topic, order in TOPICS.items())
         self.say(f"the server listens on {self.server.url.removeprefix('seawall://')}: {orders}")
         self._bars["acked"] = self._progress.add_task("published and acked", total=self.history.events)
@@ -128,6 +134,7 @@ class Run:
             QUERIES, ("Spark → topic ledger", "Spark → topic revenue", "Spark → Parquet"), strict=True
         ):
             self._bars[name] = self._progress.add_task(text, total=self.history.events)
+        self._bars["jobs"] = self._progress.add_task("queue → topic invoices", total=self.workers.jobs)
         self._start_spark()
         while not self._is_spark_ready:
             self._poll()
@@ -140,12 +147,15 @@ class Run:
         self._spark = Child(arguments, self.paths.output, self._lines, environ)
 
     def _write(self) -> None:
-        """Run the writers, and kill the server and Spark meanwhile."""
+        """Run the writers and the workers, and kill the server and Spark meanwhile."""
         history = self.history
+        self.workers.start(self.server.url, self.paths.output, self._lines)
         for writer in range(history.writers):
             arguments = [self.server.url, f"{writer}", f"{history.groups}", f"{self._writing_s}"]
             self._writers.append(Child(["shop_writer.py", *arguments], self.paths.output, self._lines))
         self.say(f"{history.writers} writers, a process each, publish {history.events:,} events; Spark follows them")
+        jobs = f"{self.workers.jobs:,} jobs, an invoice for one order in {INVOICED_ONE_OF}"
+        self.say(f"{PROCESSES} worker processes execute {jobs}")
         while history.acked < history.events or history.spark_killed_at is None:
             self._poll()
             if history.server_killed_at is None and history.acked >= KILL_SERVER_AT * history.events:
@@ -176,16 +186,17 @@ class Run:
         self._start_spark()
 
     def _finish(self) -> None:
-        """Wait until Spark has read all topics to their ends."""
+        """Wait until Spark has read all topics to their ends, and the queue is empty."""
         with seawall.connect(self.server.url) as log:
             ends = {topic: log.describe(topic).next_seq for topic in TOPICS}
-        self.say("all events are acked; Spark reads the rest")
-        assert self._spark is not None
-        self._spark.send(ends)
-        while not self._is_spark_done:
-            self._poll()
-        for name in self._bars:
-            self._progress.update(self._bars[name], completed=self.history.events)
+            self.say("all events are acked; Spark reads the rest")
+            assert self._spark is not None
+            self._spark.send(ends)
+            while not (self._is_spark_done and self.workers.is_done):
+                self._poll()
+                self.workers.stop_if_done(log)
+        for bar in self._progress.tasks:
+            self._progress.update(bar.id, completed=bar.total)
 
     def _poll(self) -> None:
         """Process the output of the child processes, and update the progress bars."""
@@ -201,6 +212,7 @@ class Run:
         if not self.server.is_running:
             raise DemoError(f"the server has stopped unexpectedly; see {self.paths.output}")
         self._progress.update(self._bars["acked"], completed=history.acked)
+        self._progress.update(self._bars["jobs"], completed=self.workers.finished)
         for name in QUERIES:
             ends = committed_ends(self.paths.directory / name)
             read = sum(ack.first_seq < ends.get(ack.batch.topic, 0) for ack in history.acks) * BATCH_EVENTS
@@ -209,6 +221,8 @@ class Run:
     def _handle(self, child: Child, line: list[Any] | None) -> None:
         history = self.history
         if line is None:
+            if self.workers.is_from(child):
+                self.workers.exited()
             if child is not self._spark and child not in self._writers:
                 return
             if child.process.wait() != 0:
@@ -225,6 +239,15 @@ class Run:
             history.recognised += is_duplicate
             if not is_duplicate:
                 history.unrecognised.append(Ack(Batch(topic, writer, client_seq), first_seq))
+        elif kind == "sent":
+            order, seq = rest
+            self.workers.sent[order] = seq
+        elif kind == "begun":
+            if self.workers.begun(*rest):
+                process, seq = rest
+                self.say(f"[red]kill -9[/red] of worker process {process} at job {seq}; another one takes its place")
+        elif kind == "ended":
+            self.workers.ended(*rest)
         elif kind == "ready":
             self._is_spark_ready = True
         elif kind == "done" and child is self._spark:

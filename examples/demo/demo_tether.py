@@ -1,6 +1,6 @@
 """Ends a child process when the demo ends: its standard input is a pipe from the demo.
 
-    python demo_tether.py serve --data …      runs `seawall serve --data …`, tied to its parent
+    python demo_tether.py serve --data …      runs `seawall serve --data …`, tied to its parent; so with other commands
 
 However the demo ends, even by `kill -9`, the operating system closes the pipe.
 """

@@ -17,8 +17,8 @@ from decimal import Decimal
 from itertools import groupby
 from typing import NamedTuple
 
-from shop_events import Batch, Event
-from shop_results import LedgerRow, Stored, TopicContent
+from shop_events import FAX_ATTEMPTS, FAX_ERROR, Batch, Event, Invoice
+from shop_results import DeadLetter, InvoiceRow, LedgerRow, Stored, TopicContent
 
 #: The most complaints of one kind that are reported.
 COMPLAINTS_MAX = 5
@@ -128,6 +128,53 @@ def check_rows(name: str, expected: Iterable[LedgerRow], rows: Iterable[LedgerRo
     )
 
 
+def check_jobs(invoices: Iterable[Invoice], jobs: Mapping[str, int], left: int) -> list[str]:
+    """Check that each invoice was sent as a job of its own, of which none is left; `jobs` are the seqs by order."""
+    unsent = [invoice.order for invoice in invoices if invoice.order not in jobs]
+    shared = [seq for seq, count in Counter(jobs.values()).items() if count > 1]
+    complaints = few(f"mails: no job was sent for {order}" for order in unsent)
+    complaints += few(f"mails: several jobs were acked with seq {seq}" for seq in shared)
+    return complaints + ([f"mails: {left} jobs are left in the queue"] if left else [])
+
+
+def check_invoices(invoices: Iterable[Invoice], jobs: Mapping[str, int], rows: Iterable[InvoiceRow]) -> list[str]:
+    """Check that each mailed invoice has exactly one row, that of its job, and that no fax has one."""
+    expected = Counter((each.order, each.cents, jobs.get(each.order)) for each in invoices if not each.by_fax)
+    counts = Counter((row.order, row.cents, row.job) for row in rows)
+    complaints = few(
+        f"invoices: {order} ({money(cents)}, job {job}) is missing" for order, cents, job in expected - counts
+    )
+    return complaints + few(
+        f"invoices: {order} ({money(cents)}, job {job}) is there {counts[order, cents, job]} times, "
+        f"not {expected[order, cents, job]}"
+        for order, cents, job in counts - expected
+    )
+
+
+def check_dead_letters(
+    invoices: Iterable[Invoice], jobs: Mapping[str, int], letters: Sequence[DeadLetter]
+) -> list[str]:
+    """Check that each fax is one dead letter, that of its job, after all its attempts, and that nothing else is one."""
+    expected = Counter(("fax_invoice", each.order, jobs.get(each.order)) for each in invoices if each.by_fax)
+    counts = Counter((letter.task, letter.order, letter.job) for letter in letters)
+    complaints = few(f"mails.dead: {task} of {order}, job {job}, is missing" for task, order, job in expected - counts)
+    complaints += few(
+        f"mails.dead: {task} of {order}, job {job}, is there {counts[task, order, job]} times, "
+        f"not {expected[task, order, job]}"
+        for task, order, job in counts - expected
+    )
+    return complaints + few(
+        f"mails.dead: {letter.order} was given up after {letter.deliveries} deliveries: {letter.reason}"
+        for letter in letters
+        if not _is_due(letter)
+    )
+
+
+def money(cents: int) -> str:
+    """Format cents as euros."""
+    return f"€ {cents // 100:,}.{cents % 100:02d}"
+
+
 def revenue_of(events: Iterable[Event]) -> dict[str, Sums]:
     """The sums of events by country."""
     sums: dict[str, Sums] = {}
@@ -185,6 +232,13 @@ def _country_sums(record: Stored) -> tuple[str, Sums]:
     row = json.loads(record.value, parse_float=Decimal)
     money = {name: int(Decimal(row[name]) * 100) for name in ("ordered", "paid")}
     return row["country"], Sums(row["orders"], money["ordered"], row["payments"], money["paid"], row["clicks"])
+
+
+def _is_due(letter: DeadLetter) -> bool:
+    """True if a fax was given up for its error. Its last attempt may have been lost with a killed worker."""
+    if letter.deliveries > FAX_ATTEMPTS:
+        return "workers were killed" in letter.reason
+    return letter.deliveries == FAX_ATTEMPTS and letter.reason == f"ConnectionError: {FAX_ERROR}"
 
 
 def _differing(topic: str, records: Iterable[Stored], sent: Mapping[bytes, Event]) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """The events of a web shop: orders, payments and clicks, each a pure function of its topic, writer and number.
 
 So the checks know what every writer has sent: the writers generate their events here, and the checks generate them
-again. A writer sends *groups*: four batches of one topic, out of order.
+again. A writer sends *groups*: four batches of one topic, out of order. Some orders want an invoice, which is a job.
 
 This module must not know servers, files or Spark.
 """
@@ -27,6 +27,13 @@ GROUP_EVENTS = GROUP_BATCHES * BATCH_EVENTS
 COUNTRIES = ("AT", "CH", "DE", "DK", "ES", "FR", "IT", "NL")
 PAGES = ("/", "/shoes", "/hats", "/coats", "/cart", "/help")
 CUSTOMERS = 5_000
+
+#: One order in so many wants an invoice, and one invoice in so many wants to be a fax.
+INVOICED_ONE_OF = 100
+FAXED_ONE_OF = 20
+#: How often a fax is tried, and why it always fails.
+FAX_ATTEMPTS = 3
+FAX_ERROR = "nobody answers the fax"
 
 
 class Batch(NamedTuple):
@@ -76,6 +83,14 @@ class Event:
         return Message(self.content, key=self.key, headers=self.headers)
 
 
+class Invoice(NamedTuple):
+    """The invoice of an order."""
+
+    order: str
+    cents: int
+    by_fax: bool
+
+
 def event_of(topic: str, writer: int, number: int) -> Event:
     """The event with this number. A payment is for the order with the same writer and number."""
     chance = crc32(f"{writer} {number} {'click' if topic == 'clicks' else 'order'}".encode())
@@ -96,6 +111,14 @@ def event_of(topic: str, writer: int, number: int) -> Event:
     return Event(topic, writer, number, content, country, 0, None, headers)
 
 
+def invoice_of(event: Event) -> Invoice | None:
+    """The invoice of an order that wants one."""
+    chance = crc32(event.event_id.encode())
+    if event.topic != "orders" or chance % INVOICED_ONE_OF:
+        return None
+    return Invoice(event.event_id, event.cents, by_fax=chance // INVOICED_ONE_OF % FAXED_ONE_OF == 0)
+
+
 def groups_of(writer: int, count: int) -> Iterator[list[Batch]]:
     """The groups of a writer in the order of sending: the first batch first, then the others in reverse order."""
     used = dict.fromkeys(TOPICS, 0)
@@ -112,3 +135,16 @@ def all_events(writers: int, groups: int) -> Iterator[Event]:
         for group in groups_of(writer, groups):
             for batch in group:
                 yield from batch.events()
+
+
+def all_invoices(writers: int, groups: int) -> list[Invoice]:
+    """The invoices of all orders of a run."""
+    return [
+        invoice
+        for writer in range(writers)
+        for group in groups_of(writer, groups)
+        if group[0].topic == "orders"
+        for batch in group
+        for event in batch.events()
+        if (invoice := invoice_of(event)) is not None
+    ]

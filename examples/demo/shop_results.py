@@ -28,6 +28,7 @@ class Stored(NamedTuple):
     value: bytes
     key: bytes | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    meta: bytes | None = None
 
 
 class TopicContent(NamedTuple):
@@ -48,6 +49,25 @@ class LedgerRow(NamedTuple):
     amount: Decimal
 
 
+class InvoiceRow(NamedTuple):
+    """What an attempt to send an invoice has published: the seq of its job, and which delivery of it that was."""
+
+    order: str
+    cents: int
+    job: int
+    delivery: int
+
+
+class DeadLetter(NamedTuple):
+    """A job that was given up: the order of its invoice, its seq, how often it was delivered, and why that failed."""
+
+    task: str
+    order: str
+    job: int
+    deliveries: int
+    reason: str
+
+
 def read_topic(log: RemoteLog, topic: str) -> TopicContent:
     """Read a topic from its beginning to its end."""
     content = TopicContent([], [])
@@ -59,7 +79,8 @@ def read_topic(log: RemoteLog, topic: str) -> TopicContent:
             skips += 1
         else:
             content.records.extend(
-                Stored(record.seq, item.position, record.value, record.key, record.headers) for record in item
+                Stored(record.seq, item.position, record.value, record.key, record.headers, record.meta)
+                for record in item
             )
     return content._replace(skips=skips)
 
@@ -68,6 +89,21 @@ def ledger_rows(content: TopicContent) -> list[LedgerRow]:
     """The rows in topic `ledger`."""
     rows = (json.loads(record.value, parse_float=Decimal, parse_int=int) for record in content.records)
     return [LedgerRow(row["topic"], row["offset"], row["id"], row["country"], Decimal(row["amount"])) for row in rows]
+
+
+def invoice_rows(content: TopicContent) -> list[InvoiceRow]:
+    """The rows in topic `invoices`."""
+    return [InvoiceRow(**json.loads(record.value)) for record in content.records]
+
+
+def dead_letters(content: TopicContent) -> list[DeadLetter]:
+    """The dead letters of the queue."""
+    found = []
+    for record in content.records:
+        job, meta = json.loads(record.value), json.loads(record.meta or b"{}")
+        seq, deliveries = meta.get("$dead_letter_src_seq", 0), meta.get("$dead_letter_deliveries", 0)
+        found.append(DeadLetter(job["task"], job["args"][0], seq, deliveries, meta.get("$dead_letter_reason", "")))
+    return found
 
 
 def parquet_rows(directory: Path) -> tuple[list[LedgerRow], int]:

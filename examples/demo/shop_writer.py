@@ -6,7 +6,9 @@ Each topic has its own publisher: a session with three connections, used round-r
 of its batches, and sends them in the order of `groups_of`, which is not the order of the client seqs. Sometimes it
 sends an acked batch again under its client seq, like a client that has lost the ack.
 
-It writes one JSON array per line to standard output, for the demo: acks, and the results of repetitions.
+For acked orders that want an invoice, it sends a job, which workers execute (`shop_tasks`).
+
+It writes one JSON array per line to standard output, for the demo: acks, the results of repetitions, and sent jobs.
 
 Within a group, the lowest client seq goes first and the writer does not wait. So a restarted server never receives a
 client seq before this process has published all lower ones.
@@ -22,7 +24,8 @@ from collections import deque
 from contextlib import ExitStack
 
 from demo_tether import end_with_parent
-from shop_events import TOPICS, Batch, groups_of
+from shop_events import TOPICS, Batch, groups_of, invoice_of
+from shop_tasks import send, tasks
 
 import seawall
 from seawall.client.publish.delivery import Delivery
@@ -68,11 +71,18 @@ class Writer:
             kind = "repeated" if is_repeated else "acked"
             report([kind, *batch, delivery.first_seq, delivery.is_duplicate])
             self._acked[batch.topic].append(batch)
+            if not is_repeated:
+                self._send_invoices(batch)
 
     def finish(self) -> None:
         """Wait for all groups."""
         while self._in_flight:
             self.settle()
+
+    def _send_invoices(self, batch: Batch) -> None:
+        for invoice in map(invoice_of, batch.events()):
+            if invoice is not None:
+                report(["sent", invoice.order, send(invoice)])
 
     def _publish(self, batch: Batch) -> Delivery:
         records = [event.record() for event in batch.events()]
@@ -89,7 +99,9 @@ def main() -> int:
     """Publish all groups, evenly over the given seconds; catches up after a crash of the server."""
     url, writer, groups, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     end_with_parent()
+    tasks.use(url)
     with ExitStack() as stack:
+        stack.callback(tasks.close)
         log = stack.enter_context(seawall.connect(url, name=f"writer-{writer}", timeout_s=TIMEOUT_S))
         publishers = {
             topic: stack.enter_context(

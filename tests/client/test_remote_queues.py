@@ -32,6 +32,8 @@ from seawall.io.process.own_process import worker_name
 from seawall.limits import JOBS_MAX
 from seawall.server.connection.access import Access, Right
 from seawall.server.lwp2.queue_requests import QueueRequests
+from seawall.server.lwp2.topic_commands import TopicCommands
+from seawall.topics.state import TopicState
 from seawall.wire.format.codes import Command
 from seawall.wire.lwp2.jobs import JobRequest
 
@@ -178,6 +180,8 @@ def test_refusals(log: RemoteLog) -> None:
         lambda queue: queue.counts(),
         lambda queue: queue.peek(),
         lambda queue: queue.purge(),
+        lambda queue: queue.push("x"),
+        lambda queue: queue.push(["x", "y"], priority=3),
         lambda queue: queue.push_unique("x", "key"),
         lambda queue: next(queue.work()),
     ):
@@ -204,8 +208,98 @@ def test_refusals_on_an_event_loop(server: RealServer) -> None:
                 await log.queue("events").claim(wait_s=9)
             with pytest.raises(NotFoundError, match="nothing"):
                 await log.queue("nothing").counts()
+            with pytest.raises(NotFoundError, match="nothing"):
+                await log.queue("nothing").push("x")
             with pytest.raises(InvalidInputError, match="at least 1"):
                 await log.queue("mails").claim(0)
+            # Before and after the log has a session, and knows the topic.
+            for value in (b"x", "x", [b"x", b"y"]):
+                with pytest.raises(WrongStateError, match="'events' is not a queue"):
+                    await log.queue("events").push(value)
+                await log.publish("events", value)
+            assert (await log.describe("events")).record_count == 4
+
+    asyncio.run(work())
+
+
+def test_refused_pushes_append_nothing(log: RemoteLog) -> None:
+    for _ in range(2):
+        with pytest.raises(WrongStateError):
+            log.queue("events").push("x")
+        log.publish("events", "event")
+        log.topics()  # knows the topic by a list, which has no types
+    assert log.describe("events").next_seq == 3
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that clients look up at the servers in this process."""
+    found: list[str] = []
+    named = TopicCommands._named
+
+    def noting(own: TopicCommands, name: str) -> TopicState:
+        found.append(name)
+        return named(own, name)
+
+    monkeypatch.setattr(TopicCommands, "_named", noting)
+    return found
+
+
+def test_a_push_looks_its_topic_up_once(log: RemoteLog, lookups: list[str]) -> None:
+    for number in range(3):
+        log.queue("mails").push(f"{number}")
+    assert lookups == ["mails"]
+    log.topics()
+    for number in range(3):
+        log.queue("mails").push(f"{number}")
+    assert lookups == ["mails"] * 2
+
+
+def test_a_push_on_an_event_loop_looks_its_topic_up_once(server: RealServer, lookups: list[str]) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log:
+            queue = log.queue("mails")
+            await queue.push(b"first")
+            await asyncio.gather(*(queue.push(b"x") for _ in range(20)), queue.push(["y", "z"]))
+            assert lookups == ["mails"]
+            assert (await queue.counts()).ready == 23
+
+    asyncio.run(work())
+
+
+def test_a_push_finds_a_topic_that_was_created_again(server: RealServer, log: RemoteLog) -> None:
+    mails, events = log.queue("mails"), log.queue("events")
+    mails.push("old")
+    with pytest.raises(WrongStateError):
+        events.push("x")
+    with seawall.connect(server.url) as other:
+        for name, kind in (("mails", "log"), ("events", "queue")):
+            other.delete_topic(name)
+            other.create_topic(name, type=kind)
+        with pytest.raises(WrongStateError, match="'mails' is not a queue"):
+            mails.push("x")
+        events.push("job")
+        assert [job.value for job in events.claim(9)] == [b"job"]
+        assert other.describe("mails").next_seq == 1
+
+
+def test_a_push_on_an_event_loop_finds_a_topic_that_was_created_again(server: RealServer) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log, seawall.connect_async(server.url) as other:
+            mails, events = log.queue("mails"), log.queue("events")
+            for value in (b"old", "old"):
+                await mails.push(value)
+                with pytest.raises(WrongStateError):
+                    await events.push(value)
+            for name, kind in (("mails", "log"), ("events", "queue")):
+                await other.delete_topic(name)
+                await other.create_topic(name, type=kind)
+            for value in (b"job", "job"):
+                with pytest.raises(WrongStateError, match="'mails' is not a queue"):
+                    await mails.push(value)
+                await events.push(value)
+            assert [job.value for job in await events.claim(9)] == [b"job"] * 2
+            assert (await other.describe("mails")).next_seq == 1
 
     asyncio.run(work())
 

@@ -12,17 +12,36 @@ import pyarrow.parquet as pq
 import pytest
 import shop_checks as checks
 from shop_checks import Ack, Sums
-from shop_events import BATCH_EVENTS, GROUP_EVENTS, TOPICS, Batch, Event, all_events, event_of, groups_of
+from shop_events import (
+    BATCH_EVENTS,
+    FAX_ATTEMPTS,
+    FAX_ERROR,
+    GROUP_EVENTS,
+    TOPICS,
+    Batch,
+    Event,
+    all_events,
+    all_invoices,
+    event_of,
+    groups_of,
+    invoice_of,
+)
 from shop_results import (
+    DeadLetter,
+    InvoiceRow,
     LedgerRow,
     Stored,
     TopicContent,
     batch_ends,
     committed_ends,
+    dead_letters,
     forget_last_commit,
+    invoice_rows,
     ledger_rows,
     parquet_rows,
 )
+
+from seawall.wire.jobs.dead_letters import marked_meta
 
 WRITERS, GROUPS = 2, 5
 EVENTS = list(all_events(WRITERS, GROUPS))
@@ -169,6 +188,96 @@ def test_sums_of_every_micro_batch() -> None:
     assert message.startswith(f"revenue, micro-batch 0: {country} has")
     assert checks.total_of(last).ordered == sum(event.cents for event in EVENTS if event.topic == "orders")
     assert checks.total_of({}) == Sums()
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+
+INVOICES = all_invoices(WRITERS, 400)
+MAILED = [invoice for invoice in INVOICES if not invoice.by_fax]
+FAXED = [invoice for invoice in INVOICES if invoice.by_fax]
+JOBS = {invoice.order: seq for seq, invoice in enumerate(INVOICES, 7)}
+
+
+def invoiced() -> list[InvoiceRow]:
+    """The correct rows; the job of the second one was delivered three times."""
+    return [InvoiceRow(each.order, each.cents, JOBS[each.order], 3 if each == MAILED[1] else 1) for each in MAILED]
+
+
+def given_up() -> list[DeadLetter]:
+    """The correct dead letters; the last attempt of the second one was lost with its worker."""
+    found = [
+        DeadLetter("fax_invoice", each.order, JOBS[each.order], FAX_ATTEMPTS, f"ConnectionError: {FAX_ERROR}")
+        for each in FAXED
+    ]
+    killed = "WrongStateError: delivered 4 times with 2 retries: workers were killed, or lost their lease"
+    found[1] = found[1]._replace(deliveries=FAX_ATTEMPTS + 1, reason=killed)
+    return found
+
+
+def test_invoices_are_those_of_orders() -> None:
+    events = [event for event in all_events(WRITERS, 400) if invoice_of(event) is not None]
+    assert {invoice_of(event) for event in events} == set(INVOICES)
+    assert {event.topic for event in events} == {"orders"}
+    assert [event.cents for event in events] == [each.cents for each in map(invoice_of, events) if each is not None]
+    assert len(FAXED) >= 3
+    assert len(MAILED) > len(FAXED)
+
+
+def test_a_correct_queue_has_no_complaints() -> None:
+    assert checks.check_jobs(INVOICES, JOBS, 0) == []
+    assert checks.check_invoices(INVOICES, JOBS, reversed(invoiced())) == []
+    assert checks.check_dead_letters(INVOICES, JOBS, given_up()) == []
+
+
+def test_jobs_that_were_not_sent_are_shared_or_left() -> None:
+    order, other = INVOICES[0].order, INVOICES[1].order
+    unsent = {name: seq for name, seq in JOBS.items() if name != order}
+    assert checks.check_jobs(INVOICES, unsent, 0) == [f"mails: no job was sent for {order}"]
+    shared = JOBS | {order: JOBS[other]}
+    assert checks.check_jobs(INVOICES, shared, 0) == [f"mails: several jobs were acked with seq {JOBS[other]}"]
+    assert checks.check_jobs(INVOICES, JOBS, 2) == ["mails: 2 jobs are left in the queue"]
+
+
+def test_lost_duplicate_and_wrong_invoices() -> None:
+    rows, first = invoiced(), MAILED[0]
+    shown = f"invoices: {first.order} ({checks.money(first.cents)}, job {JOBS[first.order]})"
+    assert checks.check_invoices(INVOICES, JOBS, rows[1:]) == [f"{shown} is missing"]
+    again = rows[0]._replace(delivery=2)
+    assert checks.check_invoices(INVOICES, JOBS, [*rows, again]) == [f"{shown} is there 2 times, not 1"]
+    for wrong in (rows[0]._replace(cents=first.cents + 1), rows[0]._replace(job=JOBS[first.order] + 1)):
+        assert len(checks.check_invoices(INVOICES, JOBS, [wrong, *rows[1:]])) == 2
+    fax = InvoiceRow(FAXED[0].order, FAXED[0].cents, JOBS[FAXED[0].order], 1)
+    [attempt] = checks.check_invoices(INVOICES, JOBS, [*rows, fax])
+    assert attempt.endswith("is there 1 times, not 0")
+
+
+def test_lost_duplicate_and_wrong_dead_letters() -> None:
+    letters, first = given_up(), FAXED[0]
+    shown = f"mails.dead: fax_invoice of {first.order}, job {JOBS[first.order]},"
+    assert checks.check_dead_letters(INVOICES, JOBS, letters[1:]) == [f"{shown} is missing"]
+    assert checks.check_dead_letters(INVOICES, JOBS, [*letters, letters[0]]) == [f"{shown} is there 2 times, not 1"]
+    mail = DeadLetter("mail_invoice", MAILED[0].order, JOBS[MAILED[0].order], 3, f"ConnectionError: {FAX_ERROR}")
+    [unexpected] = checks.check_dead_letters(INVOICES, JOBS, [*letters, mail])
+    assert unexpected.startswith("mails.dead: mail_invoice of")
+    for changes in ({"deliveries": FAX_ATTEMPTS - 1}, {"deliveries": FAX_ATTEMPTS + 1}, {"reason": "other"}):
+        wrong = letters[0]._replace(**changes)
+        [message] = checks.check_dead_letters(INVOICES, JOBS, [wrong, *letters[1:]])
+        assert message == f"mails.dead: {first.order} was given up after {wrong.deliveries} deliveries: {wrong.reason}"
+
+
+def test_invoices_and_dead_letters_are_read() -> None:
+    value = b'{"order":"orders-0-3","cents":125,"job":7,"delivery":2}'
+    assert invoice_rows(TopicContent([Stored(1, 1, value)], [])) == [InvoiceRow("orders-0-3", 125, 7, 2)]
+    job = b'{"task":"fax_invoice","args":["orders-0-3",125],"kwargs":{}}'
+    letter = Stored(1, 1, job, meta=marked_meta(None, "mails", 7, 3, "a reason"))
+    without_meta = Stored(2, 2, job)
+    assert dead_letters(TopicContent([letter, without_meta], [])) == [
+        DeadLetter("fax_invoice", "orders-0-3", 7, 3, "a reason"),
+        DeadLetter("fax_invoice", "orders-0-3", 0, 0, ""),
+    ]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_are_read_and_shortened(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import IN_FLIGHT_SIZE, PublisherOptions
 from seawall.api.publishing import AsyncPublishingLog
 from seawall.api.queues.aio_queue import AsyncQueue
+from seawall.api.queues.jobs import not_a_queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
 from seawall.api.record_readers import AsyncRecordLog
@@ -37,6 +38,7 @@ from seawall.client.commands import (
     create_request,
     delete_request,
     info_of,
+    is_queue,
     position_read_start,
     read_start,
     start_of,
@@ -65,7 +67,7 @@ from seawall.errors import NotFoundError, SeawallError, UnsupportedError, WrongS
 from seawall.io.process.clocks import OsClock
 from seawall.io.process.own_process import worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
-from seawall.wire.format.arrow import check_columns, empty_table
+from seawall.wire.format.arrow import EncodedBlock, check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
 from seawall.wire.format.decoder import Frame
 from seawall.wire.format.fields import JsonValue
@@ -103,7 +105,7 @@ class AsyncRemoteLog(
         self._topics: dict[str, TopicReply] = {}
         self._sender: AsyncSender | None = None
         self._opening = asyncio.Lock()
-        self._queues = AsyncRemoteQueues(lambda: self._requests, self.publish, self._with_topic)
+        self._queues = AsyncRemoteQueues(lambda: self._requests, self._push, self._with_topic)
 
     async def open(self) -> Self:
         """Connect to the server; `async with` calls it."""
@@ -232,22 +234,10 @@ class AsyncRemoteLog(
         if idempotency_key is not None:
             keyed = KeyedRecords(topic, encode_records(records), idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))
-        sender, known = self._sender, self._topics.get(topic)
-        if type(records) is bytes and sender is not None and known is not None:
-            # Tasks that publish concurrently share a batch: it holds the values, and is encoded once.
-            joined = sender.join(known.topic_id, records, IN_FLIGHT_SIZE)
-            if joined is not None:
-                with suppress(NotFoundError):
-                    return await joined
-        blocks = encode_records(records)
-
-        async def send(found: TopicReply) -> Delivery:
-            sender = self._sender
-            if sender is None or sender.failure is not None:
-                sender = await self._waiting_sender()
-            return await sender.offer(topic, found.topic_id, blocks)
-
-        return await self._with_topic(topic, send)
+        if (joined := self._join(records, self._topics.get(topic))) is not None:
+            with suppress(NotFoundError):
+                return await joined
+        return await self._with_topic(topic, partial(self._publish_blocks, topic, encode_records(records)))
 
     async def _open_publisher(self, topic: str, options: PublisherOptions) -> AsyncRemotePublisher:
         found = await self.topic_named(topic)
@@ -443,6 +433,31 @@ class AsyncRemoteLog(
             raise WrongStateError("this log is not open: use `async with seawall.connect_async(url) as log`")
         return self._opened
 
+    def _join(self, records: Publishable, known: TopicReply | None) -> Awaitable[Delivery] | None:
+        """Add a value to the batch of tasks that publish concurrently, which is encoded once; None if it cannot be."""
+        if type(records) is bytes and self._sender is not None and known is not None:
+            return self._sender.join(known.topic_id, records, IN_FLIGHT_SIZE)
+        return None
+
+    async def _publish_blocks(self, name: str, blocks: list[EncodedBlock], found: TopicReply) -> Delivery:
+        sender = self._sender
+        if sender is None or sender.failure is not None:
+            sender = await self._waiting_sender()
+        return await sender.offer(name, found.topic_id, blocks)
+
+    async def _push(self, name: str, records: Publishable) -> Delivery:
+        """Append jobs as `publish` does; `WrongStateError` if the topic is not a queue."""
+        known = self._topics.get(name)
+        if known is not None and is_queue(known) and (joined := self._join(records, known)) is not None:
+            with suppress(NotFoundError):
+                return await joined
+        blocks = encode_records(records)
+
+        async def send(found: TopicReply) -> Delivery:
+            return await self._publish_blocks(name, blocks, await self._checked_queue(found))
+
+        return await self._with_topic(name, send)
+
     async def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
@@ -474,6 +489,13 @@ class AsyncRemoteLog(
         """Look a topic up on the server, past the cache; `NotFoundError` if it does not exist."""
         self._topics.pop(name, None)
         found = self._topics[name] = parse_topic_reply((await self._requests.request(TopicFind(name))).payload)
+        return found
+
+    async def _checked_queue(self, known: TopicReply) -> TopicReply:
+        """A topic that is a queue. Looks it up if that is not known, or if it is a log that may have been replaced."""
+        found = known if is_queue(known) else await self._look_up(known.name)
+        if not is_queue(found):
+            raise not_a_queue(known.name)
         return found
 
     async def _with_topic(self, name: str, work: Callable[[TopicReply], Awaitable[_Result]]) -> _Result:

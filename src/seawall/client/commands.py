@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Final
 
 from seawall.api.read_options import PositionStart, ReadMode, Start
-from seawall.api.topic_config import TopicConfig
+from seawall.api.topic_config import TopicConfig, TopicType
 from seawall.api.topic_info import TopicInfo
 from seawall.client.connection.connection import refusal_of
 from seawall.client.read.reading import TopicReader
@@ -35,6 +35,11 @@ def create_request(name: str, settings: dict[str, JsonValue]) -> TopicCreate:
     """The request that creates a topic."""
     check_topic_name(name)
     return TopicCreate(name, settings)
+
+
+def is_queue(topic: TopicReply) -> bool:
+    """True if a topic is known to be a queue. The list of all topics does not say what they are."""
+    return topic.settings is not None and topic.settings.get("type") == TopicType.QUEUE
 
 
 def delete_request(topic_id: TopicId, before_seq: int | None, tag: str | None, tag_prefix: str | None) -> RecordsDelete:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.api.publishable import Publishable
 from seawall.api.publisher_options import PublisherOptions
 from seawall.api.publishing import PublishingLog
+from seawall.api.queues.jobs import not_a_queue
 from seawall.api.queues.queue import Queue
 from seawall.api.read_options import PositionStart, ReadMode, Start
 from seawall.api.received import Item, PositionItem, to_arrow
@@ -41,6 +42,7 @@ from seawall.client.commands import (
     create_request,
     delete_request,
     info_of,
+    is_queue,
     position_read_start,
     read_start,
     start_of,
@@ -69,7 +71,7 @@ from seawall.core.watches import WatchSpec
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError
 from seawall.io.process.own_process import disown_on_fork, worker_name
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
-from seawall.wire.format.arrow import check_columns, empty_table
+from seawall.wire.format.arrow import EncodedBlock, check_columns, empty_table
 from seawall.wire.format.codes import ReadBy
 from seawall.wire.format.decoder import Frame
 from seawall.wire.format.fields import JsonValue
@@ -101,7 +103,7 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
         self._senders = self._new_pool()
-        self._queues = RemoteQueues(self._requests, self.publish, self._with_topic)
+        self._queues = RemoteQueues(self._requests, self._push, self._with_topic)
         disown_on_fork(self)
         try:
             # Only connects: a token that may only write could not send any other request.
@@ -210,11 +212,7 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
         if idempotency_key is not None:
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
-        def send(found: TopicReply) -> Delivery:
-            self._requests.check_open()
-            return self._senders.publish(topic, found.topic_id, blocks)
-
-        return self._with_topic(topic, send)
+        return self._with_topic(topic, partial(self._publish_blocks, topic, blocks))
 
     def _open_publisher(self, topic: str, options: PublisherOptions) -> RemotePublisher:
         found = self.topic_named(topic)
@@ -431,6 +429,19 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
     ) -> None:
         self.close()
 
+    def _publish_blocks(self, name: str, blocks: list[EncodedBlock], found: TopicReply) -> Delivery:
+        self._requests.check_open()
+        return self._senders.publish(name, found.topic_id, blocks)
+
+    def _push(self, name: str, records: Publishable) -> Delivery:
+        """Append jobs as `publish` does; `WrongStateError` if the topic is not a queue."""
+        blocks = encode_records(records)
+
+        def send(found: TopicReply) -> Delivery:
+            return self._publish_blocks(name, blocks, self._checked_queue(found))
+
+        return self._with_topic(name, send)
+
     def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
@@ -453,6 +464,13 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
         """Look a topic up on the server, past the cache; `NotFoundError` if it does not exist."""
         self._topics.pop(name, None)
         found = self._topics[name] = parse_topic_reply(self._requests.request(TopicFind(name)).payload)
+        return found
+
+    def _checked_queue(self, known: TopicReply) -> TopicReply:
+        """A topic that is a queue. Looks it up if that is not known, or if it is a log that may have been replaced."""
+        found = known if is_queue(known) else self._look_up(known.name)
+        if not is_queue(found):
+            raise not_a_queue(known.name)
         return found
 
     def _with_topic(self, name: str, work: Callable[[TopicReply], _Result]) -> _Result:

@@ -16,7 +16,7 @@ from seawall.api.received_record import ReceivedRecord, received_record
 from seawall.core.jobs import JobOutcome
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TimestampNs
-from seawall.errors import InvalidInputError
+from seawall.errors import InvalidInputError, WrongStateError
 from seawall.limits import JOBS_MAX
 from seawall.wire.format.records import iter_records
 from seawall.wire.jobs.options import JobOptions
@@ -192,6 +192,11 @@ def unique_message(record: OneRecord, key: str | bytes, not_before_ms: int, prio
     """The record that is pushed under a unique key, and the key as bytes."""
     name = key.encode() if isinstance(key, str) else key
     return _with_headers(record, JobOptions(not_before_ms, priority, name).headers()), name
+
+
+def not_a_queue(topic: str) -> WrongStateError:
+    """The error for a queue command on a log topic."""
+    return WrongStateError(f"topic {topic!r} is not a queue; create it with type='queue'")
 
 
 def decide(jobs: Sequence[ClaimedJob], outcome: JobOutcome) -> JobOutcome:

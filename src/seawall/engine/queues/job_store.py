@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from seawall.api.queues.jobs import not_a_queue
 from seawall.api.received import readable_block
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TopicId
@@ -33,7 +34,7 @@ from seawall.engine.read.planning import Planned
 from seawall.engine.read.reading import sound_batches
 from seawall.engine.store.parts import StoreParts
 from seawall.engine.store.topic_log import StoredBatch
-from seawall.errors import ConflictError, CorruptionError, NotFoundError, SeawallError, WrongStateError
+from seawall.errors import ConflictError, CorruptionError, NotFoundError, SeawallError
 from seawall.kernels.codec import blocks
 from seawall.limits import CLAIM_SIZE_MAX, DELETE_RANGES_MAX, MIB
 from seawall.storage.control.deletes import DeleteRecords
@@ -489,11 +490,6 @@ def live_of(topic: TopicState, seqs: Integers) -> Integers:
     inside = np.minimum(rows, len(live) - 1)
     found: Integers = seqs[(rows < len(live)) & (live[inside, 0] <= seqs)]
     return found
-
-
-def not_a_queue(name: str) -> WrongStateError:
-    """The error for a queue command on a log topic."""
-    return WrongStateError(f"topic {name!r} is not a queue; create it with type='queue'")
 
 
 def record_runs(batches: Sequence[StoredBatch]) -> list[RecordRun]:

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from seawall.api.publishable import Message, Publishable
-from seawall.api.queues.jobs import JobKeys, PushedJob
+from seawall.api.queues.jobs import JobKeys, PushedJob, not_a_queue
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery
@@ -29,7 +29,7 @@ from seawall.engine.commit.shared_changes import QueuedChange, SharedChanges
 from seawall.engine.queues.claims import Claim, ClaimLine, shares
 from seawall.engine.queues.dead_letters import DeadLetters
 from seawall.engine.queues.host import HostLog
-from seawall.engine.queues.job_store import JobChange, JobQueue, JobStore, Taken, not_a_queue
+from seawall.engine.queues.job_store import JobChange, JobQueue, JobStore, Taken
 from seawall.engine.queues.recent_blocks import Integers
 from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.process.clocks import OsClock

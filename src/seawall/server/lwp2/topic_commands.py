@@ -158,7 +158,8 @@ class TopicCommands:
             case TopicDescribe():
                 return await self._described(self.existing(request.topic_id), is_use=True)
             case TopicFind():
-                return topic_reply(self._named(request.name))
+                topic = self._named(request.name)
+                return replace(topic_reply(topic), settings=topic.config.to_json())
             case TopicCreate():
                 return await self._described(await self._create(request.name, request.settings))
         async with self._change_lock:

@@ -138,7 +138,8 @@ class TopicReply:
     """A topic. `created_with` is set only in the reply to a creation with retention.
 
     GetTopic reports `record_count` and `byte_count`, the records and bytes that are kept. The topic commands of
-    version 2 also report `span`, the floor and the seq of the next record, all `settings`, and `effective_priority`.
+    version 2 also report `span`, the floor and the seq of the next record, all `settings`, and `effective_priority`;
+    the reply to a name has the settings only.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY

@@ -10,8 +10,8 @@
 |      |                 |        | 0 u8, tag length u16, before_seq u64, tag                                          |
 | 65   | RECORDS_DELETED | 8      | count u64                                                                          |
 
-The answer to 60 to 63 is 80, a topic as in `lwp1/replies.py`; for 60, 61 and 62 it includes `records`, `bytes`,
-`floor`, `next_seq`, all `settings` and `effective_priority`. Names, tags and JSON are UTF-8; settings have at most
+The answer to 60 to 63 is 80, a topic as in `lwp1/replies.py` with all `settings`; for 60, 61 and 62 it also includes
+`records`, `bytes`, `floor`, `next_seq` and `effective_priority`. Names, tags and JSON are UTF-8; settings have at most
 `TOPIC_SETTINGS_SIZE_MAX` bytes.
 
 A payload is valid if it has exactly this length, zeros in fields specified as 0, at least one bit in `which` but not
