@@ -3,6 +3,7 @@
     connections   one connection and thread per client, which runs a kernel (`kernels.network.waiting_publisher`), so
                   that the figure measures the server and not the client
     versioned     the same in either version of the protocol, with a window of messages in flight
+    followed      the part of its rate that either server keeps while another process follows what is published
     processes     one process per client, which calls `log.publish`
     threads       one thread per client; all threads call `log.publish` on one log
     tasks         one asyncio task per client; all tasks await `log.publish` on one log
@@ -53,6 +54,8 @@ from seawall.wire.lwp2.session import Hello
 
 #: Numbers of concurrent clients.
 COUNTS: Final = (1, 2, 8, 64)
+#: Numbers of publishers beside a follower.
+FOLLOWED_COUNTS: Final = (1, 8, 64)
 #: Maximum number of client processes: each is an interpreter.
 PROCESSES_MAX: Final = 8
 _TIMEOUT_MS: Final = 10_000
@@ -206,6 +209,19 @@ def table(directory: Path) -> Iterator[Measurement]:
             goal=Goal.ratio_at_least(goal),
             note="class fsync; one record per message; clients are kernels in both versions",
         )
+    for count in FOLLOWED_COUNTS:
+        yield Measurement(
+            f"{count} waiting, 1 KiB, durable: part of the rate that is kept beside a follower",
+            "x",
+            Better.HIGHER,
+            kept(connections(directory, count, _rate), connections(directory, count, _rate, is_followed=True)),
+            baseline=Baseline(
+                "bare group commit with a follower",
+                kept(bare_group(directory, count, _rate), bare_group(directory, count, _rate, is_followed=True)),
+            ),
+            goal=Goal.ratio_at_least(0.8),
+            note="class fsync, ack 2; the follower is a process that counts the records",
+        )
     for count in (COUNTS[0], COUNTS[-1]):
         yield Measurement(
             f"processor time of the server for a record, {count} waiting",
@@ -227,13 +243,14 @@ def table(directory: Path) -> Iterator[Measurement]:
             )
 
 
-def connections(directory: Path, count: int, figure: Figure) -> Subject:
-    """Waiting clients of a node, each with a connection and a session."""
+def connections(directory: Path, count: int, figure: Figure, *, is_followed: bool = False) -> Subject:
+    """Waiting clients of a node, each with a connection and a session; a process follows the topic if asked to."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         with running_node(directory, **_TOPIC_SETTINGS) as address, ExitStack() as stack:
-            yield _concurrently(_waiting_clients(address, count, stack), figure)
+            publish = _concurrently(_waiting_clients(address, count, stack), figure)
+            yield _beside_reader(publish, stack, "follow", address, TOPIC) if is_followed else publish
 
     return opened
 
@@ -253,8 +270,8 @@ def versioned(directory: Path, version: int, count: int, window: int) -> Subject
     return opened
 
 
-def bare_group(directory: Path, count: int, figure: Figure) -> Subject:
-    """Waiting clients of the minimal group-commit server."""
+def bare_group(directory: Path, count: int, figure: Figure, *, is_followed: bool = False) -> Subject:
+    """Waiting clients of the minimal group-commit server; a process receives all records if asked to."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
@@ -262,9 +279,40 @@ def bare_group(directory: Path, count: int, figure: Figure) -> Subject:
         with listening_child("group", str(directory), str(size)) as address, ExitStack() as stack:
             sockets = [_socket(address, stack) for _ in range(count)]
             clients = [WaitingClient(each.fileno(), (1, 1, 1), 1, len(GROUP_ANSWER)) for each in sockets]
-            yield _concurrently(clients, figure)
+            publish = _concurrently(clients, figure)
+            yield _beside_reader(publish, stack, "drain", address, str(size)) if is_followed else publish
 
     return opened
+
+
+def kept(alone: Subject, followed: Subject) -> Subject:
+    """The part of its rate alone that a server keeps beside a follower: both in turns, half of the time each."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        with alone() as run_alone, followed() as run_followed:
+            yield lambda seconds: run_followed(seconds / 2) / run_alone(seconds / 2)
+
+    return opened
+
+
+def _beside_reader(publish: Run, stack: ExitStack, role: str, *arguments: str) -> Run:
+    """Start a process that reads what is published, until the stack closes; every run must reach it."""
+    counter = stack.enter_context(_counting_process(role, *arguments))
+
+    def run(seconds: float) -> float:
+        before = counter[0]
+        found = publish(seconds)
+        until_ns = monotonic_ns() + int(_CONNECT_SECONDS * NANOSECONDS_PER_SECOND)
+        while counter[0] == before:
+            if monotonic_ns() > until_ns:
+                raise InvariantError("INV-BENCH-OK", f"the process {role} received no record")
+            # In the first run the process is still starting, and may have missed all records.
+            sleep(_POLL_SECONDS)
+            publish(0.0)
+        return found
+
+    return run
 
 
 def server_time(directory: Path, count: int) -> Subject:
@@ -362,7 +410,7 @@ def processes(directory: Path, count: int) -> Subject:
     @contextmanager
     def opened() -> Iterator[Run]:
         with running_node(directory, **_TOPIC_SETTINGS) as address, ExitStack() as stack:
-            counters = [stack.enter_context(_publishing_process(address)) for _ in range(count)]
+            counters = [stack.enter_context(_counting_process("publish", address, TOPIC)) for _ in range(count)]
             # The first records load the kernels, here and in the server.
             while not all(counter[0] > _WARM_UP_RECORDS for counter in counters):
                 sleep(_POLL_SECONDS)
@@ -379,13 +427,13 @@ def processes(directory: Path, count: int) -> Subject:
 
 
 @contextmanager
-def _publishing_process(address: str) -> Iterator[memoryview]:
-    """Start a client process; yields the shared counter of its records."""
+def _counting_process(role: str, *arguments: str) -> Iterator[memoryview]:
+    """Start a process that publishes or reads; yields the shared counter of its records."""
     descriptor = os.memfd_create("seawall-bench")
     try:
         os.ftruncate(descriptor, _COUNTER.itemsize)
         counter = memoryview(mmap.mmap(descriptor, _COUNTER.itemsize)).cast("q")
-        with child("publish", address, TOPIC, str(descriptor), descriptors=(descriptor,)):
+        with child(role, *arguments, str(descriptor), descriptors=(descriptor,)):
             yield counter
     finally:
         os.close(descriptor)

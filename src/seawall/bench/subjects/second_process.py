@@ -7,6 +7,8 @@
     store DIRECTORY SIZE REPORT  write each record of one connection to a file, sync, and answer
     group DIRECTORY SIZE REPORT  write the records of all connections by one call, sync once, and answer all of them
     publish ADDRESS TOPIC FD     publish records to a node, wait for each, and count them in shared memory
+    follow ADDRESS TOPIC FD      follow a topic of a node, and count its records in shared memory
+    drain ADDRESS SIZE FD        receive all records of `group`, and count them in shared memory
     flood ADDRESS FD             publish to many topics of the lowest priority and read them, and count the deliveries
     keep SIZE REPORT             checksum each frame of one connection, copy it to memory, and answer
     give FILE REPORT             send a file repeatedly to one connection, without looking at its content
@@ -117,7 +119,10 @@ def store(directory: str, size: str, report: str) -> None:
 
 
 def group(directory: str, size: str, report: str) -> None:
-    """Receive a record from every ready connection, write all by one call, sync, answer: a minimal group commit."""
+    """Receive a record from every ready connection, write all by one call, sync, answer: a minimal group commit.
+
+    A connection that ends its own direction reads: it gets all records, by one call after each sync.
+    """
     from seawall.bench.suites.disk import appending_file
 
     length = int(size)
@@ -128,6 +133,7 @@ def group(directory: str, size: str, report: str) -> None:
     ):
         ready.register(listener, select.EPOLLIN)
         connections: dict[int, socket.socket] = {}
+        readers: list[socket.socket] = []
         report_address(int(report), "{}:{}".format(*listener.getsockname()))
         while True:
             records, answered = [], []
@@ -142,12 +148,17 @@ def group(directory: str, size: str, report: str) -> None:
                     answered.append(connections[descriptor])
                 else:
                     ready.unregister(descriptor)
-                    connections.pop(descriptor).close()
+                    readers.append(connections.pop(descriptor))
             if records:
-                append(memoryview(b"".join(records)))
+                written = b"".join(records)
+                append(memoryview(written))
                 for connection in answered:
                     with suppress(ConnectionError):
                         connection.sendall(GROUP_ANSWER)
+                for reader in readers:
+                    # Fails for those that have left.
+                    with suppress(ConnectionError):
+                        reader.sendall(written)
 
 
 def publish(address: str, topic: str, descriptor: str) -> None:
@@ -161,6 +172,33 @@ def publish(address: str, topic: str, descriptor: str) -> None:
         while True:
             log.publish(topic, record)
             counter[0] += 1
+
+
+def follow(address: str, topic: str, descriptor: str) -> None:
+    """Follow a topic from its start."""
+    import mmap
+
+    import seawall
+    from seawall import ReceivedBatch
+
+    counter = memoryview(mmap.mmap(int(descriptor), 8)).cast("q")
+    with seawall.connect(f"seawall://{address}") as log:
+        for item in log.subscriber(topic):
+            counter[0] += len(item) if isinstance(item, ReceivedBatch) else 0
+
+
+def drain(address: str, size: str, descriptor: str) -> None:
+    """Receive what `group` sends to its readers."""
+    import mmap
+
+    counter, length = memoryview(mmap.mmap(int(descriptor), 8)).cast("q"), int(size)
+    buffer, received = bytearray(SEND_SIZE), 0
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        while count := connection.recv_into(buffer):
+            received += count
+            counter[0] = received // length
 
 
 def flood(address: str, descriptor: str) -> None:
@@ -240,6 +278,8 @@ ROLES: dict[str, Callable[..., None]] = {
     "store": store,
     "group": group,
     "publish": publish,
+    "follow": follow,
+    "drain": drain,
     "flood": flood,
     "keep": keep,
     "give": give,
