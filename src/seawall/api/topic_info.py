@@ -5,7 +5,7 @@ The embedded log fills it from its catalog, the client from the reply of a serve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seawall.api.topic_config import TopicConfig
 from seawall.core.types import Seq, TopicEpoch, TopicId
@@ -27,5 +27,6 @@ class TopicInfo:
     created_at: int
     #: All its settings.
     config: TopicConfig
-    #: The priority of its deliveries now: the one that is set, or one that follows recent use.
-    effective_priority: int = 0
+    #: The priority of its deliveries now: the one that is set, or one that follows recent use. It falls while time
+    #: passes, so it does not count when two descriptions are compared.
+    effective_priority: int = field(default=0, compare=False)
