@@ -290,8 +290,11 @@ def kept(alone: Subject, followed: Subject) -> Subject:
 
     @contextmanager
     def opened() -> Iterator[Run]:
-        with alone() as run_alone, followed() as run_followed:
-            yield lambda seconds: run_followed(seconds / 2) / run_alone(seconds / 2)
+        with followed() as run_followed:
+            # Until the follower runs. An idle connection would get a ping meanwhile.
+            run_followed(0.0)
+            with alone() as run_alone:
+                yield lambda seconds: run_followed(seconds / 2) / run_alone(seconds / 2)
 
     return opened
 

@@ -138,7 +138,7 @@ def _claim_batches(log: EmbeddedLog) -> Run:
 def _publish_threads(log: EmbeddedLog) -> Run:
     def publish(until_ns: int) -> int:
         count = 0
-        while perf_counter_ns() < until_ns:
+        while not count or perf_counter_ns() < until_ns:
             log.publish(TOPIC, _VALUE)
             count += 1
         return count
@@ -150,7 +150,7 @@ def _work_threads(log: EmbeddedLog) -> Run:
     def work(until_ns: int) -> int:
         queue = log.queue(QUEUE)
         count = 0
-        while perf_counter_ns() < until_ns:
+        while not count or perf_counter_ns() < until_ns:
             for job in _claimed(queue, 1):
                 count += job.ack()
         return count
@@ -167,11 +167,11 @@ def _work_threads(log: EmbeddedLog) -> Run:
 
 
 def _threads(work: Callable[[int], int]) -> Run:
-    """Records per second of threads that each work until a time and return how many they did."""
+    """Records per second of threads that each work until a time, once at least, and return how many they did."""
 
     def run(seconds: float) -> float:
         started = perf_counter_ns()
-        until_ns = started + int(max(seconds, 0.01) * NANOSECONDS_PER_SECOND)
+        until_ns = started + int(seconds * NANOSECONDS_PER_SECOND)
         counts: list[int] = []
         threads = [threading.Thread(target=lambda: counts.append(work(until_ns))) for _ in range(WORKERS)]
         for thread in threads:
