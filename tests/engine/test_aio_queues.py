@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import seawall
 from seawall.api.publishable import Message
 from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
 from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.queues.claims import ClaimLine
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, WrongStateError
 from seawall.limits import KIB
@@ -173,6 +175,30 @@ def test_a_cancelled_claim_leases_nothing(tmp_path: Path) -> None:
         assert await state(queue) == (4, 1, 0)
         # Whoever was cancelled had no delivery either.
         assert {job.deliveries for job in await queue.claim(9)} == {1}
+
+    on_loop(tmp_path, work)
+
+
+def test_the_last_claim_may_leave_before_the_task_that_watches_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(log: AsyncLog) -> None:
+        queues = log.queues._queues
+        is_late, may_go, pause_s = threading.Event(), threading.Event(), queues.pause_s
+
+        def late_pause_s(topic: str, line: ClaimLine) -> float:
+            is_late.set()
+            assert may_go.wait(30)
+            return pause_s(topic, line)
+
+        monkeypatch.setattr(queues, "pause_s", late_pause_s)
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(is_late.is_set)
+        claim.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+        may_go.set()
+        # `on_loop` checks that it has ended.
 
     on_loop(tmp_path, work)
 

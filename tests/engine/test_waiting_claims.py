@@ -22,6 +22,7 @@ from queue_logs import (
 
 import seawall
 from seawall.engine.queues.job_store import JobStore
+from seawall.engine.queues.log_queues import new_claim
 from seawall.errors import (
     NotFoundError,
     WrongStateError,
@@ -132,6 +133,18 @@ def test_a_cohort_shares_jobs_evenly() -> None:
     log.pass_ms(50)
     assert sorted(len(call.result()) for call in calls) == [3, 3, 3]
     assert log.line().cohort_at_ms == 0
+
+
+def test_a_claim_without_a_share_does_not_end_its_cohort() -> None:
+    log = QueueLog(claim_jitter_ms=50)
+    queues = log.log.queues
+    log.queue().push([b"%d" % number for number in range(3)])
+    claims = [new_claim("w", count, 0, lambda: None, may_watch=False) for count in (1, 1, 100)]
+    for claim in claims:
+        queues.begin_claim("jobs", claim)
+    log.pass_ms(50)
+    queues.serve("jobs", log.line())
+    assert [0 if claim.result is None else len(claim.result.rows) for claim in claims] == [1, 0, 2]
 
 
 def test_a_cohort_shares_in_proportion() -> None:

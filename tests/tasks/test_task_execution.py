@@ -16,6 +16,7 @@ import pytest
 
 from seawall.api.publishable import Message
 from seawall.client.remote_log import RemoteLog
+from seawall.core.jobs import JobOutcome
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
 from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
@@ -250,6 +251,31 @@ def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: Log, outcomes: 
             job.nack()
         assert [outcomes.next()[2:] for _ in range(2)] == [(3, Outcome.DONE), (3, Outcome.DONE)]
     assert log.describe("counts").record_count == 0
+
+
+def test_a_job_that_comes_again_while_it_runs_is_held_under_both_leases(
+    log: Log, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = TaskQueue(log, "mails", middleware=[outcomes], lease_s=0.1)
+    begun, may_end = Semaphore(0), {1: Event(), 2: Event()}
+
+    @tasks.task
+    def wait() -> None:
+        begun.release()
+        assert may_end[current_job().deliveries].wait(WAIT_S)
+
+    with tasks.worker(threads=2) as worker:
+        with monkeypatch.context() as patched:
+            # Its leases end.
+            patched.setattr(worker._queue, "extend", lambda *_: JobOutcome(0, (), 0, 0, 0))
+            wait.send()
+            for _ in range(2):
+                assert begun.acquire(timeout=WAIT_S)
+        may_end[1].set()
+        assert outcomes.next() == ("wait", 1, 1, Outcome.LOST)
+        assert [job.deliveries for job in worker._jobs()] == [2]
+        may_end[2].set()
+        assert outcomes.next() == ("wait", 1, 2, Outcome.DONE)
 
 
 def test_the_leases_of_a_long_task_are_extended(log: Log, outcomes: Outcomes) -> None:

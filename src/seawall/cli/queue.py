@@ -11,13 +11,14 @@ output, as lines or, with `--json`, as JSON.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast
 
 import click
 
@@ -304,6 +305,8 @@ def work(
     environment has SEAWALL_JOB_SEQ, SEAWALL_JOB_DELIVERIES and, if the job has a key, SEAWALL_JOB_KEY. Options of this
     command come before QUEUE. At the end, standard error reports how many jobs were done and returned.
 
+    SIGTERM lets the running command finish, and then ends this one. Ctrl-C ends both, and the job is returned.
+
     \b
     Examples:
       seawall queue work --until-empty mails ./send.sh
@@ -311,22 +314,57 @@ def work(
     """
     from seawall.api.queues.jobs import Backoff
 
+    if command[0].startswith("-"):
+        raise click.UsageError(f"{command[0]!r} after QUEUE is the command to run: write options before {name!r}.")
     done = failed = 0
     try:
-        with open_writable_log(data) as log:
+        with open_writable_log(data) as log, _Termination() as termination:
             backoff = Backoff(backoff_s)
             for job in log.queue(name, node=node).work(lease_s=lease_s, backoff=backoff, wait=not until_empty):
-                if _run(command, job):
-                    done += 1
-                else:
-                    failed += 1
-                    job.nack(backoff.delay_s(job.deliveries))
+                with termination.deferred():
+                    if _run(command, job):
+                        job.ack()
+                        done += 1
+                    else:
+                        failed += 1
+                        job.nack(backoff.delay_s(job.deliveries))
     finally:
         result: dict[str, JsonValue] = {"queue": name, "done": done, "returned": failed}
         if as_json:
             print_json(result)
         else:
             click.echo(f"{done} jobs done, {failed} returned", err=True)
+
+
+class _Termination:
+    """Ends the command with exit code 0 at SIGTERM: at once, or after the block that defers it."""
+
+    def __init__(self) -> None:
+        self._is_deferred = False
+        self._is_requested = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGTERM, lambda _number, _frame: self._request())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Finish the block first."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self._is_requested:
+            self._request()
+
+    def _request(self) -> None:
+        self._is_requested = True
+        if not self._is_deferred:
+            raise SystemExit(0)
 
 
 def _run(command: tuple[str, ...], job: Job) -> bool:
@@ -339,6 +377,9 @@ def _run(command: tuple[str, ...], job: Job) -> bool:
         code = subprocess.run(command, input=job.value, env=environment, check=False).returncode
     except FileNotFoundError as error:
         raise InvalidInputError(f"there is no command {command[0]!r}: the job is returned") from error
+    except OSError as error:
+        text = f"the command {command[0]!r} cannot be run, and the job is returned: {error.strerror}"
+        raise InvalidInputError(text) from error
     if code:
         click.echo(f"job {job.seq}, delivery {job.deliveries}: exit code {code}", err=True)
     return code == 0

@@ -64,7 +64,8 @@ class Worker:
         self._stopping = Event()
         self._stopped = Event()
         self._stop_lock = Lock()
-        #: The jobs that this worker has, by seq; notified when one ends.
+        #: The jobs that this worker has, by lease: a job whose lease has ended may come a second time. `_changed` is
+        #: notified when one ends.
         self._held: dict[int, Job] = {}
         self._changed = Condition()
         self._threads: list[Thread] = []
@@ -144,7 +145,7 @@ class Worker:
                     self._return(jobs)
                 return
             with self._changed:
-                self._held.update((job.seq, job) for job in jobs)
+                self._held.update((job.lease_id, job) for job in jobs)
             for job in jobs:
                 self._inbox.put(job)
 
@@ -164,7 +165,7 @@ class Worker:
                 self._executor.execute(job)
             finally:
                 with self._changed:
-                    self._held.pop(job.seq, None)
+                    self._held.pop(job.lease_id, None)
                     self._changed.notify_all()
 
     def _keep_leases(self) -> None:

@@ -22,6 +22,7 @@ from seawall.api.queues.jobs import (
     JobKeys,
     PushedJob,
     Selection,
+    check_node,
     claimed_records,
     decide,
     extended,
@@ -79,6 +80,7 @@ class AsyncQueue:
     """A queue and this worker's name in it. Create one with `log.queue`. Tasks may share it."""
 
     def __init__(self, backend: _Backend, topic: str, node: str) -> None:
+        check_node(node)
         self._backend = backend
         self.topic = topic
         #: The name under which this worker leases jobs.

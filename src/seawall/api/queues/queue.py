@@ -29,6 +29,7 @@ from seawall.api.queues.jobs import (
     JobKeys,
     PushedJob,
     Selection,
+    check_node,
     claimed_records,
     decide,
     extended,
@@ -126,6 +127,7 @@ class Queue:
     """A queue and this worker's name in it. Create one with `log.queue`. Threads may share it."""
 
     def __init__(self, backend: QueueBackend, topic: str, node: str) -> None:
+        check_node(node)
         self._backend = backend
         self.topic = topic
         #: The name under which this worker leases jobs.

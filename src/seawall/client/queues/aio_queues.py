@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from seawall.api.publishable import Message, Publishable, encode
 from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
-from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob, rising
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.publish.delivery import Delivery
 from seawall.client.queues.aio_shared_calls import AsyncCallGroups, AsyncSharedCalls
@@ -31,7 +31,6 @@ from seawall.client.queues.requests import (
     joined_claims,
     joined_jobs,
     keys_of_rows,
-    rising,
     split_claimed,
     split_outcome,
     wait_ms,

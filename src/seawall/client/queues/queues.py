@@ -30,7 +30,7 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from seawall.api.publishable import Message, Publishable, encode
-from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob, rising
 from seawall.api.queues.queue import Job, Queue
 from seawall.client.connection.requests import Requests
 from seawall.client.publish.delivery import Delivery
@@ -42,7 +42,6 @@ from seawall.client.queues.requests import (
     joined_claims,
     joined_jobs,
     keys_of_rows,
-    rising,
     split_claimed,
     split_outcome,
     wait_ms,

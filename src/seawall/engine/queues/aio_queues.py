@@ -131,6 +131,9 @@ class AsyncLogQueues:
                 if not len(line):
                     return
                 wait_s = await self._run(self._queues.pause_s, topic, line)
+                if not len(line):
+                    # The last claim has left meanwhile, and did not find this task idle.
+                    return
                 self._idle.add(line)
                 try:
                     with suppress(TimeoutError):
