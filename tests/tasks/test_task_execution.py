@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from seawall.api.publishable import Message
+from seawall.api.queues.queue import Job
 from seawall.client.remote_log import RemoteLog
-from seawall.core.jobs import JobOutcome
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
 from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
@@ -256,7 +256,7 @@ def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: Log, outcomes: 
 def test_a_job_that_comes_again_while_it_runs_is_held_under_both_leases(
     log: Log, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = TaskQueue(log, "mails", middleware=[outcomes], lease_s=0.1)
+    tasks = TaskQueue(log, "mails", middleware=[outcomes])
     begun, may_end = Semaphore(0), {1: Event(), 2: Event()}
 
     @tasks.task
@@ -264,15 +264,26 @@ def test_a_job_that_comes_again_while_it_runs_is_held_under_both_leases(
         begun.release()
         assert may_end[current_job().deliveries].wait(WAIT_S)
 
-    with tasks.worker(threads=2) as worker:
-        with monkeypatch.context() as patched:
-            # Its leases end.
-            patched.setattr(worker._queue, "extend", lambda *_: JobOutcome(0, (), 0, 0, 0))
-            wait.send()
-            for _ in range(2):
-                assert begun.acquire(timeout=WAIT_S)
+    worker = tasks.worker(threads=2)
+    queue, claim, claimed = worker._queue, worker._queue.claim, list[Job]()
+
+    def claim_again(count: int, **named: float) -> list[Job]:
+        if len(claimed) == 1:
+            # As if its lease had ended.
+            queue.nack(claimed)
+        found = claim(count, **named)
+        claimed.extend(found)
+        return found
+
+    monkeypatch.setattr(queue, "claim", claim_again)
+    with worker:
+        wait.send()
+        for _ in range(2):
+            assert begun.acquire(timeout=WAIT_S)
         may_end[1].set()
         assert outcomes.next() == ("wait", 1, 1, Outcome.LOST)
+        with worker._changed:
+            assert worker._changed.wait_for(lambda: len(worker._held) < 2, WAIT_S)
         assert [job.deliveries for job in worker._jobs()] == [2]
         may_end[2].set()
         assert outcomes.next() == ("wait", 1, 2, Outcome.DONE)
