@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import seawall
@@ -199,6 +200,22 @@ def test_the_last_claim_may_leave_before_the_task_that_watches_waits(
             await claim
         may_go.set()
         # `on_loop` checks that it has ended.
+
+    on_loop(tmp_path, work)
+
+
+def test_the_task_that_watches_ends_if_another_one_serves_the_last_claim(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        queues, queue = log.queues._queues, log.queue("jobs", node="w")
+        await queue.push(b"x")
+        held = await queue.claim(lease_s=60)
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(lambda: bool(log.queues._idle))
+        with log._opened().inspecting():
+            # Without a notification. At the end of a cohort each of its claims serves all.
+            queues._store.queue_locked("jobs").view.release(*np.array([[held[0].seq], [held[0].lease_id]]))
+        queues.serve("jobs", queues._lines["jobs"])
+        assert values(await claim) == [b"x"]
 
     on_loop(tmp_path, work)
 

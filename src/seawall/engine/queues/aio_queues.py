@@ -1,6 +1,6 @@
 """The queue commands of an embedded log for asyncio: the backend of `log.queue(…)` on an event loop.
 
-Each command runs on a thread, as `log_queues` executes it. Acks of tasks share one call, so that they share a delete.
+Each command runs on a thread, as `log_queues` executes it: acks that run at the same time share a delete.
 A claim that waits holds no thread: one task of each queue is woken by commits and when a lease or a delay ends, and
 serves all claims that wait.
 
@@ -72,7 +72,8 @@ class AsyncLogQueues:
             await self._wait(topic, line, claim, woken, min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3)
             if not claim.is_done:
                 await asyncio.shield(self._run(line.remove, claim))
-                self._stop_watching(line)
+            # Also if it was served: not always by the task that watches.
+            self._stop_watching(line)
         except BaseException:
             await asyncio.shield(self._abandon(topic, begun, claim))
             raise

@@ -378,8 +378,7 @@ class LogQueues:
         line = self._lines.get(queue.topic.name)
         if line is not None and len(line):
             self.serve(queue.topic.name, line)
-            # Also if no claim waits any more: who watched for this one ends.
-            self._log.commits.notify()
+            self._notify(queue)
 
     def _notify(self, queue: JobQueue) -> None:
         """Let those who watch the queue look at its next lease or delay again."""
