@@ -106,6 +106,9 @@ TASK_CLAIM_WAIT_S = 1.0
 #: long an interrupted task may take to end.
 TASK_GRACE_S = 20.0
 TASK_INTERRUPT_S = 1.0
+#: The longest grace period, and the longest time limit of one attempt: a day and a month, more than a task should take.
+TASK_GRACE_S_MAX = 86_400.0
+TASK_TIME_LIMIT_S_MAX = 31 * 86_400.0
 #: Pause after a call to the log has failed, and the longest sleep until the next tick: wall clocks are adjusted.
 TASK_RETRY_S = 5.0
 TASK_TICK_WAIT_S = 30.0

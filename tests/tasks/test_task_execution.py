@@ -511,8 +511,18 @@ def test_mistakes_are_errors_when_they_are_made(log: Log, tasks: TaskQueue) -> N
         tasks.task(name="n" * 129)(len)
     with pytest.raises(InvalidInputError, match="priority 10"):
         tasks.task(priority=10)
-    with pytest.raises(InvalidInputError, match="time limit of 0"):
-        tasks.task(time_limit_s=0)
+    for limit_s in (0, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match=f"time limit of {limit_s}"):
+            tasks.task(time_limit_s=limit_s)
+    for seconds in (-1, 0.5, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="an interval of"):
+            tasks.every(seconds)(lambda: None)
+    for grace_s in (-1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="grace period of"):
+            tasks.worker(grace_s=grace_s)
+    for lease_s in (0.05, float("nan"), 1e6):
+        with pytest.raises(InvalidInputError, match="lease of"):
+            TaskQueue(log, "mails", lease_s=lease_s).worker()
     with pytest.raises(InvalidInputError, match="does not take these arguments"):
         tasks.every(60)(one)
     with pytest.raises(InvalidInputError, match="belongs to another queue"):

@@ -25,9 +25,9 @@ import click
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
 from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
-from seawall.cli.publish import open_input
+from seawall.cli.publish import open_input, show_progress
 from seawall.cli.reading.selection import Selection, record_document, value_text
-from seawall.errors import ConfigError, ConflictError, InvalidInputError
+from seawall.errors import ConfigError, ConflictError, InvalidInputError, SeawallError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ def push(
     """Push the jobs of FILE, or of standard input, to QUEUE.
 
     lines: each line is a job, without its line end. json: each line is a JSON object or array. raw: the whole input is
-    one job.
+    one job. On a terminal, standard error shows a progress bar.
 
     \b
     Examples:
@@ -124,16 +124,16 @@ def push(
       echo '{"to": "ada"}' | seawall queue push mails --format json --delay 60
     """
     with ExitStack() as stack:
-        source, _ = open_input(file, stack)
+        source, size = open_input(file, stack)
         log = open_writable_log(data, create=create)
         stack.callback(log.close)
         if create:
             with suppress(ConflictError):
                 log.create_topic(name, type="queue")
         jobs = log.queue(name)
-        batches = (records for records, _ in record_batches(source, form, None, _BATCH_JOBS))
+        batches = record_batches(source, form, None, _BATCH_JOBS)
         if unique is not None:
-            found = [record for records in batches for record in _each(records)]
+            found = [record for records, _ in batches for record in _each(records)]
             if len(found) != 1:
                 raise InvalidInputError(f"{len(found)} jobs with the unique key {unique!r}: push exactly one")
             pushed = jobs.push_unique(found[0], unique, delay_s=delay_s, priority=priority)
@@ -141,10 +141,17 @@ def push(
             text = f"job {pushed.seq} {'is new' if pushed.is_new else 'is there already'}"
         else:
             count = 0
-            for records in batches:
-                # A table cannot have options.
-                pushable = _each(records) if delay_s or priority else records
-                count += len(jobs.push(pushable, delay_s=delay_s, priority=priority).seqs)
+            advance = stack.enter_context(show_progress(size, sys.stderr))
+            try:
+                for records, done in batches:
+                    # A table cannot have options.
+                    pushable = _each(records) if delay_s or priority else records
+                    count += len(jobs.push(pushable, delay_s=delay_s, priority=priority).seqs)
+                    advance(done)
+            except SeawallError:
+                if count:
+                    click.echo(f"{count} jobs are in the queue", err=True)
+                raise
             result, text = {"queue": name, "jobs": count}, f"{count} jobs"
     _show(result, text, as_json)
 
@@ -173,7 +180,8 @@ def claim(
     """Lease jobs of QUEUE and print them: SEQ:LEASE, deliveries and value; with --json also the worker and the record.
 
     Finish or return them with `ack` or `nack` and the same --node; otherwise other workers get them when the lease
-    ends. Exits with 1 if there are none.
+    ends. In a data directory it ends with this command, unless the queue has leases_durable. Exits with 1 if there are
+    none.
 
     \b
     Example:

@@ -50,6 +50,13 @@ class Backoff:
     factor: float = 2.0
     max_s: float = 300.0
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.first_s <= _SECONDS_MAX and 0 <= self.max_s <= _SECONDS_MAX and self.factor >= 0):
+            raise InvalidInputError(
+                f"a back-off of {self.first_s} s, {self.factor} times longer each time, up to {self.max_s} s: give "
+                f"numbers that are not negative, and times up to {_SECONDS_MAX:.0e} s"
+            )
+
     def delay_s(self, deliveries: int) -> float:
         """The delay after a failed delivery; `deliveries` counts from 1."""
         try:

@@ -65,7 +65,7 @@ class LogQueues:
         #: The claims that wait, by the name of their queue: they wait for jobs of a recreated topic, too.
         self._lines: dict[str, ClaimLine] = {}
         self._check_lines_at = _LINES_MIN
-        self.dead_letters = DeadLetters(log, store, self.caught_up)
+        self.dead_letters = DeadLetters(log, store, self.caught_up, self._jobs_returned)
         #: Held while a job with a unique key is pushed; each lock is for some of the keys.
         self._unique_locks = [Lock() for _ in range(_UNIQUE_LOCKS)]
 
