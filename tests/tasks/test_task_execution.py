@@ -19,7 +19,7 @@ from seawall.api.queues.queue import Job
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
-from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
+from seawall.tasks import Backoff, Middleware, MsgpackCodec, Outcome, RunningJob, TaskQueue, current_job
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from real_server import RealServer
@@ -494,6 +494,22 @@ def test_delay_priority_and_unique_key(log: Log, tasks: TaskQueue, outcomes: Out
     assert rebuild.send_with_options(kwargs={"user": 3}, priority=0).is_new
     with tasks.worker(threads=1):
         assert outcomes.next()[0] == "rebuild"
+
+
+def test_arguments_may_be_bytes(log: Log, outcomes: Outcomes) -> None:
+    tasks = TaskQueue(log, "mails", middleware=[outcomes], codec=MsgpackCodec())
+    found: Mailbox[tuple[bytes, object]] = Mailbox()
+
+    @tasks.task
+    def keep(data: bytes, more: object = None) -> None:
+        found.put((data, more))
+
+    keep.send(b"\xff\x00", more={1: b"one"})
+    log.queue("mails").push(b'{"task":"keep","args":["json"],"kwargs":{}}')
+    with tasks.worker(threads=1):
+        assert found.get(timeout=WAIT_S) == (b"\xff\x00", {1: b"one"})
+        assert found.get(timeout=WAIT_S) == ("json", None)
+        assert {outcomes.next()[3], outcomes.next()[3]} == {Outcome.DONE}
 
 
 def test_mistakes_are_errors_when_they_are_made(log: Log, tasks: TaskQueue) -> None:
