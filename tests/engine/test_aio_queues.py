@@ -15,6 +15,7 @@ import seawall
 from seawall.api.publishable import Message
 from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
 from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.queues.aio_queues import AsyncLogQueues
 from seawall.engine.queues.claims import ClaimLine
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, WrongStateError
@@ -218,6 +219,23 @@ def test_the_task_that_watches_ends_if_another_one_serves_the_last_claim(tmp_pat
             queues._store.queue_locked("jobs").view.release(*np.array([[held[0].seq], [held[0].lease_id]]))
         queues.serve("jobs", queues._lines["jobs"])
         assert values(await claim) == [b"x"]
+
+    on_loop(tmp_path, work)
+
+
+def test_a_loop_does_not_watch_for_the_claims_of_another_one(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        own = log.queues
+        other = AsyncLogQueues(log, own._queues, log._on_thread)
+        theirs = asyncio.create_task(other.claim("jobs", "w", 1, 0, 20_000))
+        await until(lambda: bool(other._idle))
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(lambda: bool(own._idle))
+        claim.cancel()
+        await until(lambda: not own._watchers)
+        await log.queue("jobs").push(b"x")
+        assert len((await theirs).rows) == 1
+        await until(lambda: not other._watchers)
 
     on_loop(tmp_path, work)
 
