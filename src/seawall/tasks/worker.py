@@ -30,9 +30,9 @@ from seawall.limits import (
     LEASE_MS_MAX,
     LEASE_MS_MIN,
     TASK_CLAIM_WAIT_S,
-    TASK_GRACE_S_MAX,
     TASK_INTERRUPT_S,
     TASK_RETRY_S,
+    TASK_TIME_S_MAX,
 )
 from seawall.tasks.executor import Executor
 from seawall.tasks.schedules import Scheduler
@@ -217,5 +217,5 @@ class Worker:
 
 
 def _check_grace(grace_s: float) -> None:
-    if not 0 <= grace_s <= TASK_GRACE_S_MAX:
-        raise InvalidInputError(f"a grace period of {grace_s} s: give 0 to {TASK_GRACE_S_MAX:g} s")
+    if not 0 <= grace_s <= TASK_TIME_S_MAX:
+        raise InvalidInputError(f"a grace period of {grace_s} s: give 0 to {TASK_TIME_S_MAX:g} s")
