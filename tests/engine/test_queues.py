@@ -167,6 +167,7 @@ def test_bad_arguments_are_refused(log: QueueLog) -> None:
         lambda: queue.push_unique(b"x", b""),
         lambda: queue.push_unique(b"x", b"k" * 256),
         lambda: queue.redrive(-1),
+        lambda: queue.redrive(0),
         lambda: backend.ack("jobs", "w", JobKeys([], [])),
         lambda: backend.ack("jobs", "w", JobKeys([1, 2], [0])),
         lambda: backend.nack("jobs", "w", JobKeys(range(1, JOBS_MAX + 2), [0] * (JOBS_MAX + 1)), 0),

@@ -25,6 +25,8 @@ from seawall.wire.jobs.rows import ClaimedJobs
 _MS: Final = 1_000
 #: Far above every bound of a time, and far below what a number of 8 bytes holds in milliseconds.
 _SECONDS_MAX: Final = 1e12
+#: Dead letters that one request can name.
+_COUNT_MAX: Final = (1 << 32) - 1
 
 
 class JobKeys(NamedTuple):
@@ -207,6 +209,15 @@ def unique_message(record: OneRecord, key: str | bytes, not_before_ms: int, prio
     """The record that is pushed under a unique key, and the key as bytes."""
     name = key.encode() if isinstance(key, str) else key
     return _with_headers(record, JobOptions(not_before_ms, priority, name).headers()), name
+
+
+def redrive_count(count: int | None) -> int:
+    """How many dead letters to move back, as backends get it; 0 for all."""
+    if count is None:
+        return 0
+    if count < 1:
+        raise InvalidInputError(f"{count} dead letters: move at least 1, or give None for all")
+    return min(count, _COUNT_MAX)
 
 
 def check_node(node: str) -> None:

@@ -37,6 +37,7 @@ from seawall.api.queues.jobs import (
     lease_of,
     milliseconds,
     not_before,
+    redrive_count,
     selected,
     unique_message,
     with_options,
@@ -227,7 +228,7 @@ class Queue:
 
         Moves the oldest `count`, all of them by default. Each move is one step: a crash neither loses nor repeats one.
         """
-        return self._backend.redrive(self.topic, count or 0)
+        return self._backend.redrive(self.topic, redrive_count(count))
 
     def _jobs(self, claimed: ClaimedJobs) -> list[Job]:
         jobs = []

@@ -195,7 +195,7 @@ class AsyncRemoteQueues:
     async def peek(self, topic: str, count_max: int) -> ClaimedJobs:
         """The jobs that would be claimed next, without a lease."""
         check_count(count_max)
-        frame = await self._request(topic, lambda topic_id: JobPeek(topic_id, count_max))
+        frame = await self._request(topic, lambda topic_id: JobPeek(topic_id, min(count_max, JOBS_MAX)))
         return parse_jobs(frame.payload).claimed
 
     async def counts(self, topic: str) -> QueueCounts:

@@ -214,7 +214,9 @@ class RemoteQueues:
     def peek(self, topic: str, count_max: int) -> ClaimedJobs:
         """The jobs that would be claimed next, without a lease."""
         check_count(count_max)
-        return parse_jobs(self._request(topic, lambda topic_id: JobPeek(topic_id, count_max)).payload).claimed
+        return parse_jobs(
+            self._request(topic, lambda topic_id: JobPeek(topic_id, min(count_max, JOBS_MAX))).payload
+        ).claimed
 
     def counts(self, topic: str) -> QueueCounts:
         """The jobs by their state."""

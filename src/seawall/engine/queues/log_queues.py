@@ -294,14 +294,15 @@ class LogQueues:
     def pause_s(self, topic: str, line: ClaimLine) -> float:
         """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
         with self._log.inspecting():
-            now_ms = self.now_ms()
-            next_ms = self._store.queue_locked(topic).view.next_time_ms(now_ms)
-        pauses = [CLAIM_WAIT_MS_MAX / 1e3]
-        if next_ms >= 0:
-            pauses.append((next_ms - now_ms) / 1e3)
+            now_ms, view = self.now_ms(), self._store.queue_locked(topic).view
+            next_ms, ready = view.next_time_ms(now_ms), view.counts(now_ms).ready
         if line.cohort_at_ms:
-            pauses.append(max(self.cohort_s(line), 0.0))
-        return min(pauses)
+            return max(self.cohort_s(line), 0.0)
+        if ready:
+            # A lease or a delay has ended since the claims were served.
+            return 0.0
+        longest_s = CLAIM_WAIT_MS_MAX / 1e3
+        return longest_s if next_ms < 0 else min(longest_s, (next_ms - now_ms) / 1e3)
 
     # --- what becomes of claimed jobs ------------------------------------------------------------------------------
 
