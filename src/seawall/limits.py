@@ -102,10 +102,10 @@ BOUND_LEASES_MAX = 4_096
 TASK_THREADS = 8
 TASK_LEASE_S = 30.0
 TASK_CLAIM_WAIT_S = 1.0
-#: How long running tasks may take to finish when a worker stops, less than supervisors wait before they kill; and how
-#: long an interrupted task may take to end.
+#: How long running tasks may take to finish when a worker stops, less than supervisors wait before they kill; how long
+#: an interrupted task may take to end; and the longest grace period and time limit: a month.
 TASK_GRACE_S = 20.0
-TASK_INTERRUPT_S = 1.0
+TASK_INTERRUPT_S, TASK_TIME_S_MAX = 1.0, 31 * 86_400.0
 #: Pause after a call to the log has failed, and the longest sleep until the next tick: wall clocks are adjusted.
 TASK_RETRY_S = 5.0
 TASK_TICK_WAIT_S = 30.0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,8 +165,54 @@ def test_a_key_is_passed_and_a_failed_job_runs_again(place: Place, program: tupl
             log.queue("mails").push(api.Message(b"job", key=b"k"))
     missing = place.run("work", "--until-empty", "--backoff", "0", "mails", "no-such-command", code=2)
     assert "there is no command 'no-such-command'" in missing.output
+    forbidden = place.run("work", "--until-empty", "--backoff", "0", "mails", str(Path(program[1]).parent), code=2)
+    assert "cannot be run, and the job is returned: Permission denied" in forbidden.output
     place.run("work", "--until-empty", "mails", *program)
-    assert Path(program[2]).read_text() == "job 1 2 k []\n"
+    assert Path(program[2]).read_text() == "job 1 3 k []\n"
+
+
+def test_options_of_work_come_before_the_queue(place: Place) -> None:
+    place.run("push", "mails", text="one\n")
+    refused = place.run("work", "mails", "--until-empty", "true", code=2)
+    assert "'--until-empty' after QUEUE is the command to run: write options before 'mails'" in refused.output
+    assert "worker name" in place.run("claim", "mails", "--node", "", code=2).output
+    [counts] = place.json("stats", "mails")
+    assert (counts["ready"], counts["leased"]) == (1, 0)
+
+
+def test_sigterm_lets_the_running_command_finish(tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    os.mkfifo(begun)
+    os.mkfifo(go)
+    script = f"import sys; open({str(begun)!r}, 'w').close(); open({str(go)!r}).close()"
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("mails", type="queue")
+    with RealServer(tmp_path / "data") as server, api.connect(server.url) as log:
+        log.queue("mails").push(["one", "two"])
+        work = [sys.executable, "-m", "seawall", "queue", "work", "--json", "--url", server.url, "mails"]
+        with subprocess.Popen([*work, sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+            begun.open().close()
+            process.send_signal(signal.SIGTERM)
+            go.open("w").close()
+            output, _ = process.communicate(timeout=60)
+        assert (process.returncode, json.loads(output)) == (0, {"queue": "mails", "done": 1, "returned": 0})
+        assert log.queue("mails").counts()[:3] == (1, 0, 0)
+
+
+def test_sigterm_ends_a_command_that_waits_for_jobs(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("mails", type="queue")
+    with RealServer(tmp_path / "data") as server, api.connect(server.url) as log:
+        queue = log.queue("mails")
+        queue.push("one")
+        work = [sys.executable, "-m", "seawall", "queue", "work", "--json", "--url", server.url, "mails"]
+        with subprocess.Popen([*work, "true"], stdout=subprocess.PIPE) as process:
+            deadline = threading.Event()
+            while queue.counts().ready or queue.counts().leased:
+                deadline.wait(0.01)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=60)
+        assert (process.returncode, json.loads(output)) == (0, {"queue": "mails", "done": 1, "returned": 0})
 
 
 def test_dead_letters_are_listed_and_moved_back(place: Place, program: tuple[str, ...]) -> None:

@@ -49,6 +49,9 @@ def test_settings_are_changed_by_creating_again(data: Path) -> None:
     assert run(data, "create", "r", "orders", "audit").exit_code == 0
     changed = json.loads(run(data, "create", "r", "orders", "audit", "--tag", "x", "--node", "n", "--json").output)
     assert (changed["tag"], changed["node"], changed["next_seq"]) == ("x", "n", 1)
+    assert changed["guarantee"] == "at_least_once"
+    changed = json.loads(run(data, "create", "r", "orders", "audit", "--guarantee", "exactly_once", "--json").output)
+    assert changed["guarantee"] == "exactly_once"
     assert run(data, "create", "back", "audit", "orders", "--allow-cycle").exit_code == 0
 
 

@@ -71,9 +71,13 @@ def test_the_cursor_file_continues_in_the_middle_of_a_batch(data: Path, tmp_path
         "audit.a: deleted: seqs from 2 to before 2 were not printed",
         "orders: created again: its seqs begin again",
     ]
-    cursor.write_text("nonsense")
-    result = run(data, "orders", "--cursor-file", str(cursor))
-    assert (result.exit_code, "not one that a watch has returned" in result.stderr) == (2, True)
+    for nonsense in (b"nonsense", b"\xff\xfe", b""):
+        cursor.write_bytes(nonsense)
+        result = run(data, "orders", "--cursor-file", str(cursor))
+        assert (result.exit_code, "not one that a watch has returned" in result.stderr) == (2, True)
+        assert f"cursor file {cursor}" in result.stderr
+    result = run(data, "orders", "--cursor-file", str(tmp_path / "nowhere" / "cursor"))
+    assert (result.exit_code, result.stdout, "there is no directory" in result.stderr) == (2, "", True)
 
 
 def test_wrong_options_are_refused(data: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -212,6 +213,18 @@ def test_a_second_signal_stops_at_once(directory: Path, log: RemoteLog, tasks: T
         command.signal(signal.SIGINT)
         assert command.ended() == 1
     assert any("kills process" in line for line in command.lines)
+
+
+def test_a_stop_ends_processes_that_wait_for_a_server(directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"seawall://127.0.0.1:{silent.getsockname()[1]}"
+        with Command(directory, "--url", url, "--grace", "0") as command:
+            silent.settimeout(WAIT_S)
+            connection, _ = silent.accept()
+            with connection:
+                command.signal(signal.SIGTERM)
+                # Exit code 1 if it had to be killed.
+                assert command.ended() == 0
 
 
 def test_workers_end_when_their_supervisor_is_killed(directory: Path, log: RemoteLog, tasks: TaskQueue) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import seawall
 from seawall.api.publishable import Message
 from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
 from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.queues.aio_queues import AsyncLogQueues
+from seawall.engine.queues.claims import ClaimLine
 from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, WrongStateError
 from seawall.limits import KIB
@@ -147,12 +151,14 @@ def test_a_waiting_claim_is_woken(tmp_path: Path, what: str) -> None:
         queue = log.queue("jobs", node="w")
         if what != "push":
             await queue.push(b"x", delay_s=0.1 if what == "delay" else 0)
-        held = await queue.claim(lease_s=0.1 if what == "expiry" else 60)
+        held = [] if what == "delay" else await queue.claim(lease_s=0.1 if what == "expiry" else 60)
         claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
-        await waiting(log, 1)
+        # Leases and delays end when they do, on a slow machine before the claim waits.
         if what == "push":
+            await waiting(log, 1)
             await queue.push(b"x")
         elif what == "nack":
+            await waiting(log, 1)
             await queue.nack(held)
         assert values(await claim) == [b"x"]
 
@@ -173,6 +179,63 @@ def test_a_cancelled_claim_leases_nothing(tmp_path: Path) -> None:
         assert await state(queue) == (4, 1, 0)
         # Whoever was cancelled had no delivery either.
         assert {job.deliveries for job in await queue.claim(9)} == {1}
+
+    on_loop(tmp_path, work)
+
+
+def test_the_last_claim_may_leave_before_the_task_that_watches_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(log: AsyncLog) -> None:
+        queues = log.queues._queues
+        is_late, may_go, pause_s = threading.Event(), threading.Event(), queues.pause_s
+
+        def late_pause_s(topic: str, line: ClaimLine) -> float:
+            is_late.set()
+            assert may_go.wait(30)
+            return pause_s(topic, line)
+
+        monkeypatch.setattr(queues, "pause_s", late_pause_s)
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(is_late.is_set)
+        claim.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+        may_go.set()
+        # `on_loop` checks that it has ended.
+
+    on_loop(tmp_path, work)
+
+
+def test_the_task_that_watches_ends_if_another_one_serves_the_last_claim(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        queues, queue = log.queues._queues, log.queue("jobs", node="w")
+        await queue.push(b"x")
+        held = await queue.claim(lease_s=60)
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(lambda: bool(log.queues._idle))
+        with log._opened().inspecting():
+            # Without a notification. At the end of a cohort each of its claims serves all.
+            queues._store.queue_locked("jobs").view.release(*np.array([[held[0].seq], [held[0].lease_id]]))
+        queues.serve("jobs", queues._lines["jobs"])
+        assert values(await claim) == [b"x"]
+
+    on_loop(tmp_path, work)
+
+
+def test_a_loop_does_not_watch_for_the_claims_of_another_one(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        own = log.queues
+        other = AsyncLogQueues(log, own._queues, log._on_thread)
+        theirs = asyncio.create_task(other.claim("jobs", "w", 1, 0, 20_000))
+        await until(lambda: bool(other._idle))
+        claim = asyncio.create_task(log.queue("jobs").claim(wait_s=LONG_S))
+        await until(lambda: bool(own._idle))
+        claim.cancel()
+        await until(lambda: not own._watchers)
+        await log.queue("jobs").push(b"x")
+        assert len((await theirs).rows) == 1
+        await until(lambda: not other._watchers)
 
     on_loop(tmp_path, work)
 

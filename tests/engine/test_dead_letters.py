@@ -290,6 +290,26 @@ def test_a_queue_as_target_and_redrive_counts_no_delivery() -> None:
     assert [(job.value, job.deliveries) for job in dead.claim(9)] == [(b"no dead letter", 2)]
 
 
+def test_claims_that_wait_get_the_jobs_that_a_redrive_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = dead_log(max_deliveries=1)
+    log.log.create_topic("dead", type="queue")
+    dead = log.queue(topic="dead")
+    dead.push(b"no dead letter")
+    calls: list[Call] = []
+    letters = log.log.queues.dead_letters
+    redrive = letters._redrive
+
+    def redrive_while_a_claim_waits(topic: Any, rounds: Any, count_max: int) -> int:
+        moved = redrive(topic, rounds, count_max)
+        calls.append(Call(lambda: dead.claim(wait_s=LONG_S)))
+        waiting(log, 1, "dead")
+        return moved
+
+    monkeypatch.setattr(letters, "_redrive", redrive_while_a_claim_waits)
+    assert dead.redrive() == 0
+    assert values(calls[0].result()) == [b"no dead letter"]
+
+
 def test_redrive_to_queues_that_cannot_take_the_jobs() -> None:
     log = dead_log(max_deliveries=1)
     log.log.create_topic("other", type="queue", max_deliveries=1, dead_letter="dead", lease_ms=1_000)

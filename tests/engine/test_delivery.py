@@ -227,6 +227,25 @@ def test_pressure_merges_records_below_the_top_band() -> None:
     run(work)
 
 
+def test_what_is_merged_does_not_wait_as_long_as_what_pauses() -> None:
+    async def work(case: Case) -> None:
+        loop = asyncio.get_running_loop()
+        with case.follow(LOW), case.follow(OTHER):
+            case.pressure.wants_to_defer = True
+            case.notify(LOW)
+            paused = case.delivery._timer
+            case.pressure.merge_ns = 5_000_000
+            case.notify(OTHER)
+            merging = case.delivery._timer
+            assert paused is not None
+            assert merging is not None
+            assert merging.when() < paused.when()
+            assert merging.when() <= loop.time() + 0.005
+            await case.until(lambda: case.pushed == [OTHER])
+
+    run(work)
+
+
 def test_the_lowest_band_pauses_and_continues() -> None:
     async def work(case: Case) -> None:
         with case.follow(LOW), case.follow(OTHER):

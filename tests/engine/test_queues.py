@@ -136,7 +136,9 @@ def test_invalid_names_of_workers_are_refused(log: QueueLog, node: str) -> None:
     queue = log.queue("w")
     queue.push(b"x")
     job = queue.claim()[0]
-    # `log.queue` gives an unnamed worker a name.
+    with pytest.raises(InvalidInputError, match="worker name"):
+        log.queue(node)
+    # Whatever a client sends.
     queue.node = node
     for call in (queue.claim, job.ack, job.nack, lambda: job.extend(1)):
         with pytest.raises(InvalidInputError, match="worker name"):
@@ -154,6 +156,7 @@ def test_bad_arguments_are_refused(log: QueueLog) -> None:
         lambda: queue.peek(0),
         lambda: queue.claim(lease_s=-1),
         lambda: queue.claim(wait_s=float("nan")),
+        lambda: queue.claim(wait_s=float("inf")),
         lambda: queue.nack(job, -1),
         lambda: queue.extend(job, -1),
         lambda: queue.ack([]),
@@ -164,6 +167,7 @@ def test_bad_arguments_are_refused(log: QueueLog) -> None:
         lambda: queue.push_unique(b"x", b""),
         lambda: queue.push_unique(b"x", b"k" * 256),
         lambda: queue.redrive(-1),
+        lambda: queue.redrive(0),
         lambda: backend.ack("jobs", "w", JobKeys([], [])),
         lambda: backend.ack("jobs", "w", JobKeys([1, 2], [0])),
         lambda: backend.nack("jobs", "w", JobKeys(range(1, JOBS_MAX + 2), [0] * (JOBS_MAX + 1)), 0),
@@ -682,3 +686,32 @@ def test_one_of_many_concurrent_unique_pushes_wins(log: QueueLog) -> None:
     assert sum(result.is_new for result in results) == 1
     assert len({result.seq for result in results}) == 1
     assert counts(log) == (1, 0, 0)
+
+
+def test_unique_pushes_of_different_keys_do_not_wait_for_each_other(
+    log: QueueLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, publish = log.log.queues, log.log.publish
+    is_publishing, may_publish = threading.Event(), threading.Event()
+
+    def late_publish(topic: str, records: Message) -> Any:
+        if records.value == b"late":
+            is_publishing.set()
+            assert may_publish.wait(30)
+        return publish(topic, records)
+
+    monkeypatch.setattr(log.log, "publish", late_publish)
+    locks = queues._unique_locks
+    late, other = (
+        b"late",
+        next(
+            key
+            for key in map(str.encode, map(str, range(1_000)))
+            if hash(("jobs", key)) % len(locks) != hash(("jobs", b"late")) % len(locks)
+        ),
+    )
+    call = Call(lambda: log.queue().push_unique(b"late", late))
+    assert is_publishing.wait(30)
+    assert log.queue().push_unique(b"first", other) == PushedJob(1, is_new=True)
+    may_publish.set()
+    assert call.result() == PushedJob(2, is_new=True)

@@ -350,6 +350,9 @@ def test_pauses_of_a_blocked_router_grow() -> None:
     assert store.routing.info("r").forwarded == 1
     store.delete_topic("b")
     assert store.routing.retry_s is None
+    assert store.routing._pauses
+    assert store.routing.awaiting([]) == []
+    assert not store.routing._pauses
     store.close()
 
 

@@ -22,6 +22,7 @@ from queue_logs import (
 
 import seawall
 from seawall.engine.queues.job_store import JobStore
+from seawall.engine.queues.log_queues import new_claim
 from seawall.errors import (
     NotFoundError,
     WrongStateError,
@@ -124,6 +125,21 @@ def test_a_shorter_lease_wakes_a_claim_by_itself(tmp_path: Path) -> None:
         assert values(call.result()) == [b"x"]
 
 
+@pytest.mark.parametrize("what", ["lease", "delay"])
+def test_nobody_pauses_when_a_lease_or_delay_has_just_ended(log: QueueLog, what: str) -> None:
+    queues = log.log.queues
+    log.queue().push(b"x", delay_s=0 if what == "lease" else 1)
+    assert len(log.queue().claim()) == (what == "lease")
+    claim = new_claim("w", 1, 0, lambda: None, may_watch=False)
+    line = queues.begin_claim("jobs", claim)
+    assert queues.pause_s("jobs", line) == (1.001 if what == "lease" else 1.0)
+    # Between serving the claims and the pause.
+    log.clock.advance(1_001 * NS_PER_MS)
+    assert queues.pause_s("jobs", line) == 0
+    queues.serve("jobs", line)
+    assert claim.is_done
+
+
 def test_a_cohort_shares_jobs_evenly() -> None:
     log = QueueLog(claim_jitter_ms=50)
     log.queue().push([b"%d" % number for number in range(9)])
@@ -132,6 +148,18 @@ def test_a_cohort_shares_jobs_evenly() -> None:
     log.pass_ms(50)
     assert sorted(len(call.result()) for call in calls) == [3, 3, 3]
     assert log.line().cohort_at_ms == 0
+
+
+def test_a_claim_without_a_share_does_not_end_its_cohort() -> None:
+    log = QueueLog(claim_jitter_ms=50)
+    queues = log.log.queues
+    log.queue().push([b"%d" % number for number in range(3)])
+    claims = [new_claim("w", count, 0, lambda: None, may_watch=False) for count in (1, 1, 100)]
+    for claim in claims:
+        queues.begin_claim("jobs", claim)
+    log.pass_ms(50)
+    queues.serve("jobs", log.line())
+    assert [0 if claim.result is None else len(claim.result.rows) for claim in claims] == [1, 0, 2]
 
 
 def test_a_cohort_shares_in_proportion() -> None:

@@ -8,9 +8,13 @@ import pytest
 from fuzz_mutation import mutate
 
 from seawall import config
+from seawall.api.watch_cursor import WatchCursor, encode_cursor, parse_cursor
 from seawall.core import identifiers
+from seawall.core.types import Seq, TopicEpoch, TopicId
+from seawall.core.watches import WatchPosition
 from seawall.errors import SeawallError
 from seawall.io.network import sockets
+from seawall.tasks.cron import parse_cron
 
 Target = Callable[[bytes], None]
 
@@ -42,7 +46,11 @@ TARGETS: dict[str, Target] = {
     "client_id": typed_errors_only(identifiers.parse_client_id),
     "unique_id": typed_errors_only(identifiers.parse_unique_id),
     "address": typed_errors_only(sockets.parse_address),
+    "cron": typed_errors_only(parse_cron),
+    "watch_cursor": typed_errors_only(parse_cursor),
 }
+
+_CURSOR = WatchCursor({"orders": WatchPosition(TopicEpoch(1), Seq(7))}, TopicId(9))
 
 CORPUS: dict[str, list[bytes]] = {
     "setting": [b"disk.ring_entries=512", b"bench.seconds=250ms", b"disk.backend=uring", b"bench.directory=/x"],
@@ -51,6 +59,8 @@ CORPUS: dict[str, list[bytes]] = {
     "client_id": [b"00000000000000ff", b"7fffffffffffffff"],
     "unique_id": [b"0123456789abcdef0123456789abcdef"],
     "address": [b"127.0.0.1:1992", b"[::1]:0", b"localhost:65535"],
+    "cron": [b"0 7 * * mon-fri", b"*/5 9-17/2 1,15 jan-mar 0"],
+    "watch_cursor": [encode_cursor(_CURSOR).encode()],
 }
 
 

@@ -26,6 +26,8 @@ from seawall.core.transactions import (
 )
 from seawall.core.watches import TopicEvent, TopicEventKind, TopicPatterns, WatchPosition, WatchSpec
 from seawall.errors import SeawallError
+from seawall.tasks import MsgpackCodec, TaskCall
+from seawall.tasks.job_format import JSON
 from seawall.wire.format.batches import (
     BatchSource,
     batch_header,
@@ -185,6 +187,8 @@ TARGETS: dict[str, Target] = {
     name: typed_errors_only(parse)
     for name, parse in {
         "frame_header": parse_frame_header,
+        "task_json": JSON.decode,
+        "task_msgpack": MsgpackCodec().decode,
         "stream": read_stream,
         "block": read_block,
         "record_values": read_values,
@@ -248,8 +252,12 @@ _STATUS = lwp1_replies.ClusterStatusReply(
 )
 
 #: Valid inputs that mutations start from.
+_CALL = TaskCall("send", ("ada", [1.5, None]), {"urgent": True, "more": {"a": -300}}, 17)
+
 CORPUS: dict[str, list[bytes]] = {
     "frame_header": [_FRAME, _batch()],
+    "task_json": [JSON.encode(_CALL)],
+    "task_msgpack": [MsgpackCodec().encode(_CALL)],
     "stream": [b"\x07" + _batch() * 3, b"\x40" + _FRAME * 3, b"\0" + lwp2.encode_ping(9) * 2],
     "block": [encode_block([Record(1, b"hello"), Record(0xFF, b""), Record(0x1_0001, b"\0\0x")]), _FRAME[44:]],
     "record_values": [KeyValue(b"key", b"value", 5).to_record().value, KeyValue(b"k", b"v").to_record().value],

@@ -820,6 +820,7 @@ UNREACHED = {
     "lists of a request: tests/wire/test_lwp2_transactions.py": {"TRANSACTION_ACKS_MAX"},
     "tasks and their results, texts of which are cut: tests/tasks": {
         *("TASK_NAME_SIZE_MAX", "TASK_ERROR_SIZE_MAX", "TASK_TRACEBACK_SIZE_MAX", "TASK_RESULTS_KEPT_MAX"),
+        "TASK_TIME_S_MAX",
     },
     "4 GiB take too long for a test": {"TRANSACTION_SIZE_MAX"},
     "memory and files that this process sizes": {

@@ -26,6 +26,12 @@ def test_the_delay_grows_to_its_bound() -> None:
     assert [policy.delay_s(each) for each in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
+@pytest.mark.parametrize("numbers", [(-1.0,), (float("nan"),), (1.0, -2.0), (1.0, 2.0, -1.0), (1.0, 2.0, float("inf"))])
+def test_other_back_offs_are_refused(numbers: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="back-off of"):
+        Backoff(*numbers)
+
+
 @pytest.mark.parametrize("retries", [-1, 1.5, True, None])
 def test_other_numbers_of_retries_are_refused(retries: Any) -> None:
     with pytest.raises(InvalidInputError, match="retries"):

@@ -68,6 +68,25 @@ def test_after_a_pause_only_the_latest_tick_is_made_up_for(log: Log) -> None:
     assert pushed(log) == [NOON_MS + 70_000]
 
 
+def test_a_tick_is_pushed_although_the_log_has_forgotten_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_OWNERS_MAX", 2)
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("jobs", type="queue")
+        clock = HandClock(NOON_MS)
+        running, other = scheduler(log, clock), scheduler(log, clock)
+        assert running.push_due() == other.push_due() == []
+        for number in range(2):
+            with log.transaction(f"owner-{number}"):
+                pass
+        assert log.transaction_state(schedule_owner("jobs", "clean")) is None
+        clock.now_ms += 10_000
+        assert running.push_due() == [("clean", NOON_MS + 10_000)]
+        assert other.push_due() == []
+        assert pushed(log) == [NOON_MS + 10_000]
+
+
 def test_a_scheduler_with_a_late_clock_pushes_nothing_old(log: Log) -> None:
     log.create_topic("jobs", type="queue")
     scheduler(log, HandClock(NOON_MS)).push_due()

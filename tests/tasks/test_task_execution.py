@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from seawall.api.publishable import Message
+from seawall.api.queues.queue import Job
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
-from seawall.tasks import Backoff, Middleware, Outcome, RunningJob, TaskQueue, current_job
+from seawall.tasks import Backoff, Middleware, MsgpackCodec, Outcome, RunningJob, TaskQueue, current_job
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from real_server import RealServer
@@ -252,6 +253,42 @@ def test_nothing_of_a_delivery_counts_whose_lease_has_ended(log: Log, outcomes: 
     assert log.describe("counts").record_count == 0
 
 
+def test_a_job_that_comes_again_while_it_runs_is_held_under_both_leases(
+    log: Log, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = TaskQueue(log, "mails", middleware=[outcomes])
+    begun, may_end = Semaphore(0), {1: Event(), 2: Event()}
+
+    @tasks.task
+    def wait() -> None:
+        begun.release()
+        assert may_end[current_job().deliveries].wait(WAIT_S)
+
+    worker = tasks.worker(threads=2)
+    queue, claim, claimed = worker._queue, worker._queue.claim, list[Job]()
+
+    def claim_again(count: int, **named: float) -> list[Job]:
+        if len(claimed) == 1:
+            # As if its lease had ended.
+            queue.nack(claimed)
+        found = claim(count, **named)
+        claimed.extend(found)
+        return found
+
+    monkeypatch.setattr(queue, "claim", claim_again)
+    with worker:
+        wait.send()
+        for _ in range(2):
+            assert begun.acquire(timeout=WAIT_S)
+        may_end[1].set()
+        assert outcomes.next() == ("wait", 1, 1, Outcome.LOST)
+        with worker._changed:
+            assert worker._changed.wait_for(lambda: len(worker._held) < 2, WAIT_S)
+        assert [job.deliveries for job in worker._jobs()] == [2]
+        may_end[2].set()
+        assert outcomes.next() == ("wait", 1, 2, Outcome.DONE)
+
+
 def test_the_leases_of_a_long_task_are_extended(log: Log, outcomes: Outcomes) -> None:
     tasks = TaskQueue(log, "mails", middleware=[outcomes], lease_s=0.1)
     other = log.queue("mails", node="other")
@@ -459,6 +496,22 @@ def test_delay_priority_and_unique_key(log: Log, tasks: TaskQueue, outcomes: Out
         assert outcomes.next()[0] == "rebuild"
 
 
+def test_arguments_may_be_bytes(log: Log, outcomes: Outcomes) -> None:
+    tasks = TaskQueue(log, "mails", middleware=[outcomes], codec=MsgpackCodec())
+    found: Mailbox[tuple[bytes, object]] = Mailbox()
+
+    @tasks.task
+    def keep(data: bytes, more: object = None) -> None:
+        found.put((data, more))
+
+    keep.send(b"\xff\x00", more={1: b"one"})
+    log.queue("mails").push(b'{"task":"keep","args":["json"],"kwargs":{}}')
+    with tasks.worker(threads=1):
+        assert found.get(timeout=WAIT_S) == (b"\xff\x00", {1: b"one"})
+        assert found.get(timeout=WAIT_S) == ("json", None)
+        assert {outcomes.next()[3], outcomes.next()[3]} == {Outcome.DONE}
+
+
 def test_mistakes_are_errors_when_they_are_made(log: Log, tasks: TaskQueue) -> None:
     @tasks.task
     def one(a: int) -> None: ...
@@ -474,8 +527,18 @@ def test_mistakes_are_errors_when_they_are_made(log: Log, tasks: TaskQueue) -> N
         tasks.task(name="n" * 129)(len)
     with pytest.raises(InvalidInputError, match="priority 10"):
         tasks.task(priority=10)
-    with pytest.raises(InvalidInputError, match="time limit of 0"):
-        tasks.task(time_limit_s=0)
+    for limit_s in (0, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match=f"time limit of {limit_s}"):
+            tasks.task(time_limit_s=limit_s)
+    for seconds in (-1, 0.5, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="an interval of"):
+            tasks.every(seconds)(lambda: None)
+    for grace_s in (-1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="grace period of"):
+            tasks.worker(grace_s=grace_s)
+    for lease_s in (0.05, float("nan"), 1e6):
+        with pytest.raises(InvalidInputError, match="lease of"):
+            TaskQueue(log, "mails", lease_s=lease_s).worker()
     with pytest.raises(InvalidInputError, match="does not take these arguments"):
         tasks.every(60)(one)
     with pytest.raises(InvalidInputError, match="belongs to another queue"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import CorruptionError, InvalidInputError
-from seawall.tasks import JsonCodec, TaskCall
+from seawall.tasks import JsonCodec, MsgpackCodec, TaskCall
 from seawall.tasks.job_format import JSON, job_call, job_message
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -127,3 +128,57 @@ def test_the_content_type_chooses_the_codec() -> None:
     assert job_call(JSON.encode(call), [], Reversed()) == call
     with pytest.raises(CorruptionError, match="application/x-reversed"):
         job_call(own.value, headers, JsonCodec())
+
+
+# --- MessagePack ------------------------------------------------------------------------------------------------------
+
+MSGPACK = MsgpackCodec()
+
+
+def test_the_bytes_of_a_call_as_message_pack() -> None:
+    assert MSGPACK.encode(TaskCall("a", (b"x", 1), {"b": None}, 17)).hex() == (
+        "84" + "a4" + b"task".hex() + "a161" + "a4" + b"args".hex() + "92c4017801"
+        "a6" + b"kwargs".hex() + "81a162c0" + "a7" + b"tick_ms".hex() + "11"
+    )
+
+
+PACKABLE = VALUES.filter(lambda value: not re.search(r"\d{19}", repr(value)))
+
+
+@given(NAMES, st.lists(PACKABLE, max_size=3), st.dictionaries(TEXTS, PACKABLE, max_size=3))
+def test_what_is_sent_as_message_pack_arrives(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    call = TaskCall(name, [*args, b"raw", {1: "one"}], kwargs)
+    encoded = MSGPACK.encode(call)
+    assert job_call(encoded, [(b"content-type", b"application/vnd.msgpack")], MSGPACK) == call
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        ((datetime(2026, 1, 1, tzinfo=UTC),), {}, "argument 1 is of type datetime"),
+        ((), {"when": {1, 2}}, "argument 'when' is of type set"),
+        (({"rows": [{1.5: 2}]},), {}, "argument 1['rows'][0] has the key 1.5"),
+        ((1, 1 << 64), {}, "argument 2 is an integer of more than 64 bits"),
+        ((CYCLE,), {}, "argument 1[0][0][0][0][0][0] is nested more than"),
+        (("\ud800",), {}, "argument 1 is a text that is not UTF-8"),
+    ],
+)
+def test_arguments_that_have_no_message_pack_are_named(
+    args: tuple[Any, ...], kwargs: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        MSGPACK.encode(TaskCall("send_mail", args, kwargs))
+    assert f"task 'send_mail': {complaint}" in str(caught.value)
+    with pytest.raises(InvalidInputError, match="the call is a text"):
+        MSGPACK.encode(TaskCall("\ud800"))
+
+
+@given(st.binary())
+def test_any_bytes_are_a_call_of_message_pack_or_refused(value: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        MSGPACK.decode(value)
+
+
+def test_names_of_arguments_are_texts() -> None:
+    with pytest.raises(CorruptionError, match="kwargs"):
+        MSGPACK.decode(bytes.fromhex("83a47461736ba161a46172677390a66b77617267738101c0"))

@@ -11,22 +11,23 @@ output, as lines or, with `--json`, as JSON.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast
 
 import click
 
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
 from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
-from seawall.cli.publish import open_input
+from seawall.cli.publish import open_input, show_progress
 from seawall.cli.reading.selection import Selection, record_document, value_text
-from seawall.errors import ConfigError, ConflictError, InvalidInputError
+from seawall.errors import ConfigError, ConflictError, InvalidInputError, SeawallError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +116,7 @@ def push(
     """Push the jobs of FILE, or of standard input, to QUEUE.
 
     lines: each line is a job, without its line end. json: each line is a JSON object or array. raw: the whole input is
-    one job.
+    one job. On a terminal, standard error shows a progress bar.
 
     \b
     Examples:
@@ -123,16 +124,16 @@ def push(
       echo '{"to": "ada"}' | seawall queue push mails --format json --delay 60
     """
     with ExitStack() as stack:
-        source, _ = open_input(file, stack)
+        source, size = open_input(file, stack)
         log = open_writable_log(data, create=create)
         stack.callback(log.close)
         if create:
             with suppress(ConflictError):
                 log.create_topic(name, type="queue")
         jobs = log.queue(name)
-        batches = (records for records, _ in record_batches(source, form, None, _BATCH_JOBS))
+        batches = record_batches(source, form, None, _BATCH_JOBS)
         if unique is not None:
-            found = [record for records in batches for record in _each(records)]
+            found = [record for records, _ in batches for record in _each(records)]
             if len(found) != 1:
                 raise InvalidInputError(f"{len(found)} jobs with the unique key {unique!r}: push exactly one")
             pushed = jobs.push_unique(found[0], unique, delay_s=delay_s, priority=priority)
@@ -140,10 +141,17 @@ def push(
             text = f"job {pushed.seq} {'is new' if pushed.is_new else 'is there already'}"
         else:
             count = 0
-            for records in batches:
-                # A table cannot have options.
-                pushable = _each(records) if delay_s or priority else records
-                count += len(jobs.push(pushable, delay_s=delay_s, priority=priority).seqs)
+            advance = stack.enter_context(show_progress(size, sys.stderr))
+            try:
+                for records, done in batches:
+                    # A table cannot have options.
+                    pushable = _each(records) if delay_s or priority else records
+                    count += len(jobs.push(pushable, delay_s=delay_s, priority=priority).seqs)
+                    advance(done)
+            except SeawallError:
+                if count:
+                    click.echo(f"{count} jobs are in the queue", err=True)
+                raise
             result, text = {"queue": name, "jobs": count}, f"{count} jobs"
     _show(result, text, as_json)
 
@@ -172,7 +180,8 @@ def claim(
     """Lease jobs of QUEUE and print them: SEQ:LEASE, deliveries and value; with --json also the worker and the record.
 
     Finish or return them with `ack` or `nack` and the same --node; otherwise other workers get them when the lease
-    ends. Exits with 1 if there are none.
+    ends. In a data directory it ends with this command, unless the queue has leases_durable. Exits with 1 if there are
+    none.
 
     \b
     Example:
@@ -304,6 +313,8 @@ def work(
     environment has SEAWALL_JOB_SEQ, SEAWALL_JOB_DELIVERIES and, if the job has a key, SEAWALL_JOB_KEY. Options of this
     command come before QUEUE. At the end, standard error reports how many jobs were done and returned.
 
+    SIGTERM lets the running command finish, and then ends this one. Ctrl-C ends both, and the job is returned.
+
     \b
     Examples:
       seawall queue work --until-empty mails ./send.sh
@@ -311,22 +322,57 @@ def work(
     """
     from seawall.api.queues.jobs import Backoff
 
+    if command[0].startswith("-"):
+        raise click.UsageError(f"{command[0]!r} after QUEUE is the command to run: write options before {name!r}.")
     done = failed = 0
     try:
-        with open_writable_log(data) as log:
+        with open_writable_log(data) as log, _Termination() as termination:
             backoff = Backoff(backoff_s)
             for job in log.queue(name, node=node).work(lease_s=lease_s, backoff=backoff, wait=not until_empty):
-                if _run(command, job):
-                    done += 1
-                else:
-                    failed += 1
-                    job.nack(backoff.delay_s(job.deliveries))
+                with termination.deferred():
+                    if _run(command, job):
+                        job.ack()
+                        done += 1
+                    else:
+                        failed += 1
+                        job.nack(backoff.delay_s(job.deliveries))
     finally:
         result: dict[str, JsonValue] = {"queue": name, "done": done, "returned": failed}
         if as_json:
             print_json(result)
         else:
             click.echo(f"{done} jobs done, {failed} returned", err=True)
+
+
+class _Termination:
+    """Ends the command with exit code 0 at SIGTERM: at once, or after the block that defers it."""
+
+    def __init__(self) -> None:
+        self._is_deferred = False
+        self._is_requested = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGTERM, lambda _number, _frame: self._request())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Finish the block first."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self._is_requested:
+            self._request()
+
+    def _request(self) -> None:
+        self._is_requested = True
+        if not self._is_deferred:
+            raise SystemExit(0)
 
 
 def _run(command: tuple[str, ...], job: Job) -> bool:
@@ -339,6 +385,9 @@ def _run(command: tuple[str, ...], job: Job) -> bool:
         code = subprocess.run(command, input=job.value, env=environment, check=False).returncode
     except FileNotFoundError as error:
         raise InvalidInputError(f"there is no command {command[0]!r}: the job is returned") from error
+    except OSError as error:
+        text = f"the command {command[0]!r} cannot be run, and the job is returned: {error.strerror}"
+        raise InvalidInputError(text) from error
     if code:
         click.echo(f"job {job.seq}, delivery {job.deliveries}: exit code {code}", err=True)
     return code == 0

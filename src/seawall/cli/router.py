@@ -14,6 +14,7 @@ import click
 
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.log_location import location_options, open_readable_log, open_writable_log
+from seawall.core.routers import Guarantee
 
 if TYPE_CHECKING:
     from seawall.core.routers import RouterInfo
@@ -41,6 +42,13 @@ def router() -> None:
 @click.option("--drop-tag", is_flag=True, help="Copy records without their tag.")
 @click.option("--no-create", is_flag=True, help="Fail if the topic DEST does not exist.")
 @click.option("--allow-cycle", is_flag=True, help="Allow routers to form a loop.")
+@click.option(
+    "--guarantee",
+    type=click.Choice([each.value for each in Guarantee]),
+    default=Guarantee.AT_LEAST_ONCE.value,
+    show_default=True,
+    help="What the router promises; copies are exactly once under both.",
+)
 @location_options
 @json_option
 def create(
@@ -54,6 +62,7 @@ def create(
     drop_tag: bool,
     no_create: bool,
     allow_cycle: bool,
+    guarantee: str,
     data: Path,
     as_json: bool,
 ) -> None:
@@ -78,6 +87,7 @@ def create(
             preserve_tag=not drop_tag,
             create_dest=not no_create,
             allow_cycle=allow_cycle,
+            guarantee=guarantee,
         )
     _show(info, as_json, f"{name} copies {source} to {dest}")
 

@@ -194,7 +194,7 @@ class AsyncRemoteLog(
 
         `node` is the name of this worker; by default each call makes a new one.
         """
-        return AsyncRemoteQueue(self._queues, topic, node or worker_name())
+        return AsyncRemoteQueue(self._queues, topic, worker_name() if node is None else node)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
 
         `node` is the name of this worker; by default each call makes a new one.
         """
-        return RemoteQueue(self._queues, topic, node or worker_name())
+        return RemoteQueue(self._queues, topic, worker_name() if node is None else node)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 

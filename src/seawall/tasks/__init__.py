@@ -16,7 +16,7 @@ know where it is.
 
 from seawall.api.queues.jobs import Backoff
 from seawall.tasks.interrupts import TaskInterrupt, TimeLimitError, WorkerStoppedError
-from seawall.tasks.job_format import Codec, JsonCodec, TaskCall
+from seawall.tasks.job_format import Codec, JsonCodec, MsgpackCodec, TaskCall
 from seawall.tasks.middleware import JobLog, Middleware
 from seawall.tasks.results import Results, SentJob
 from seawall.tasks.running_job import Outcome, RunningJob, current_job
@@ -30,6 +30,7 @@ __all__ = [
     "JobLog",
     "JsonCodec",
     "Middleware",
+    "MsgpackCodec",
     "Outcome",
     "Results",
     "RunningJob",

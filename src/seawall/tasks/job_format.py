@@ -17,8 +17,10 @@ JSON object with these members; it ignores members that it does not know.
 
 Arguments are null, booleans, numbers, strings, lists and objects with string keys. A tuple arrives as a list. All else
 is refused when the job is sent: what JSON would silently change (keys that are numbers) or cannot carry (NaN, bytes,
-dates). Another `Codec` has other rules and another content type. Never is anything unpickled: a job is data, and only
-names a function that the worker has registered.
+dates). With `MsgpackCodec` the object is MessagePack (`wire/format/msgpack`) and the content type
+`application/vnd.msgpack`; then bytes, NaN, and keys that are integers or bytes arrive as they are, too. Another `Codec`
+has other rules and another content type. Never is anything unpickled: a job is data, and only names a function that the
+worker has registered.
 
 This module must not know queues.
 """
@@ -33,9 +35,12 @@ from typing import Final, NamedTuple, Protocol
 from seawall.api.publishable import Message
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.limits import TASK_NAME_SIZE_MAX
+from seawall.wire.format.msgpack import Packer, unpacked
 
 CONTENT_TYPE: Final = b"content-type"
 _MEMBERS: Final = ("task", "args", "kwargs")
+#: Steps to an argument that an error shows.
+_PATH_SHOWN: Final = 8
 
 
 class TaskCall(NamedTuple):
@@ -77,10 +82,7 @@ class JsonCodec:
                 _check(value, f"argument {index + 1}")
             for name, value in call.kwargs.items():
                 _check(value, f"argument {name!r}")
-            members: dict[str, object] = {"task": call.task, "args": list(call.args), "kwargs": dict(call.kwargs)}
-            if call.tick_ms is not None:
-                members["tick_ms"] = call.tick_ms
-            return encoded_json(members)
+            return encoded_json(_members_of(call))
         except RecursionError as error:
             raise InvalidInputError(
                 f"task {call.task!r}: an argument is nested too deeply, or contains itself"
@@ -94,20 +96,60 @@ class JsonCodec:
             document = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"the job is not JSON: {error}") from error
-        if not isinstance(document, dict):
-            raise CorruptionError("the job is not a JSON object with the members " + ", ".join(_MEMBERS))
-        task, args, kwargs = (document.get(member) for member in _MEMBERS)
-        tick_ms = document.get("tick_ms")
-        if not isinstance(task, str) or not 1 <= len(task) <= TASK_NAME_SIZE_MAX:
-            raise CorruptionError(f'"task" of the job is not a string of 1 to {TASK_NAME_SIZE_MAX} characters')
-        if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise CorruptionError('"args" of the job is not an array, or "kwargs" not an object')
-        if tick_ms is not None and type(tick_ms) is not int:
-            raise CorruptionError('"tick_ms" of the job is not a whole number')
-        return TaskCall(task, args, kwargs, tick_ms)
+        return _call_of(document)
+
+
+class MsgpackCodec:
+    """Calls as MessagePack: for arguments that are bytes, and for smaller jobs. Results are JSON all the same."""
+
+    content_type: Final = "application/vnd.msgpack"
+
+    def encode(self, call: TaskCall) -> bytes:
+        """The MessagePack of a call; `InvalidInputError` names the argument that does not fit."""
+        packer = Packer()
+        try:
+            packer.add(_members_of(call))
+        except ValueError as error:
+            raise InvalidInputError(f"task {call.task!r}: {_named(packer.path)} {error}") from error
+        return bytes(packer.data)
+
+    def decode(self, value: bytes) -> TaskCall:
+        """The call in a MessagePack map."""
+        return _call_of(unpacked(value))
 
 
 JSON: Final = JsonCodec()
+
+
+def _named(path: Sequence[object]) -> str:
+    """The argument that a path in the members of a call leads to; the beginning of a long path."""
+    if len(path) < 2:
+        return "the call"
+    _, argument, *inner = path[:_PATH_SHOWN]
+    name = f"{argument + 1}" if isinstance(argument, int) else repr(argument)
+    return f"argument {name}" + "".join(f"[{each!r}]" for each in inner)
+
+
+def _members_of(call: TaskCall) -> dict[str, object]:
+    members: dict[str, object] = {"task": call.task, "args": list(call.args), "kwargs": dict(call.kwargs)}
+    if call.tick_ms is not None:
+        members["tick_ms"] = call.tick_ms
+    return members
+
+
+def _call_of(document: object) -> TaskCall:
+    """The call with these members; `CorruptionError` if they are not those of one."""
+    if not isinstance(document, dict):
+        raise CorruptionError("the job is not an object with the members " + ", ".join(_MEMBERS))
+    task, args, kwargs = (document.get(member) for member in _MEMBERS)
+    tick_ms = document.get("tick_ms")
+    if not isinstance(task, str) or not 1 <= len(task) <= TASK_NAME_SIZE_MAX:
+        raise CorruptionError(f'"task" of the job is not a string of 1 to {TASK_NAME_SIZE_MAX} characters')
+    if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(isinstance(name, str) for name in kwargs):
+        raise CorruptionError('"args" of the job is not an array, or "kwargs" not an object')
+    if tick_ms is not None and type(tick_ms) is not int:
+        raise CorruptionError('"tick_ms" of the job is not a whole number')
+    return TaskCall(task, args, kwargs, tick_ms)
 
 
 def job_message(call: TaskCall, codec: Codec) -> Message:

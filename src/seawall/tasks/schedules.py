@@ -11,7 +11,9 @@ a worker whose clock is late is fenced, because epochs of an owner rise. So each
 workers there are, and after a crash at any point.
 
 The first worker that ever knows a task commits an empty transaction for the tick before now: from then on the log
-knows the last tick. Ticks that were missed while no worker ran are not made up for, except for the latest one.
+knows the last tick, until `TRANSACTION_OWNERS_MAX` other owners have committed transactions. After that, only a worker
+that has run all the time pushes the next tick. Ticks that were missed while no worker ran are not made up for, except
+for the latest one.
 """
 
 from __future__ import annotations
@@ -143,15 +145,17 @@ class Scheduler:
         """Push a tick unless it is done, or the first one that is known; true if this call did it."""
         owner = schedule_owner(self._queue, periodic.name)
         last = self._log.transaction_state(owner)
+        # The log forgets an owner after many others. This worker may know better.
+        is_known = last is not None or periodic.name in self._done
         is_pushed = False
         if last is None or last.epoch < tick_ms:
             # Fenced: another worker has pushed a later tick meanwhile.
             with suppress(FencedError):
                 transaction = self._log.transaction(owner, tick_ms)
                 with transaction:
-                    if last is not None:
+                    if is_known:
                         transaction.publish(self._queue, periodic.message(tick_ms))
-                is_pushed = last is not None and not transaction.result.is_repeated
+                is_pushed = is_known and not transaction.result.is_repeated
         self._done[periodic.name] = tick_ms
         return is_pushed
 

@@ -18,7 +18,7 @@ from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from seawall.errors import InvalidInputError
-from seawall.limits import TASK_NAME_SIZE_MAX
+from seawall.limits import TASK_NAME_SIZE_MAX, TASK_TIME_S_MAX
 from seawall.tasks.job_format import TaskCall
 from seawall.tasks.results import SentJob
 from seawall.tasks.retries import RetryPolicy
@@ -43,8 +43,11 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         JobOptions(priority=self.priority).headers()  # raises for a priority that does not exist
-        if self.time_limit_s is not None and not self.time_limit_s > 0:
-            raise InvalidInputError(f"a time limit of {self.time_limit_s} s: give a positive number, or None for none")
+        if self.time_limit_s is not None and not 0 < self.time_limit_s <= TASK_TIME_S_MAX:
+            raise InvalidInputError(
+                f"a time limit of {self.time_limit_s} s: give a positive number up to {TASK_TIME_S_MAX:g}, or "
+                "None for none"
+            )
 
 
 class Send(Protocol):

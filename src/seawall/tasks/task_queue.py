@@ -30,7 +30,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from seawall.api.publishable import Message
-from seawall.api.queues.jobs import Backoff
+from seawall.api.queues.jobs import Backoff, milliseconds
 from seawall.api.queues.queue import Queue
 from seawall.core.identifiers import check_topic_name
 from seawall.errors import ConflictError, InvalidInputError, WrongStateError
@@ -165,7 +165,7 @@ class TaskQueue:
 
     def every(self, seconds: float) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Make a periodic task, as `cron` does, that is due every so many seconds, counted from the Unix epoch."""
-        return lambda function: self._periodic(function, IntervalSchedule(round(seconds * 1_000)))
+        return lambda function: self._periodic(function, IntervalSchedule(milliseconds(seconds, "an interval")))
 
     @property
     def tasks(self) -> dict[str, Task[..., Any]]:

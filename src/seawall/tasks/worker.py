@@ -25,7 +25,15 @@ from typing import Final, Self
 from seawall.api.queues.queue import Job, Queue
 from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.interfaces import Clock
-from seawall.limits import JOBS_MAX, LEASE_MS_MIN, TASK_CLAIM_WAIT_S, TASK_INTERRUPT_S, TASK_RETRY_S
+from seawall.limits import (
+    JOBS_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    TASK_CLAIM_WAIT_S,
+    TASK_INTERRUPT_S,
+    TASK_RETRY_S,
+    TASK_TIME_S_MAX,
+)
 from seawall.tasks.executor import Executor
 from seawall.tasks.schedules import Scheduler
 
@@ -51,8 +59,9 @@ class Worker:
     ) -> None:
         if not 1 <= threads <= JOBS_MAX:
             raise InvalidInputError(f"{threads} threads of a worker: give 1 to {JOBS_MAX}")
-        if lease_s * 1_000 < LEASE_MS_MIN:
-            raise InvalidInputError(f"a lease of {lease_s} s: give at least {LEASE_MS_MIN / 1_000} s")
+        if not LEASE_MS_MIN <= lease_s * 1_000 <= LEASE_MS_MAX:
+            raise InvalidInputError(f"a lease of {lease_s} s: give {LEASE_MS_MIN / 1_000} to {LEASE_MS_MAX // 1_000} s")
+        _check_grace(grace_s)
         self._queue = queue
         self._executor = executor
         self._scheduler = scheduler
@@ -64,7 +73,8 @@ class Worker:
         self._stopping = Event()
         self._stopped = Event()
         self._stop_lock = Lock()
-        #: The jobs that this worker has, by seq; notified when one ends.
+        #: The jobs that this worker has, by lease: a job whose lease has ended may come a second time. `_changed` is
+        #: notified when one ends.
         self._held: dict[int, Job] = {}
         self._changed = Condition()
         self._threads: list[Thread] = []
@@ -90,10 +100,12 @@ class Worker:
 
         Their jobs are returned to the queue. Stopping twice is fine.
         """
+        grace_s = self._grace_s if grace_s is None else grace_s
+        _check_grace(grace_s)
         with self._stop_lock:
             if self._stopped.is_set():
                 return 0
-            deadline_ns = self._clock.monotonic_ns() + int((self._grace_s if grace_s is None else grace_s) * 1e9)
+            deadline_ns = self._clock.monotonic_ns() + int(grace_s * 1e9)
             self._stopping.set()
             with self._changed:
                 self._changed.notify_all()
@@ -144,7 +156,7 @@ class Worker:
                     self._return(jobs)
                 return
             with self._changed:
-                self._held.update((job.seq, job) for job in jobs)
+                self._held.update((job.lease_id, job) for job in jobs)
             for job in jobs:
                 self._inbox.put(job)
 
@@ -164,7 +176,7 @@ class Worker:
                 self._executor.execute(job)
             finally:
                 with self._changed:
-                    self._held.pop(job.seq, None)
+                    self._held.pop(job.lease_id, None)
                     self._changed.notify_all()
 
     def _keep_leases(self) -> None:
@@ -202,3 +214,8 @@ class Worker:
             self._queue.nack(jobs, _AT_ONCE)
         except (SeawallError, OSError) as error:
             LOG.warning("%d jobs cannot be returned, their leases end by themselves: %s", len(jobs), error)
+
+
+def _check_grace(grace_s: float) -> None:
+    if not 0 <= grace_s <= TASK_TIME_S_MAX:
+        raise InvalidInputError(f"a grace period of {grace_s} s: give 0 to {TASK_TIME_S_MAX:g} s")

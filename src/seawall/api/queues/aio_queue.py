@@ -22,6 +22,7 @@ from seawall.api.queues.jobs import (
     JobKeys,
     PushedJob,
     Selection,
+    check_node,
     claimed_records,
     decide,
     extended,
@@ -29,6 +30,7 @@ from seawall.api.queues.jobs import (
     lease_of,
     milliseconds,
     not_before,
+    redrive_count,
     selected,
     unique_message,
     with_options,
@@ -79,6 +81,7 @@ class AsyncQueue:
     """A queue and this worker's name in it. Create one with `log.queue`. Tasks may share it."""
 
     def __init__(self, backend: _Backend, topic: str, node: str) -> None:
+        check_node(node)
         self._backend = backend
         self.topic = topic
         #: The name under which this worker leases jobs.
@@ -161,7 +164,7 @@ class AsyncQueue:
 
     async def redrive(self, count: int | None = None) -> int:
         """Move dead letters from this topic back to the queues that they came from, as `Queue.redrive` does."""
-        return await self._backend.redrive(self.topic, count or 0)
+        return await self._backend.redrive(self.topic, redrive_count(count))
 
     async def _keep_leases(self, held: HeldJobs) -> None:
         """Extend the leases of a work loop until the task is cancelled."""

@@ -17,12 +17,16 @@ from seawall.core.jobs import JobOutcome
 from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TimestampNs
 from seawall.errors import InvalidInputError, WrongStateError
-from seawall.limits import JOBS_MAX
+from seawall.limits import JOB_NODE_SIZE_MAX, JOBS_MAX
 from seawall.wire.format.records import iter_records
 from seawall.wire.jobs.options import JobOptions
 from seawall.wire.jobs.rows import ClaimedJobs
 
 _MS: Final = 1_000
+#: Far above every bound of a time, and far below what a number of 8 bytes holds in milliseconds.
+_SECONDS_MAX: Final = 1e12
+#: Dead letters that one request can name.
+_COUNT_MAX: Final = (1 << 32) - 1
 
 
 class JobKeys(NamedTuple):
@@ -47,6 +51,13 @@ class Backoff:
     first_s: float = 1.0
     factor: float = 2.0
     max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first_s <= _SECONDS_MAX and 0 <= self.max_s <= _SECONDS_MAX and self.factor >= 0):
+            raise InvalidInputError(
+                f"a back-off of {self.first_s} s, {self.factor} times longer each time, up to {self.max_s} s: give "
+                f"numbers that are not negative, and times up to {_SECONDS_MAX:.0e} s"
+            )
 
     def delay_s(self, deliveries: int) -> float:
         """The delay after a failed delivery; `deliveries` counts from 1."""
@@ -124,6 +135,12 @@ def keys_of(jobs: Sequence[ClaimedJob]) -> JobKeys:
     return JobKeys([job.seq for job in jobs], [job.lease_id for job in jobs])
 
 
+def rising(jobs: JobKeys) -> JobKeys:
+    """The jobs by rising seq, each once, under its latest lease."""
+    leases = dict(sorted(zip(*jobs, strict=True)))
+    return JobKeys(tuple(leases), tuple(leases.values()))
+
+
 def job_acks(jobs: Sequence[ClaimedJob]) -> list[JobAck]:
     """The acks of jobs, each of one queue and worker."""
     found: dict[tuple[str, str], dict[int, int]] = {}
@@ -140,8 +157,8 @@ def job_acks(jobs: Sequence[ClaimedJob]) -> list[JobAck]:
 
 def milliseconds(seconds: float, what: str) -> int:
     """Convert a duration that a user gave."""
-    if not 0 <= seconds < 1e12:
-        raise InvalidInputError(f"{what} of {seconds} s: give a number of seconds that is not negative")
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise InvalidInputError(f"{what} of {seconds} s: give a number of seconds from 0 to {_SECONDS_MAX:.0e}")
     return round(seconds * _MS)
 
 
@@ -192,6 +209,22 @@ def unique_message(record: OneRecord, key: str | bytes, not_before_ms: int, prio
     """The record that is pushed under a unique key, and the key as bytes."""
     name = key.encode() if isinstance(key, str) else key
     return _with_headers(record, JobOptions(not_before_ms, priority, name).headers()), name
+
+
+def redrive_count(count: int | None) -> int:
+    """How many dead letters to move back, as backends get it; 0 for all."""
+    if count is None:
+        return 0
+    if count < 1:
+        raise InvalidInputError(f"{count} dead letters: move at least 1, or give None for all")
+    return min(count, _COUNT_MAX)
+
+
+def check_node(node: str) -> None:
+    """Refuse an invalid name of a worker."""
+    size = len(node.encode())
+    if not 1 <= size <= JOB_NODE_SIZE_MAX:
+        raise InvalidInputError(f"a worker name of {size} bytes: 1 to {JOB_NODE_SIZE_MAX} are allowed")
 
 
 def not_a_queue(topic: str) -> WrongStateError:

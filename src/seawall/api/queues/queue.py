@@ -29,6 +29,7 @@ from seawall.api.queues.jobs import (
     JobKeys,
     PushedJob,
     Selection,
+    check_node,
     claimed_records,
     decide,
     extended,
@@ -36,6 +37,7 @@ from seawall.api.queues.jobs import (
     lease_of,
     milliseconds,
     not_before,
+    redrive_count,
     selected,
     unique_message,
     with_options,
@@ -126,6 +128,7 @@ class Queue:
     """A queue and this worker's name in it. Create one with `log.queue`. Threads may share it."""
 
     def __init__(self, backend: QueueBackend, topic: str, node: str) -> None:
+        check_node(node)
         self._backend = backend
         self.topic = topic
         #: The name under which this worker leases jobs.
@@ -225,7 +228,7 @@ class Queue:
 
         Moves the oldest `count`, all of them by default. Each move is one step: a crash neither loses nor repeats one.
         """
-        return self._backend.redrive(self.topic, count or 0)
+        return self._backend.redrive(self.topic, redrive_count(count))
 
     def _jobs(self, claimed: ClaimedJobs) -> list[Job]:
         jobs = []

@@ -31,6 +31,7 @@ from seawall.cli.reading.selection import (
     text_line,
 )
 from seawall.cli.reading.subscribe import pause_output
+from seawall.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from seawall.api.received import ReceivedBatch, ReceivedSkip
@@ -88,7 +89,7 @@ def watch(
     """
     if follow and not is_remote():
         raise click.UsageError("A watch of a data directory locks out writers: --follow needs --url.")
-    cursor = cursor_file.read_text().strip() if cursor_file is not None and cursor_file.exists() else None
+    cursor = None if cursor_file is None else _stored(cursor_file)
     consistency: Consistency = "strong" if strong else "eventual"
     with (
         open_writable_log(data) as log,
@@ -180,6 +181,22 @@ class _Printing:
         elif message:
             sys.stdout.buffer.flush()
             click.echo(f"{item.topic}: {message}", err=True)
+
+
+def _stored(path: Path) -> str | None:
+    """The cursor in a file; None if there is no file yet."""
+    from seawall.api.watch_cursor import parse_cursor
+
+    if not path.exists():
+        if not path.parent.is_dir():
+            raise InvalidInputError(f"cursor file {path}: there is no directory {path.parent}; create it")
+        return None
+    cursor = path.read_text(errors="replace").strip()
+    try:
+        parse_cursor(cursor)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"cursor file {path}: {error}; delete it to start anew, or name another one") from error
+    return cursor
 
 
 def _replace(path: Path, cursor: str) -> None:

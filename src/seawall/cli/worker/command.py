@@ -20,7 +20,7 @@ import click
 from seawall.cli.worker.log_lines import configure_logging
 from seawall.cli.worker.spec import WorkerSpec
 from seawall.config import TOKEN_VARIABLE
-from seawall.limits import JOBS_MAX, TASK_GRACE_S, TASK_THREADS, WORKER_PROCESSES_MAX
+from seawall.limits import JOBS_MAX, TASK_GRACE_S, TASK_THREADS, TASK_TIME_S_MAX, WORKER_PROCESSES_MAX
 
 
 @click.command()
@@ -41,7 +41,7 @@ from seawall.limits import JOBS_MAX, TASK_GRACE_S, TASK_THREADS, WORKER_PROCESSE
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=click.FloatRange(0, TASK_TIME_S_MAX),
     default=TASK_GRACE_S,
     show_default=True,
     help="Seconds that running tasks may take to finish when the command stops.",

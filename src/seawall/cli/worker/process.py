@@ -1,8 +1,8 @@
 """One worker process: `python -m seawall.cli.worker.process SPEC`, started by the supervisor in a fresh interpreter.
 
 SIGTERM, or the end of the supervisor, stops it in order: no more claims, running tasks finish within the grace period,
-the jobs of the others are returned. A second SIGTERM ends it at once; then leases end by themselves. SIGINT does
-nothing here, since a terminal may send it to all processes, and the supervisor decides.
+the jobs of the others are returned. A second SIGTERM, or one before it claims jobs, ends it at once; then leases end by
+themselves. SIGINT does nothing here, since a terminal may send it to all processes, and the supervisor decides.
 
 Exit codes: 0 stopped · 1 failed, a new process may do better · 2 the caller's mistake: the module cannot be imported,
 or the target is no queue of tasks, or its log cannot be shared.
@@ -47,6 +47,7 @@ def main() -> None:
         os.write(spec.imported, b"imported\n")
         os.close(spec.imported)
         worker = tasks.worker(threads=spec.threads, grace_s=spec.grace_s)
+        signals.is_working = True
         worker.start()
     except (SeawallError, OSError) as error:
         LOG.error("cannot start: %s", error)
@@ -85,13 +86,17 @@ class _SignalPipe:
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
-        signal.signal(signal.SIGTERM, lambda _number, _frame: self.write())
+        #: False while the process starts, which may wait long for a server: it has nothing to return yet.
+        self.is_working = False
+        signal.signal(signal.SIGTERM, lambda _number, _frame: self.terminate())
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
         # A task may fork: a signal to its child is not meant for this process.
         os.register_at_fork(after_in_child=_restore_signals)
 
-    def write(self) -> None:
-        """Wake the main thread."""
+    def terminate(self) -> None:
+        """Wake the main thread; exit at once if there is no work yet."""
+        if not self.is_working:
+            _exit_now(0)
         os.write(self.write_end, b".")
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from seawall.api.publishable import Message, Publishable, encode
 from seawall.api.queues.aio_queue import AsyncJob, AsyncQueue
-from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob, rising
 from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.publish.delivery import Delivery
 from seawall.client.queues.aio_shared_calls import AsyncCallGroups, AsyncSharedCalls
@@ -31,7 +31,6 @@ from seawall.client.queues.requests import (
     joined_claims,
     joined_jobs,
     keys_of_rows,
-    rising,
     split_claimed,
     split_outcome,
     wait_ms,
@@ -196,7 +195,7 @@ class AsyncRemoteQueues:
     async def peek(self, topic: str, count_max: int) -> ClaimedJobs:
         """The jobs that would be claimed next, without a lease."""
         check_count(count_max)
-        frame = await self._request(topic, lambda topic_id: JobPeek(topic_id, count_max))
+        frame = await self._request(topic, lambda topic_id: JobPeek(topic_id, min(count_max, JOBS_MAX)))
         return parse_jobs(frame.payload).claimed
 
     async def counts(self, topic: str) -> QueueCounts:

@@ -30,7 +30,7 @@ from threading import Lock
 from typing import Any, Final, TypeAlias
 
 from seawall.api.publishable import Message, Publishable, encode
-from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob
+from seawall.api.queues.jobs import Backoff, JobKeys, PushedJob, rising
 from seawall.api.queues.queue import Job, Queue
 from seawall.client.connection.requests import Requests
 from seawall.client.publish.delivery import Delivery
@@ -42,7 +42,6 @@ from seawall.client.queues.requests import (
     joined_claims,
     joined_jobs,
     keys_of_rows,
-    rising,
     split_claimed,
     split_outcome,
     wait_ms,
@@ -215,7 +214,9 @@ class RemoteQueues:
     def peek(self, topic: str, count_max: int) -> ClaimedJobs:
         """The jobs that would be claimed next, without a lease."""
         check_count(count_max)
-        return parse_jobs(self._request(topic, lambda topic_id: JobPeek(topic_id, count_max)).payload).claimed
+        return parse_jobs(
+            self._request(topic, lambda topic_id: JobPeek(topic_id, min(count_max, JOBS_MAX))).payload
+        ).claimed
 
     def counts(self, topic: str) -> QueueCounts:
         """The jobs by their state."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from seawall.api.queues.jobs import JobKeys
+from seawall.api.queues.jobs import JobKeys, rising
 from seawall.core.jobs import JobOutcome
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
@@ -84,12 +84,6 @@ def joined_jobs(queued: Sequence[JobKeys]) -> int:
             return number
         seqs.update(jobs.seqs)
     return len(queued)
-
-
-def rising(jobs: JobKeys) -> JobKeys:
-    """The jobs by rising seq, each once."""
-    leases = dict(sorted(zip(*jobs, strict=True)))
-    return JobKeys(tuple(leases), tuple(leases.values()))
 
 
 def join_jobs(changes: Sequence[JobKeys]) -> JobKeys:

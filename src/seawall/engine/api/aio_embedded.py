@@ -236,7 +236,7 @@ class AsyncLog(
 
         `node` is the name of this worker; by default each call makes a new one.
         """
-        return AsyncQueue(self.queues, topic, node or worker_name())
+        return AsyncQueue(self.queues, topic, worker_name() if node is None else node)
 
     @property
     def queues(self) -> AsyncLogQueues:

@@ -167,7 +167,7 @@ class EmbeddedLog(EmbeddedSessions, EmbeddedRouters, RecordLog, PublishingLog[Pu
 
         `node` is the name of this worker; by default each call makes a new one.
         """
-        return Queue(self.queues, topic, node or worker_name())
+        return Queue(self.queues, topic, worker_name() if node is None else node)
 
     # --- writing -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The queue commands of an embedded log for asyncio: the backend of `log.queue(…)` on an event loop.
 
-Each command runs on a thread, as `log_queues` executes it. Acks of tasks share one call, so that they share a delete.
+Each command runs on a thread, as `log_queues` executes it: acks that run at the same time share a delete.
 A claim that waits holds no thread: one task of each queue is woken by commits and when a lease or a delay ends, and
 serves all claims that wait.
 
@@ -10,8 +10,8 @@ This module must not know connections.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -37,6 +37,8 @@ class AsyncLogQueues:
         self._log = log
         self._queues = queues
         self._on_thread = on_thread
+        #: How many claims of this loop wait in a line, which other loops may use, too.
+        self._waiting: dict[ClaimLine, int] = {}
         #: The task that watches for the claims that wait in a line.
         self._watchers: dict[ClaimLine, asyncio.Task[None]] = {}
         #: Those of them that wait for new jobs now.
@@ -69,10 +71,12 @@ class AsyncLogQueues:
         begun = asyncio.ensure_future(self._run(self._queues.begin_claim, topic, claim))
         try:
             line = await asyncio.shield(begun)
-            await self._wait(topic, line, claim, woken, min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3)
+            with self._counted(line):
+                await self._wait(topic, line, claim, woken, min(wait_ms, CLAIM_WAIT_MS_MAX) / 1e3)
             if not claim.is_done:
                 await asyncio.shield(self._run(line.remove, claim))
-                self._stop_watching(line)
+            # Also if it was served: not always by the task that watches.
+            self._stop_watching(line)
         except BaseException:
             await asyncio.shield(self._abandon(topic, begun, claim))
             raise
@@ -97,6 +101,21 @@ class AsyncLogQueues:
             if gathering_s > 0:
                 await self._run(self._queues.serve, topic, line)
 
+    @contextmanager
+    def _counted(self, line: ClaimLine) -> Iterator[None]:
+        """Count a claim while it waits."""
+        self._waiting[line] = self._waiting.get(line, 0) + 1
+        try:
+            yield
+        finally:
+            self._waiting[line] -= 1
+            if not self._waiting[line]:
+                del self._waiting[line]
+
+    def _is_awaited(self, line: ClaimLine) -> bool:
+        """True if claims of this loop wait."""
+        return line in self._waiting and len(line) > 0
+
     async def _abandon(self, topic: str, begun: asyncio.Future[ClaimLine], claim: Claim) -> None:
         """Withdraw a claim whose task was cancelled, and return what it got meanwhile."""
         with suppress(SeawallError, OSError):
@@ -113,8 +132,8 @@ class AsyncLogQueues:
             task.add_done_callback(partial(self._forget, line))
 
     def _stop_watching(self, line: ClaimLine) -> None:
-        """End the task of a line that nobody waits in any more."""
-        if line in self._idle and not len(line):
+        """End the task of a line in which no claim of this loop waits any more."""
+        if line in self._idle and not self._is_awaited(line):
             self._idle.remove(line)
             self._watchers.pop(line).cancel()
 
@@ -125,12 +144,15 @@ class AsyncLogQueues:
     async def _serve(self, topic: str, line: ClaimLine) -> None:
         """Serve the claims of a queue whenever there may be jobs, as long as there are any."""
         try:
-            while len(line):
+            while self._is_awaited(line):
                 changes = self._log.next_readable()
                 await self._run(self._queues.serve, topic, line)
-                if not len(line):
+                if not self._is_awaited(line):
                     return
                 wait_s = await self._run(self._queues.pause_s, topic, line)
+                if not self._is_awaited(line):
+                    # The last claim has left meanwhile, and did not find this task idle.
+                    return
                 self._idle.add(line)
                 try:
                     with suppress(TimeoutError):

@@ -55,11 +55,18 @@ Moved: TypeAlias = tuple[int, bytes]
 class DeadLetters:
     """Moves jobs of a log to their dead-letter topics, and back."""
 
-    def __init__(self, log: HostLog, store: JobStore, caught_up: Callable[[str], JobQueue]) -> None:
-        """`caught_up` returns a queue once its view knows every record."""
+    def __init__(
+        self,
+        log: HostLog,
+        store: JobStore,
+        caught_up: Callable[[str], JobQueue],
+        returned: Callable[[JobQueue], None],
+    ) -> None:
+        """`caught_up` returns a queue once its view knows every record; `returned` serves claims after a return."""
         self._log = log
         self._store = store
         self._caught_up = caught_up
+        self._returned = returned
         #: Creates a dead-letter topic at its first use.
         self.create_topic: Callable[[str], object] = log.create_topic
         #: The keys of the transactions. One commit at a time, so that no epoch fences an earlier one.
@@ -186,6 +193,7 @@ class DeadLetters:
             with self._log.commits.state:
                 for seqs, lease_ids in held:
                     queue.view.unclaim(seqs, lease_ids)
+            self._returned(queue)
 
     # --- both ----------------------------------------------------------------------------------------------------
 

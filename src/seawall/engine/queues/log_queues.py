@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from seawall.api.publishable import Message, Publishable
-from seawall.api.queues.jobs import JobKeys, PushedJob, not_a_queue
+from seawall.api.queues.jobs import JobKeys, PushedJob, check_node, not_a_queue, rising
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.engine.api.log_transactions import unlocked
 from seawall.engine.commit.delivery import Delivery
@@ -35,7 +35,6 @@ from seawall.errors import InvalidInputError, SeawallError
 from seawall.io.process.clocks import OsClock
 from seawall.limits import (
     CLAIM_WAIT_MS_MAX,
-    JOB_NODE_SIZE_MAX,
     JOBS_MAX,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
@@ -50,6 +49,9 @@ _LINES_MIN: Final = 1_024
 #: Acks, and changes of durable leases, that share one commit.
 _CHANGES_SHARED_MAX: Final = 256
 
+#: Unique keys that are pushed at the same time, and share a commit.
+_UNIQUE_LOCKS: Final = 64
+
 _NO_JOBS: Final = np.zeros(0, JOB_ROW)
 
 
@@ -63,8 +65,9 @@ class LogQueues:
         #: The claims that wait, by the name of their queue: they wait for jobs of a recreated topic, too.
         self._lines: dict[str, ClaimLine] = {}
         self._check_lines_at = _LINES_MIN
-        self.dead_letters = DeadLetters(log, store, self.caught_up)
-        self._unique_lock = Lock()
+        self.dead_letters = DeadLetters(log, store, self.caught_up, self._jobs_returned)
+        #: Held while a job with a unique key is pushed; each lock is for some of the keys.
+        self._unique_locks = [Lock() for _ in range(_UNIQUE_LOCKS)]
 
     def now_ms(self) -> int:
         """The time in milliseconds since the Unix epoch."""
@@ -84,8 +87,8 @@ class LogQueues:
             raise not_a_queue(topic)
 
     def push_unique(self, topic: str, record: Message, key: bytes) -> PushedJob:
-        """Append a job unless one with this key is there. One call at a time looks and appends."""
-        with self._unique_lock:
+        """Append a job unless one with this key is there. One call at a time looks and appends for each key."""
+        with self._unique_locks[hash((topic, key)) % _UNIQUE_LOCKS]:
             queue = self.caught_up(topic)
             with self._log.inspecting():
                 seq = queue.unique.find(key)
@@ -202,7 +205,10 @@ class LogQueues:
             with self._log.inspecting():
                 counts = shares(counts, queue.view.counts(self.now_ms()).ready)
         for claim, count in zip(due, counts, strict=True):
-            jobs = self._lease(queue, claim, count) if count else None
+            if not count:
+                # Others of the cohort want more, and have the larger shares.
+                continue
+            jobs = self._lease(queue, claim, count)
             if jobs is None:
                 return
             line.decided(claim)
@@ -288,14 +294,15 @@ class LogQueues:
     def pause_s(self, topic: str, line: ClaimLine) -> float:
         """How long to wait before claims are served again, if nothing happens: until a lease, delay or cohort ends."""
         with self._log.inspecting():
-            now_ms = self.now_ms()
-            next_ms = self._store.queue_locked(topic).view.next_time_ms(now_ms)
-        pauses = [CLAIM_WAIT_MS_MAX / 1e3]
-        if next_ms >= 0:
-            pauses.append((next_ms - now_ms) / 1e3)
+            now_ms, view = self.now_ms(), self._store.queue_locked(topic).view
+            next_ms, ready = view.next_time_ms(now_ms), view.counts(now_ms).ready
         if line.cohort_at_ms:
-            pauses.append(max(self.cohort_s(line), 0.0))
-        return min(pauses)
+            return max(self.cohort_s(line), 0.0)
+        if ready:
+            # A lease or a delay has ended since the claims were served.
+            return 0.0
+        longest_s = CLAIM_WAIT_MS_MAX / 1e3
+        return longest_s if next_ms < 0 else min(longest_s, (next_ms - now_ms) / 1e3)
 
     # --- what becomes of claimed jobs ------------------------------------------------------------------------------
 
@@ -372,8 +379,7 @@ class LogQueues:
         line = self._lines.get(queue.topic.name)
         if line is not None and len(line):
             self.serve(queue.topic.name, line)
-            # Also if no claim waits any more: who watched for this one ends.
-            self._log.commits.notify()
+            self._notify(queue)
 
     def _notify(self, queue: JobQueue) -> None:
         """Let those who watch the queue look at its next lease or delay again."""
@@ -437,13 +443,6 @@ def clamped_lease(lease_ms: int) -> int:
     return min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)
 
 
-def check_node(node: str) -> None:
-    """Refuse an invalid name of a worker."""
-    size = len(node.encode())
-    if not 1 <= size <= JOB_NODE_SIZE_MAX:
-        raise InvalidInputError(f"a worker name of {size} bytes: 1 to {JOB_NODE_SIZE_MAX} are allowed")
-
-
 def arrays_of(node: str, jobs: JobKeys) -> tuple[Integers, Integers]:
     """The seqs and leases of jobs as arrays, by rising seq."""
     check_node(node)
@@ -455,8 +454,7 @@ def arrays_of(node: str, jobs: JobKeys) -> tuple[Integers, Integers]:
         raise InvalidInputError("seqs and leases of jobs are from 0 to 2^63 - 1")
     seqs, lease_ids = np.array(jobs.seqs, np.int64), np.array(jobs.lease_ids, np.int64)
     if len(seqs) > 1 and not bool((np.diff(seqs) > 0).all()):
-        seqs, first = np.unique(seqs, return_index=True)
-        lease_ids = lease_ids[first]
+        return arrays_of(node, rising(jobs))
     return seqs, lease_ids
 
 

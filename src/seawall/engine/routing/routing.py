@@ -150,6 +150,9 @@ class Routing:
     def awaiting(self, topic_ids: Iterable[TopicId]) -> list[str]:
         """The routers that may have a step after these topics have changed, and those whose last step was refused."""
         found = [router.name for topic_id in topic_ids for router in self._routers.of_source(topic_id)]
+        # Routers that were deleted with a topic leave their pauses behind.
+        for name in [name for name in self._pauses if self._routers.find(name) is None]:
+            del self._pauses[name]
         return [*found, *self._pauses]
 
     def priority(self, name: str) -> int:

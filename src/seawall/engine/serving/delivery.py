@@ -290,9 +290,16 @@ class Delivery:
 
     def _serve_later(self) -> None:
         """Come back for what is merged, or pauses."""
-        if self._timer is None and (self.waiting_count or self.governor.defers):
-            wait_ns = self.governor.merge_ns if self._merging else SAMPLE_NS
-            self._timer = self._loop.call_later(wait_ns / _NS_PER_S, self._waited_enough)
+        if not (self.waiting_count or self.governor.defers):
+            return
+        wait_ns = self.governor.merge_ns if self._merging else SAMPLE_NS
+        due = self._loop.time() + wait_ns / _NS_PER_S
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            # It was started for what pauses.
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._waited_enough)
 
     def _waited_enough(self) -> None:
         self._timer = None
