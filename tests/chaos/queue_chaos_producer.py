@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from itertools import count as count_up
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Producer:
         self._log = log
         self._journal = journal
         self._chance = random.Random(f"{plan['seed']} {self._name}")
-        self._count = 0
+        self._numbers = count_up()
 
     def step(self) -> None:
         """Push some jobs to one queue, if not too many wait there."""
@@ -64,8 +65,7 @@ class Producer:
     def _marks(self, queue: str, count: int) -> list[str]:
         weights = {PLAIN: 12, ONCE: 8, POISON: 1 if self._queues[queue] else 0}
         tasks = self._chance.choices(list(weights), list(weights.values()), k=count)
-        self._count += count
-        return [mark_of(self._name, self._count + number, task) for number, task in enumerate(tasks)]
+        return [mark_of(self._name, next(self._numbers), task) for task in tasks]
 
     # --- ways to push ----------------------------------------------------------------------------------------------
 

@@ -198,11 +198,12 @@ class Hands:
             async for job in jobs:
                 self._note_deliveries([job], asked_ns[0], is_bound=True)
                 left -= 1
-                if not await self._loop_step(job) or not left or self._is_stopping():
+                is_last = not left or self._is_stopping()
+                if not await self._loop_step(job, is_last) or is_last:
                     return
                 asked_ns.append(time.monotonic_ns())
 
-    async def _loop_step(self, job: Any) -> bool:
+    async def _loop_step(self, job: Any, is_last: bool) -> bool:
         """Work on a job of a work loop; False if the loop must end, and return the job if it is not decided."""
         deadline_ms = job.deadline_ms
         deed = await self._deed(job, is_kept=True)
@@ -215,7 +216,7 @@ class Hands:
             self._note_extension(job)
         if task_of(mark_in(job.value)) == ONCE:
             await self._commit([job])
-        elif self._chance.random() < 0.7:
+        elif is_last or self._chance.random() < 0.7:
             await self._ack([job])
         else:
             # The loop acks it: what became of that is not known.
