@@ -8,10 +8,10 @@ Then the faults end, the workers finish every job, and the server shuts down. Th
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos_node import ChaosNode
-from queue_chaos_producer import HEADER
+from queue_chaos_producer import HEADER, push_until_the_end
+from queue_chaos_worker import work_until_the_end
 from queue_history import (
     FinalCounts,
     Letter,
@@ -41,7 +42,11 @@ from seawall.engine.api.open_log import open_log
 from seawall.wire.format.gaps import Gap
 from seawall.wire.jobs.dead_letters import DELIVERIES, FROM, REASON, SOURCE_SEQ, unmarked_meta
 
-HERE = Path(__file__).parent
+#: Children are forked off a process that has loaded the log and its clients, and done nothing else.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(
+    ["seawall.engine.api.open_log", "seawall.client.remote_log", "seawall.client.aio_remote_log"]
+)
 
 #: How long the drain may take, and processes to end.
 SETTLE_S = 120
@@ -82,36 +87,42 @@ class Size:
 class Child:
     """A producer or a worker as a process, with a journal."""
 
-    def __init__(self, script: str, folder: Path, name: str, plan: dict[str, object]) -> None:
+    def __init__(self, run: Callable[..., None], folder: Path, name: str, plan: dict[str, object]) -> None:
         self.name = name
         self.journal = folder / f"{name}.journal"
         self._said = folder / f"{name}.err"
-        path = folder / f"{name}.plan"
-        path.write_text(json.dumps(plan | {"name": name, "journal": str(self.journal)}), encoding="utf-8")
-        with self._said.open("w") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, str(HERE / script), str(path)], stdin=subprocess.PIPE, stdout=said, stderr=said
-            )
+        plan |= {"name": name, "journal": str(self.journal), "said": str(self._said)}
+        outlet, self._lifeline = CHILDREN.Pipe(duplex=False)
+        self._process = CHILDREN.Process(target=run, args=(plan, outlet), name=name)
+        self._process.start()
+        outlet.close()
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.exitcode
 
     def said(self) -> str:
         """The end of what it has printed."""
-        return self._said.read_text(encoding="utf-8", errors="replace")[-2_000:]
+        return self._said.read_text(encoding="utf-8", errors="replace")[-2_000:] if self._said.exists() else ""
+
+    def tell(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self._process.kill()
+        self._process.join()
+        self._lifeline.close()
 
     def stop(self) -> None:
         """Let it end in order."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._lifeline.close()
 
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code; None if it has not ended in time."""
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        self._process.join(timeout_s)
+        return self.code
 
 
 class QueueRound:
@@ -158,9 +169,9 @@ class QueueRound:
 
     def _start_all(self, log: RemoteLog) -> None:
         queues = {name: kind.max_deliveries > 0 for name, kind in KINDS.items()}
-        plan = {"seed": self.outcome.seed, "url": self._url, "queues": queues}
         for number in range(self._size.producers):
-            self._producers.append(Child("queue_chaos_producer.py", self._folder, f"producer-{number}", plan))
+            plan: dict[str, object] = {"seed": self.outcome.seed, "url": self._url, "queues": queues}
+            self._producers.append(Child(push_until_the_end, self._folder, f"producer-{number}", plan))
         for number in range(self._size.workers):
             self._workers.append(self._new_worker(number))
         # Faults begin when all work.
@@ -178,19 +189,19 @@ class QueueRound:
             "lease_s": LEASE_S,
         }
         life = sum(each.name.startswith(f"worker-{number}.") for each in self._all_workers)
-        self._all_workers.append(Child("queue_chaos_worker.py", self._folder, f"worker-{number}.{life}", plan))
+        self._all_workers.append(Child(work_until_the_end, self._folder, f"worker-{number}.{life}", plan))
         return self._all_workers[-1]
 
     def _kill_all(self) -> None:
         for child in [*self._producers, *self._workers]:
-            if child.process.poll() is None:
+            if child.code is None:
                 child.kill()
 
     def _check_children(self) -> None:
         """Report processes that have ended by themselves."""
         for child in [*self._producers, *self._workers]:
-            if child.process.poll() is not None:
-                self._complain(f"{child.name} ended with {child.process.returncode}: {child.said()}")
+            if child.code is not None:
+                self._complain(f"{child.name} ended with {child.code}: {child.said()}")
 
     def _complain(self, problem: str) -> None:
         if problem not in self.outcome.complaints:
@@ -235,13 +246,13 @@ class QueueRound:
 
     def _stop_worker(self) -> None:
         worker = self._random.choice(self._workers)
-        worker.process.send_signal(signal.SIGSTOP)
+        worker.tell(signal.SIGSTOP)
         self._stopped[worker] = time.monotonic() + self._random.uniform(0.1, 2 * LEASE_S)
 
     def _continue_workers(self, now: float) -> None:
         for worker in [worker for worker, until in self._stopped.items() if until <= now]:
             del self._stopped[worker]
-            worker.process.send_signal(signal.SIGCONT)
+            worker.tell(signal.SIGCONT)
 
     def _kill_server(self) -> None:
         ending_ns = time.monotonic_ns()

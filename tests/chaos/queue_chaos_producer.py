@@ -1,24 +1,20 @@
 """A producer of jobs as a process: it pushes them in every way there is, and notes what it does in a journal.
 
-    python queue_chaos_producer.py PLAN
-
-The plan is a JSON file. The producer pushes until standard input ends, and then waits for the last acks. A job is noted
-before it is pushed, and again when the push is acked.
+It pushes until the parent closes its end of a pipe, and then waits for the last acks. A job is noted before it is
+pushed, and again when the push is acked.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
-import threading
 import time
 from collections.abc import Sequence
-from itertools import count as count_up
-from pathlib import Path
+from itertools import count
+from multiprocessing.connection import Connection
 from typing import Any
 
-from queue_journal import ONCE, PLAIN, POISON, Journal, mark_of, now_ms, value_of
+from queue_journal import ONCE, PLAIN, POISON, Journal, mark_of, now_ms, open_journal, value_of
 
 import seawall
 from seawall.api.publishable import Message
@@ -49,7 +45,7 @@ class Producer:
         self._log = log
         self._journal = journal
         self._chance = random.Random(f"{plan['seed']} {self._name}")
-        self._numbers = count_up()
+        self._numbers = count()
 
     def step(self) -> None:
         """Push some jobs to one queue, if not too many wait there."""
@@ -62,9 +58,9 @@ class Producer:
         way(name)
         time.sleep(self._chance.choice((0.0, 0.01, 0.05)))
 
-    def _marks(self, queue: str, count: int) -> list[str]:
+    def _marks(self, queue: str, jobs: int) -> list[str]:
         weights = {PLAIN: 12, ONCE: 8, POISON: 1 if self._queues[queue] else 0}
-        tasks = self._chance.choices(list(weights), list(weights.values()), k=count)
+        tasks = self._chance.choices(list(weights), list(weights.values()), k=jobs)
         return [mark_of(self._name, next(self._numbers), task) for task in tasks]
 
     # --- ways to push ----------------------------------------------------------------------------------------------
@@ -119,20 +115,10 @@ class Producer:
         self._journal.note(*(("push", name, mark, seq) for mark, seq in zip(marks, found, strict=True)))
 
 
-def main() -> None:
-    plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    is_ending = threading.Event()
-
-    def wait_for_the_end() -> None:
-        sys.stdin.read()
-        is_ending.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+def push_until_the_end(plan: dict[str, Any], parent: Connection) -> None:
+    """The main function of the process."""
+    journal = open_journal(plan)
     with seawall.connect(plan["url"], timeout_s=TIMEOUT_S) as log:
-        producer = Producer(plan, log, Journal(Path(plan["journal"])))
-        while not is_ending.is_set():
+        producer = Producer(plan, log, journal)
+        while not parent.poll():
             producer.step()
-
-
-if __name__ == "__main__":
-    main()

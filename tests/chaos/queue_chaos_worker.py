@@ -1,10 +1,8 @@
 """A worker of job queues as a process: it claims jobs in every way there is, and notes what it does in a journal.
 
-    python queue_chaos_worker.py PLAN
-
-The plan is a JSON file. Each thread, or each task of an event loop, works until standard input ends. A delivery is
-noted before anyone works on the job, an ack before the call and after it returned. So whenever the process is killed,
-the journal says what may have happened.
+Each thread, or each task of an event loop, works until the parent closes its end of a pipe. A delivery is noted before
+anyone works on the job, an ack before the call and after it returned. So whenever the process is killed, the journal
+says what may have happened.
 
 `Hands` decides what to do with jobs; it is written once, as coroutines. Those of a thread never wait: their calls
 block.
@@ -16,16 +14,16 @@ import asyncio
 import json
 import os
 import random
-import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from pathlib import Path
-from typing import Any, Protocol
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn, Protocol
 
-from queue_journal import ONCE, POISON, RESULTS, Journal, mark_in, now_ms, task_of
+from queue_journal import ONCE, POISON, RESULTS, Journal, mark_in, now_ms, open_journal, task_of
 
 import seawall
 from seawall.api.queues.aio_queue import AsyncJob
@@ -216,7 +214,7 @@ class Hands:
             self._note_extension(job)
         if task_of(mark_in(job.value)) == ONCE:
             await self._commit([job])
-        elif is_last or self._chance.random() < 0.7:
+        elif is_last or self._chance.random() < 0.85:
             await self._ack([job])
         else:
             # The loop acks it: what became of that is not known.
@@ -323,14 +321,23 @@ def run_now(work: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("it has waited for an event loop")
 
 
-def work_in_threads(plan: dict[str, Any], journal: Journal) -> None:
-    """Work in threads that share a log, until standard input ends."""
+def work_until_the_end(plan: dict[str, Any], parent: Connection) -> None:
+    """The main function of the process."""
+    journal = open_journal(plan)
+    if plan["is_async"]:
+        asyncio.run(work_in_tasks(plan, journal, parent))
+    else:
+        work_in_threads(plan, journal, parent)
+
+
+def work_in_threads(plan: dict[str, Any], journal: Journal, parent: Connection) -> None:
+    """Work in threads that share a log."""
     is_ending = threading.Event()
 
     def failed(arguments: threading.ExceptHookArgs) -> None:
         # A work loop that waits for jobs ends with its log.
         if not is_ending.is_set():
-            os._exit(report(arguments.exc_value))
+            fail(arguments.exc_value)
 
     threading.excepthook = failed
     with seawall.connect(plan["url"], timeout_s=TIMEOUT_S) as log:
@@ -339,53 +346,32 @@ def work_in_threads(plan: dict[str, Any], journal: Journal) -> None:
             hands = hands_of(plan, number, BlockingCalls(log, plan["node"]), journal, is_ending.is_set)
             threads.append(threading.Thread(target=run_now, args=(hands.run(),)))
             threads[-1].start()
-        sys.stdin.read()
+        parent.poll(None)
         is_ending.set()
     for thread in threads:
         thread.join()
 
 
-async def work_in_tasks(plan: dict[str, Any], journal: Journal) -> None:
-    """Work in tasks of one event loop, until standard input ends."""
-    is_ending = False
-
-    async def until_the_end() -> None:
-        nonlocal is_ending
-        await asyncio.to_thread(sys.stdin.read)
-        is_ending = True
-
+async def work_in_tasks(plan: dict[str, Any], journal: Journal, parent: Connection) -> None:
+    """Work in tasks of one event loop."""
+    is_ending = asyncio.Event()
+    asyncio.get_running_loop().add_reader(parent.fileno(), is_ending.set)
     async with seawall.connect_async(plan["url"], timeout_s=TIMEOUT_S) as log:
-        ending = asyncio.ensure_future(until_the_end())
         tasks = []
         for number in range(plan["hands"]):
             calls = AsyncCalls(log, plan["node"], random.Random(f"{plan['seed']} {plan['name']} {number} cancels"))
-            hands = hands_of(plan, number, calls, journal, lambda: is_ending)
+            hands = hands_of(plan, number, calls, journal, is_ending.is_set)
             tasks.append(asyncio.ensure_future(hands.run()))
+        ending = asyncio.ensure_future(is_ending.wait())
         await asyncio.wait([ending, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
-            if task.done():
-                # It has failed.
-                os._exit(report(task.exception()))
+            if task.done() and not is_ending.is_set():
+                fail(task.exception())
             task.cancel()
         await asyncio.wait(tasks)
 
 
-def report(error: BaseException | None) -> int:
-    """Print an error with its traceback; returns the exit code. The thread that reads standard input would not end."""
-    import traceback
-
+def fail(error: BaseException | None) -> NoReturn:
+    """End the process at once, as an error in one of its threads or tasks should."""
     traceback.print_exception(error)
-    return 1
-
-
-def main() -> None:
-    plan = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    journal = Journal(Path(plan["journal"]))
-    if plan["is_async"]:
-        asyncio.run(work_in_tasks(plan, journal))
-    else:
-        work_in_threads(plan, journal)
-
-
-if __name__ == "__main__":
-    main()
+    os._exit(1)

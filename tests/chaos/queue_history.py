@@ -473,7 +473,7 @@ def measure(history: QueueHistory) -> QueueFigures:
     figures = QueueFigures(
         offers=len(history.offers),
         acked_offers=sum(offer.is_acked for offer in history.offers.values()),
-        jobs=len(by_job),
+        jobs=len(by_job.keys() | {(letter.queue, letter.seq) for letter in history.letters}),
         deliveries=len(history.deliveries),
         redelivered=sum(len(own) > 1 for own in by_job.values()),
         redeliveries=len(history.deliveries) - len(by_job),

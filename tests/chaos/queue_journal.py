@@ -76,6 +76,14 @@ class Journal:
             raise OSError(f"the journal took {written} of {len(data)} bytes")
 
 
+def open_journal(plan: dict[str, Any]) -> Journal:
+    """The journal of a new process; what it prints goes to a file, too."""
+    with Path(plan["said"]).open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    return Journal(Path(plan["journal"]))
+
+
 def read_journal(path: Path) -> list[list[Any]]:
     """The events of a journal; a line that a kill has cut off is left out."""
     whole, _, _ = path.read_bytes().rpartition(b"\n")

@@ -17,8 +17,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -27,8 +25,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one round with this seed")
     options = parser.parse_args()
+    # Each child imports this file again.
     from queue_chaos import QueueRound
     from queue_history import QueueFigures, listed
+    from rich.console import Console
 
     console = Console()
 
