@@ -283,25 +283,20 @@ class QueueRound:
         """Let the producers end, the workers finish all jobs, and the server shut down."""
         self._end_children(self._producers)
         self._producers = []
-        self._until(lambda: not any(map(self._left, map(log.queue, KINDS))), "the queues are not drained")
-        counts = {name: log.queue(name).counts() for name in KINDS}
+        # Jobs that move to the dead letters are in no count.
+        self._until(lambda: not any(log.describe(name).record_count for name in KINDS), "the queues are not drained")
         for worker in self._workers:
             self._history.killed_ns[worker.name] = time.monotonic_ns()
         self._end_children(self._workers)
         self._workers = []
-        for name, found in counts.items():
-            records = log.describe(name).record_count
-            self._history.counts[name] = FinalCounts(*found[:4], records)
+        for name in KINDS:
+            counts = log.queue(name).counts()
+            self._history.counts[name] = FinalCounts(*counts[:4], log.describe(name).record_count)
         ending_ns = time.monotonic_ns()
         code = self._node.terminate()
         self._history.lives.append(Life(self._life_started_ns, ending_ns, time.monotonic_ns()))
         if code:
             self._complain(f"the last SIGTERM ended with {code}: {self._node.said()[-2_000:]}")
-
-    @staticmethod
-    def _left(queue: seawall.Queue) -> int:
-        counts = queue.counts()
-        return counts.ready + counts.leased + counts.delayed
 
     def _end_children(self, children: list[Child]) -> None:
         for child in children:
