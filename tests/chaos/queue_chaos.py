@@ -53,6 +53,9 @@ SETTLE_S = 120
 
 LEASE_S = 1.5
 
+#: Faults of the shortest round.
+FAULTS_MIN = 3
+
 #: The queues: what they promise, and their other settings. Each with a limit of deliveries has a topic of dead letters.
 KINDS = {
     "plain": QueueKind(),
@@ -81,7 +84,7 @@ class Size:
 
     producers: int = 4
     workers: int = 8
-    hands: int = 2
+    hands: int = 4
 
 
 class Child:
@@ -226,11 +229,11 @@ class QueueRound:
             "server end": (2, self._end_server),
             "server stop": (2, self._stop_server),
         }
-        until = time.monotonic() + self._seconds
-        while time.monotonic() < until and not self.outcome.complaints:
+        faults, until = self.outcome.faults, time.monotonic() + self._seconds
+        while (time.monotonic() < until or faults.total() < FAULTS_MIN) and not self.outcome.complaints:
             (name,) = self._random.choices(list(acts), [weight for weight, _ in acts.values()])
             acts[name][1]()
-            self.outcome.faults[name] += 1
+            faults[name] += 1
             time.sleep(self._random.uniform(0.2, 2.0))
             self._continue_workers(time.monotonic())
             self._check_children()
