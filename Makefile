@@ -14,6 +14,7 @@ CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
+CHAOS_QUEUE_SECONDS ?= 300
 CHAOS_SPARK_KILLS ?= 20
 SUITE ?= kernels
 ARGS ?=
@@ -122,10 +123,11 @@ sim: setup ## Run a simulated pod for SEEDS seeds (default 2,000), every promise
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --planted) $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600), then CHAOS_SPARK_KILLS times (20) driver, executors and server under Spark; SEED=n runs one round again
+chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600), then CHAOS_SPARK_KILLS times (20) driver, executors and server under Spark, then workers and server under job queues for CHAOS_QUEUE_SECONDS (300); SEED=n runs one round again
 	$(BIN)/python tests/chaos/run.py $(if $(SEED),--seed $(SEED),--seconds $(CHAOS_SECONDS)) $(ARGS)
 	$(if $(SEED),,CHAOS_BAD_BYTES=10000000 $(PYTEST) -q tests/chaos/test_chaos.py::test_invalid_bytes_disturb_no_client_and_take_no_memory)
 	$(if $(SEED),,$(BIN)/python tests/chaos/run_spark.py --kills $(CHAOS_SPARK_KILLS))
+	$(if $(SEED),,$(BIN)/python tests/chaos/run_queues.py --seconds $(CHAOS_QUEUE_SECONDS))
 
 .PHONY: spark-cluster
 spark-cluster: setup ## Run all tests of Spark, batch, streams and the sink, with executors in processes of their own
