@@ -185,7 +185,7 @@ wheel: $(READY) ## Build the wheel into dist/, with machine code for this platfo
 .PHONY: lock
 lock: $(READY) ## Renew the hashed locks in requirements/
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
-		--no-annotate --no-emit-index-url --extra server --extra dev pyproject.toml -o requirements/dev.txt
+		--no-annotate --no-emit-index-url --extra server --extra msgpack --extra dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
 		--no-annotate --no-emit-index-url --extra spark -c requirements/dev.txt pyproject.toml -o requirements/spark.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \

@@ -17,7 +17,7 @@ JSON object with these members; it ignores members that it does not know.
 
 Arguments are null, booleans, numbers, strings, lists and objects with string keys. A tuple arrives as a list. All else
 is refused when the job is sent: what JSON would silently change (keys that are numbers) or cannot carry (NaN, bytes,
-dates). With `MsgpackCodec` the object is MessagePack (`wire/format/msgpack`) and the content type
+dates). With `MsgpackCodec` the object is MessagePack (<https://msgpack.org>) and the content type
 `application/vnd.msgpack`; then bytes, NaN, and keys that are integers or bytes arrive as they are, too. Another `Codec`
 has other rules and another content type. Never is anything unpickled: a job is data, and only names a function that the
 worker has registered.
@@ -28,19 +28,20 @@ This module must not know queues.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from seawall.api.publishable import Message
-from seawall.errors import CorruptionError, InvalidInputError
+from seawall.errors import CorruptionError, InvalidInputError, UnsupportedError
 from seawall.limits import TASK_NAME_SIZE_MAX
-from seawall.wire.format.msgpack import Packer, unpacked
+
+#: Checks a key (true), or a value that contains no others; the text names it.
+Check: TypeAlias = Callable[[object, str, bool], None]
 
 CONTENT_TYPE: Final = b"content-type"
 _MEMBERS: Final = ("task", "args", "kwargs")
-#: Steps to an argument that an error shows.
-_PATH_SHOWN: Final = 8
 
 
 class TaskCall(NamedTuple):
@@ -77,18 +78,7 @@ class JsonCodec:
 
     def encode(self, call: TaskCall) -> bytes:
         """The JSON of a call; `InvalidInputError` names the argument that does not fit."""
-        try:
-            for index, value in enumerate(call.args):
-                _check(value, f"argument {index + 1}")
-            for name, value in call.kwargs.items():
-                _check(value, f"argument {name!r}")
-            return encoded_json(_members_of(call))
-        except RecursionError as error:
-            raise InvalidInputError(
-                f"task {call.task!r}: an argument is nested too deeply, or contains itself"
-            ) from error
-        except ValueError as error:
-            raise InvalidInputError(f"task {call.task!r}: {error}") from error
+        return _encoded(call, encoded_json, _check_json)
 
     def decode(self, value: bytes) -> TaskCall:
         """The call in a JSON object."""
@@ -100,34 +90,66 @@ class JsonCodec:
 
 
 class MsgpackCodec:
-    """Calls as MessagePack: for arguments that are bytes, and for smaller jobs. Results are JSON all the same."""
+    """Calls as MessagePack: for arguments that are bytes, and for smaller jobs. Results are JSON all the same.
+
+    Needs the library `msgpack`: `pip install 'seawall[msgpack]'`.
+    """
 
     content_type: Final = "application/vnd.msgpack"
 
+    def __init__(self) -> None:
+        try:
+            import msgpack
+        except ImportError as error:
+            raise UnsupportedError("MsgpackCodec needs msgpack: pip install 'seawall[msgpack]'") from error
+        self._pack: Callable[[object], bytes] = msgpack.packb
+        self._unpack: Callable[[bytes], object] = partial(
+            msgpack.unpackb, strict_map_key=False, ext_hook=_refuse_extension
+        )
+        self._invalid = (ValueError, TypeError, RecursionError, msgpack.UnpackException)
+
     def encode(self, call: TaskCall) -> bytes:
         """The MessagePack of a call; `InvalidInputError` names the argument that does not fit."""
-        packer = Packer()
-        try:
-            packer.add(_members_of(call))
-        except ValueError as error:
-            raise InvalidInputError(f"task {call.task!r}: {_named(packer.path)} {error}") from error
-        return bytes(packer.data)
+        return _encoded(call, self._pack, _check_msgpack)
 
     def decode(self, value: bytes) -> TaskCall:
         """The call in a MessagePack map."""
-        return _call_of(unpacked(value))
+        try:
+            document = self._unpack(value)
+        except self._invalid as error:
+            raise CorruptionError(f"the job is not MessagePack: {error}") from error
+        call = _call_of(document)
+        try:
+            # Times of MessagePack would arrive as objects of the library.
+            _check_arguments(call, _check_msgpack)
+        except (ValueError, RecursionError) as error:
+            raise CorruptionError(f"the job is no call of a task: {error}") from error
+        return call
 
 
 JSON: Final = JsonCodec()
 
 
-def _named(path: Sequence[object]) -> str:
-    """The argument that a path in the members of a call leads to; the beginning of a long path."""
-    if len(path) < 2:
-        return "the call"
-    _, argument, *inner = path[:_PATH_SHOWN]
-    name = f"{argument + 1}" if isinstance(argument, int) else repr(argument)
-    return f"argument {name}" + "".join(f"[{each!r}]" for each in inner)
+def _refuse_extension(code: int, _data: bytes) -> object:
+    raise ValueError(f"it has a value of extension type {code}")
+
+
+def _encoded(call: TaskCall, encode: Callable[[object], bytes], check: Check) -> bytes:
+    """The bytes of a call; `InvalidInputError` names the argument that does not fit."""
+    try:
+        _check_arguments(call, check)
+        return encode(_members_of(call))
+    except RecursionError as error:
+        raise InvalidInputError(f"task {call.task!r}: an argument is nested too deeply, or contains itself") from error
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(f"task {call.task!r}: {error}") from error
+
+
+def _check_arguments(call: TaskCall, check: Check) -> None:
+    for index, value in enumerate(call.args):
+        _check_inside(value, f"argument {index + 1}", check)
+    for name, value in call.kwargs.items():
+        _check_inside(value, f"argument {name!r}", check)
 
 
 def _members_of(call: TaskCall) -> dict[str, object]:
@@ -178,23 +200,42 @@ def encoded_json(value: object) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def _check(value: object, where: str) -> None:
-    """Raise unless a value arrives as what it is; tuples arrive as lists."""
+def _check_inside(value: object, where: str, check: Check) -> None:
+    """Raise `ValueError` unless a value, and all in it, arrives as what it is; tuples arrive as lists."""
     match value:
-        case None | bool() | int() | str():
-            return
-        case float():
-            if not isfinite(value):
-                raise ValueError(f"{where} is {value}, which JSON does not have")
         case list() | tuple():
             for index, item in enumerate(value):
-                _check(item, f"{where}[{index}]")
+                _check_inside(item, f"{where}[{index}]", check)
         case dict():
             for key, item in value.items():
-                if not isinstance(key, str):
-                    raise ValueError(f"{where} has the key {key!r}: keys of a JSON object are strings")
-                _check(item, f"{where}[{key!r}]")
+                check(key, where, True)
+                _check_inside(item, f"{where}[{key!r}]", check)
         case _:
-            raise ValueError(
-                f"{where} is of type {type(value).__name__}: give null, booleans, numbers, strings, lists or objects"
-            )
+            check(value, where, False)
+
+
+def _check_json(value: object, where: str, is_key: bool) -> None:
+    """Check a key, or a value that contains no others, for JSON."""
+    if is_key:
+        if not isinstance(value, str):
+            raise ValueError(f"{where} has the key {value!r}: keys of a JSON object are strings")
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"{where} is {value}, which JSON does not have")
+    elif not isinstance(value, None | bool | int | str):
+        raise ValueError(
+            f"{where} is of type {type(value).__name__}: give null, booleans, numbers, strings, lists or objects"
+        )
+
+
+def _check_msgpack(value: object, where: str, is_key: bool) -> None:
+    """Check a key, or a value that contains no others, for MessagePack."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{where} is an integer of more than 64 bits")
+    if is_key:
+        if isinstance(value, bool) or not isinstance(value, str | int | bytes):
+            raise ValueError(f"{where} has the key {value!r}: give strings, integers or bytes as keys")
+    elif not isinstance(value, None | bool | int | float | str | bytes):
+        raise ValueError(
+            f"{where} is of type {type(value).__name__}: give null, booleans, numbers, strings, bytes, lists or objects"
+        )
