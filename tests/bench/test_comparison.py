@@ -148,6 +148,23 @@ def test_the_table_has_a_column_for_each_system_and_names_missed_goals() -> None
     assert report.missed_lines(found) == ["missed: start: value 2.00 s, goal ≤ 1.00 s"]
 
 
+def test_figures_with_other_systems_have_a_table_of_their_own() -> None:
+    jobs = ComparedFigure("jobs", "jobs/s", Better.HIGHER, "rate")
+    ours, other = side("Seawall", [], [{"rate": 6.0}] * 3), side("D", [], [{"rate": 2.0}] * 3)
+    found = suite_report(comparison([]), Comparison("queues", (jobs,), ours, (other,), warms_up=False))
+    assert [([row.name for row in each.rows], list(each.systems)) for each in comparison_report.tables(found)] == [
+        (["rate", "delay", "start"], ["A", "B"]),
+        (["jobs"], ["D"]),
+    ]
+    stream = io.StringIO()
+    comparison_report.write_comparison(found, stream)
+    headings = [line.strip("┃").split("┃") for line in stream.getvalue().splitlines() if line.startswith("┃")]
+    assert [[cell.strip() for cell in each] for each in headings] == [
+        ["figure", "Seawall", "A", "B", "goals", "missed"],
+        ["figure", "Seawall", "D", "goals", "missed"],
+    ]
+
+
 def test_a_missed_ratio_names_the_system() -> None:
     slow = ComparedFigure("delay", "s", Better.LOWER, "p50", goals={"A": Goal.ratio_at_most(1.0)})
     ours, other = side("Seawall", [], [{"p50": 2.0}] * 3), side("A", [], [{"p50": 1.0}] * 3)

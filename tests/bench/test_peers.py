@@ -22,10 +22,11 @@ from click.testing import CliRunner
 from seawall import config
 from seawall.bench.harness import BenchContext, Selection
 from seawall.bench.peers import client_runs
+from seawall.bench.peers.bed import Bed, Scale
 from seawall.bench.peers.client_process import Options, percentiles
 from seawall.bench.peers.clients.base import Until, age_ns, paced, stamp, wait_for_port
 from seawall.bench.peers.servers import disk_bytes, prepared, running
-from seawall.bench.peers.shapes import Bed, Scale, shapes
+from seawall.bench.peers.shapes import shapes
 from seawall.bench.peers.system import DEFAULT_PROGRAMS, System
 from seawall.bench.peers.systems.kafka import Kafka
 from seawall.bench.peers.systems.nats import Nats

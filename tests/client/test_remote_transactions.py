@@ -7,6 +7,7 @@ import pickle
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,6 +92,39 @@ def test_topics_get_their_records_at_one_position(log: RemoteLog) -> None:
     positions = [(item.topic, item.position) for item in log.read_positions()]
     assert [topic for topic, position in positions if position == transaction.result.position] == ["a", "a", "b"]
     assert log.topics() == ["a", "b"]
+
+
+def test_transactions_use_one_session_after_another(log: RemoteLog) -> None:
+    for _ in range(5):
+        with log.transaction() as transaction:
+            transaction.publish("a", b"1")
+    assert len(log.sessions()) == 1
+    first, second = log.stage(), log.stage()
+    first.publish(b"x")
+    second.publish(b"y")
+    assert len(log.sessions()) == 2
+    for stager in (first, second, first):
+        stager.close()
+    with pytest.raises(WrongStateError, match="this stager is closed"):
+        first.publish(b"late")
+    log.close()
+    with pytest.raises(WrongStateError):
+        log.stage()
+
+
+def test_a_session_that_has_failed_is_replaced(log: RemoteLog) -> None:
+    def publish() -> None:
+        with log.transaction() as transaction:
+            transaction.publish("a", b"1")
+
+    publish()
+    (session,) = log.sessions()
+    log.retire_session(session.client_id)
+    with suppress(FencedError):
+        publish()
+    publish()
+    (other,) = log.sessions()
+    assert other.client_id != session.client_id
 
 
 def test_an_exception_and_a_refusal_abort(log: RemoteLog) -> None:

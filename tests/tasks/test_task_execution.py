@@ -436,6 +436,29 @@ def test_middleware_runs_around_each_job_and_cannot_break_it(log: Log, caplog: p
     assert tasks.queue.counts().ready == 0
 
 
+def test_the_next_job_is_claimed_while_one_is_acked(log: Log, outcomes: Outcomes) -> None:
+    class Acking(Middleware):
+        """Holds back the first ack until its worker has the next job."""
+
+        def after_success(self, job: RunningJob, result: object) -> None:
+            while job.seq == 1 and tasks.queue.counts().leased < 2:
+                pause.wait(0.001)
+
+    pause = Event()
+    tasks = TaskQueue(log, "mails", middleware=[outcomes, Acking()])
+
+    @tasks.task
+    def one() -> int:
+        assert tasks.queue.counts().leased <= 2
+        return 1
+
+    for _ in range(3):
+        one.send()
+    with tasks.worker(threads=1):
+        assert [outcomes.next()[1:] for _ in range(3)] == [(seq, 1, Outcome.DONE) for seq in (1, 2, 3)]
+    assert tasks.queue.counts()[:3] == (0, 0, 0)
+
+
 def test_middleware_can_refuse_a_job(log: Log, outcomes: Outcomes) -> None:
     class Refusal(Middleware):
         def before_execute(self, job: RunningJob) -> None:

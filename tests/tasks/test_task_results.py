@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 from queue import Queue as Mailbox
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from seawall import limits
+from seawall.api.transactions import Transaction
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
-from seawall.errors import LockedError, TaskFailedError, WrongStateError
+from seawall.errors import (
+    ConflictError,
+    LockedError,
+    OutcomeUnknownError,
+    RetryableError,
+    SeawallError,
+    TaskFailedError,
+    WrongStateError,
+)
 from seawall.io.process.clocks import OsClock
 from seawall.tasks import Backoff, Middleware, Outcome, Results, RunningJob, TaskQueue, current_job
+from seawall.tasks.result_commits import EndedJob, ResultCommits
 from seawall.tasks.results import ResultReader
 
 Log = EmbeddedLog | RemoteLog
@@ -134,6 +144,105 @@ def test_a_result_that_cannot_be_published_fails_the_attempt(log: Log) -> None:
         # Its dead letter is refused as well, since the error would be a result.
         assert outcomes.get(timeout=WAIT_S) is Outcome.RETRY
     assert log.describe("full").record_count == 1
+
+
+class Held:
+    """Begins transactions of a log; holds back the first one until other jobs have ended."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.begun = 0
+        self.is_first = Event()
+        self.goes_on = Event()
+        self.error: SeawallError | None = None
+
+    def begin(self) -> Transaction:
+        self.begun += 1
+        if self.begun == 1:
+            self.is_first.set()
+            assert self.goes_on.wait(WAIT_S)
+            if self.error is not None:
+                raise self.error
+        return self.log.transaction()
+
+
+def end_together(log: Log, held: Held, lost: int | None = None) -> dict[int, SeawallError | None]:
+    """End one job, and three while it is committed; returns the error of each by its seq."""
+    log.create_topic("ended", type="queue")
+    log.create_topic("ended.results")
+    queue = log.queue("ended")
+    queue.push([b"job"] * 4)
+    jobs = {job.seq: job for job in queue.claim(4)}
+    commits = ResultCommits(held.begin)
+    found: dict[int, SeawallError | None] = {}
+
+    def finish(seq: int) -> None:
+        try:
+            commits.finish(jobs[seq], "ended.results", b"%d" % seq)
+        except (ConflictError, RetryableError) as error:
+            found[seq] = error
+        else:
+            found[seq] = None
+
+    if lost is not None:
+        jobs[lost].nack()
+    threads = [Thread(target=finish, args=(seq,)) for seq in jobs]
+    threads[0].start()
+    assert held.is_first.wait(WAIT_S)
+    for thread in threads[1:]:
+        thread.start()
+    while len(commits._queued) < 3:
+        threads[1].join(0.001)
+    held.goes_on.set()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_jobs_that_end_while_another_is_committed_share_a_transaction(log: Log) -> None:
+    held = Held(log)
+    assert end_together(log, held) == dict.fromkeys(range(1, 5))
+    assert held.begun == 2
+    assert sorted(record.value for record in log.records("ended.results")) == [b"1", b"2", b"3", b"4"]
+    assert log.queue("ended").counts()[:3] == (0, 0, 0)
+
+
+def test_a_job_whose_lease_has_ended_does_not_keep_the_others_from_their_commit(log: Log) -> None:
+    held = Held(log)
+    found = end_together(log, held, lost=3)
+    assert isinstance(found.pop(3), ConflictError)
+    assert found == {1: None, 2: None, 4: None}
+    assert held.begun == 5
+    assert sorted(record.value for record in log.records("ended.results")) == [b"1", b"2", b"4"]
+    assert log.queue("ended").counts()[:3] == (1, 0, 0)
+
+
+def test_an_error_of_one_commit_is_not_that_of_the_next_ones(log: Log) -> None:
+    held = Held(log)
+    held.error = RetryableError("not now")
+    assert end_together(log, held) == {1: held.error, 2: None, 3: None, 4: None}
+
+
+def test_an_interrupted_commit_leaves_the_outcome_of_the_others_unknown(log: Log) -> None:
+    def interrupt() -> Transaction:
+        raise KeyboardInterrupt
+
+    log.create_topic("ended", type="queue")
+    log.queue("ended").push([b"job"] * 2)
+    first, second = log.queue("ended").claim(2)
+    commits = ResultCommits(interrupt)
+    waiting = EndedJob(first, "ended.results", b"1")
+    commits._queued.append(waiting)
+    with pytest.raises(KeyboardInterrupt):
+        commits.finish(second, "ended.results", b"2")
+    assert isinstance(waiting.error, OutcomeUnknownError)
+
+
+def test_results_that_are_large_together_are_committed_apart(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seawall.tasks.result_commits._SHARED_SIZE_MAX", 2)
+    held = Held(log)
+    assert end_together(log, held) == dict.fromkeys(range(1, 5))
+    assert held.begun == 3
 
 
 def test_many_threads_wait_and_one_of_them_reads(tasks: TaskQueue) -> None:

@@ -1,14 +1,15 @@
-"""Show the results of comparisons: a table with one column for each system, and a plot of the ratios as an SVG file.
+"""Show the results of comparisons: tables with one column for each system, and a plot of the ratios as an SVG file.
 
-A row of the table has the figure of every system, with the ratio of Seawall to it behind it, and the goals; a goal that
-is missed is named in the last column. Below it are the versions and settings, and the systems that are missing.
+A row of a table has the figure of every system, with the ratio of Seawall to it behind it, and the goals; a goal that
+is missed is named in the last column. Figures with other systems have a table of their own. Below the tables are the
+versions and settings, and the systems that are missing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Final, TextIO
 
@@ -20,7 +21,10 @@ _LABEL_WIDTH: Final = 420
 _PLOT_WIDTH: Final = 560
 _TOP: Final = 70
 _BOTTOM: Final = 50
-_COLOURS: Final = ("#b5482f", "#2f6fb5", "#3d8f4f", "#8a5fb0")
+_COLOURS: Final = (
+    *("#b5482f", "#2f6fb5", "#3d8f4f", "#8a5fb0", "#b08a1f"),
+    *("#3fa7a3", "#c75c8f", "#6b6b6b", "#7a4a2a", "#1f3f6f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +50,42 @@ def rows(report: SuiteReport) -> list[Row]:
     return [Row(name, tuple(each for each in report.results if each.name == name)) for name in names]
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Consecutive figures that share systems."""
+
+    rows: list[Row] = field(default_factory=list)
+    #: The other systems, in the order in which they came.
+    systems: dict[str, None] = field(default_factory=dict)
+
+
+def tables(report: SuiteReport) -> list[Table]:
+    """The figures of a report; a figure whose systems are all others than those before begins a new table."""
+    found = [Table()]
+    for row in rows(report):
+        systems = dict.fromkeys(each.baseline_name for each in row.results if each.baseline_name is not None)
+        if found[-1].systems and systems and found[-1].systems.keys().isdisjoint(systems):
+            found.append(Table())
+        found[-1].rows.append(row)
+        found[-1].systems.update(systems)
+    return found
+
+
 def write_comparison(report: SuiteReport, stream: TextIO) -> None:
-    """Write the table, the settings of all systems, and what is missing."""
-    from rich.table import Table
+    """Write the tables, the settings of all systems, and what is missing."""
+    from rich.table import Table as RichTable
 
     console = open_console(stream)
     console.print(machine_line(report))
-    ours, *others = report.systems
-    table = Table(title=f"seawall bench {report.suite}", title_justify="left")
-    for heading in ("figure", ours, *others, "goals", "missed"):
-        table.add_column(heading, justify="right" if heading in report.systems else "left")
-    for row in rows(report):
-        own = "left out" if row.first.value is None else quantity(row.first.value, row.first.unit)
-        table.add_row(row.name, own, *(_cell(row, system) for system in others), _goals(row), _missed(row))
-    console.print(table)
+    ours = next(iter(report.systems))
+    for table in tables(report):
+        shown = RichTable(title=f"seawall bench {report.suite}", title_justify="left")
+        for heading in ("figure", ours, *table.systems, "goals", "missed"):
+            shown.add_column(heading, justify="right" if heading in report.systems else "left")
+        for row in table.rows:
+            own = "left out" if row.first.value is None else quantity(row.first.value, row.first.unit)
+            shown.add_row(row.name, own, *(_cell(row, system) for system in table.systems), _goals(row), _missed(row))
+        console.print(shown)
     for name, description in report.systems.items():
         console.print(f"{name}: {description}")
     for note in dict.fromkeys(f"{result.name}: {result.note}" for result in report.results if result.note):

@@ -15,7 +15,8 @@ from seawall.client.connection.aio_requests import AsyncRequests
 from seawall.client.connection.targets import Target
 from seawall.client.publish.aio_publisher import AsyncRemotePublisher
 from seawall.client.publish.delivery import Delivery
-from seawall.client.transactions import CommitAttempts, commit_request, committed_in, own_keys, staging_options
+from seawall.client.staging import staging_options
+from seawall.client.transactions import CommitAttempts, commit_request, committed_in, own_keys
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, partition_named
 from seawall.io.process.own_process import disown_on_fork
 from seawall.wire.format.arrow import EncodedBlock

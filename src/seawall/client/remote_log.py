@@ -412,6 +412,7 @@ class RemoteLog(RemoteTransactions, RemoteRouters, RecordLog, PublishingLog[Remo
     def close(self) -> None:
         """Close all connections; idempotent."""
         self._senders.close()
+        self._staging_pool.close()
         self._queues.close()
         self._requests.close()
 

@@ -1,4 +1,4 @@
-"""Transactions over the network: a publisher per attempt stages the records, and one request commits them.
+"""Transactions over the network: a publisher per attempt (`staging`) stages the records, and one request commits them.
 
 If the response to a commit is lost, the client sends it again under the same key; the server answers a repetition like
 the original, so the transaction commits once. If the server stays unreachable, the outcome is unknown:
@@ -9,24 +9,17 @@ This module must not know how the server commits a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
-from seawall.api.publisher_options import Compression, PublisherOptions
-from seawall.api.transactions import (
-    IN_FLIGHT_SIZE,
-    OwnKeys,
-    Stager,
-    Transaction,
-    TransactionalLog,
-)
+from seawall.api.publisher_options import Compression
+from seawall.api.transactions import OwnKeys, Stager, Transaction, TransactionalLog
 from seawall.client.commands import cursor_owner
 from seawall.client.connection.requests import Requests
 from seawall.client.connection.targets import Target
-from seawall.client.publish.delivery import Delivery
-from seawall.client.publish.publisher import RemotePublisher
+from seawall.client.staging import StagingPool, StagingPublisher, staging_options
 from seawall.core.transactions import (
     CommittedTransaction,
     OffsetCommit,
@@ -36,7 +29,6 @@ from seawall.core.transactions import (
 )
 from seawall.errors import OutcomeUnknownError, ProtocolError, RetryableError
 from seawall.io.process.own_process import disown_on_fork, random_bytes
-from seawall.wire.format.arrow import EncodedBlock
 from seawall.wire.format.codes import ErrorCode
 from seawall.wire.format.decoder import Frame
 from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
@@ -51,11 +43,6 @@ from seawall.wire.lwp2.transactions import (
 
 #: How often to send a commit with an unknown outcome, each time with the full timeout of the target.
 ATTEMPTS: Final = 2
-
-
-def staging_options(compression: Compression) -> PublisherOptions:
-    """The options of a staging publisher: each block is a batch of its own, because ranges consist of whole batches."""
-    return PublisherOptions(batch_size=1, compression=compression, max_in_flight=IN_FLIGHT_SIZE)
 
 
 def own_keys() -> OwnKeys:
@@ -109,24 +96,6 @@ class CommitAttempts:
         ) from error
 
 
-class StagingPublisher(RemotePublisher):
-    """A publisher to a staging topic."""
-
-    def stage(self, block: EncodedBlock) -> Delivery:
-        """Send one block as a batch of its own."""
-        self._sender.wait_for_space(len(block.block), IN_FLIGHT_SIZE, may_wait=True)
-        return self._sender.offer(self.topic, self._topic_id, [block], None)
-
-    def aborting(self, abort: Callable[[Iterable[StagedRange]], int]) -> Callable[[Iterable[StagedRange]], int]:
-        """Wrap `abort`, which deletes staged ranges, so that a forked child cannot call it."""
-
-        def checked(ranges: Iterable[StagedRange]) -> int:
-            self._process.check()
-            return abort(ranges)
-
-        return checked
-
-
 class RemoteTransactions(TransactionalLog):
     """The transaction methods of `RemoteLog`."""
 
@@ -137,10 +106,12 @@ class RemoteTransactions(TransactionalLog):
 
     def __init__(self) -> None:
         self.own_keys = own_keys()
+        self._staging_pool = StagingPool()
 
     def disown(self) -> None:
         """Run in a forked child: use new keys, because a commit under the parent's keys would count as a repetition."""
         self.own_keys = own_keys()
+        self._staging_pool = StagingPool()
 
     def transaction(self, owner: str | None = None, epoch: int | None = None) -> Transaction:
         """Start a transaction, to be used in a `with` block. A forked child cannot continue it."""
@@ -158,10 +129,17 @@ class RemoteTransactions(TransactionalLog):
             staging = parse_topic_reply(self._requests.request(StagingFind(own_partition)).payload)
         if not own_partition:
             self._staging = staging
-        publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
-        return Stager(
-            publisher.stage, publisher.aborting(self.abort_staged), publisher.close, partition_named(staging.name)
-        )
+        partition = partition_named(staging.name)
+
+        def make() -> StagingPublisher:
+            return StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
+
+        if own_partition or compression != "none":
+            publisher = make()
+            return Stager(publisher.stage, publisher.aborting(self.abort_staged), publisher.close, partition)
+        self._requests.check_open()
+        attempt = self._staging_pool.attempt(make)
+        return Stager(attempt.stage, attempt.publisher.aborting(self.abort_staged), attempt.close, partition)
 
     def _commit_wanted(self, wanted: WantedTransaction) -> CommittedTransaction:
         request = commit_request(wanted)

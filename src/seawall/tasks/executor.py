@@ -35,6 +35,7 @@ from seawall.tasks.interrupts import (
 )
 from seawall.tasks.job_format import Codec, job_call
 from seawall.tasks.middleware import Middleware, error_text
+from seawall.tasks.result_commits import ResultCommits
 from seawall.tasks.retries import RetryPolicy
 from seawall.tasks.running_job import CURRENT, Outcome, RunningJob
 from seawall.tasks.task import Task
@@ -43,6 +44,10 @@ from seawall.tasks.task_log import TaskLog
 LOG: Final = logging.getLogger("seawall.tasks")
 
 Tasks = Mapping[str, Task[..., Any]]
+
+
+def _ignore() -> None:
+    """Do nothing when a task has returned."""
 
 
 class Executor:
@@ -57,19 +62,24 @@ class Executor:
         self._middleware = middleware
         self._clock = clock
         self._dead_letters = DeadLetterBox(log, queue)
+        self._commits = ResultCommits(log.transaction)
         self._limits = TimeLimits(clock)
         self._loop = LoopThread()
         self._lock = Lock()
         self._executions: set[Execution] = set()
         self._is_stopping = False
 
-    def execute(self, job: Job) -> Outcome:
-        """Execute a job on this thread; returns what became of it."""
+    def execute(self, job: Job, on_returned: Callable[[], None] = _ignore) -> Outcome:
+        """Execute a job on this thread; returns what became of it.
+
+        Calls `on_returned` when the task has returned or raised, before the queue is told: that takes the time of a
+        request, and of a sync.
+        """
         began_ns = self._clock.monotonic_ns()
-        running = RunningJob(job, self._log.transaction)
+        running = RunningJob(job, self._log.transaction, self._commits)
         token = CURRENT.set(running)
         try:
-            outcome = self._execute(running)
+            outcome = self._execute(running, on_returned)
             duration_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             self._notify(lambda each: each.after_job(running, outcome, duration_s))
         finally:
@@ -91,7 +101,7 @@ class Executor:
 
     # --- the steps -------------------------------------------------------------------------------------------------
 
-    def _execute(self, running: RunningJob) -> Outcome:
+    def _execute(self, running: RunningJob, on_returned: Callable[[], None]) -> Outcome:
         try:
             running.call = job_call(running.job.value, running.job.record.headers, self._codec)
             task = self._task(running.call.task)
@@ -106,6 +116,7 @@ class Executor:
             return self._failed(running, error, None)
         with Attempt() as attempt:
             result = self._run(task, running)
+        on_returned()
         if attempt.error is None:
             self._notify(lambda each: each.after_success(running, result))
             return self._finish(running, policy)

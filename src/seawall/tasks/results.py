@@ -64,7 +64,7 @@ class Results(Middleware):
             encoded = encoded_json({**document, "result": result})
         except (ValueError, RecursionError) as error:
             encoded = encoded_json({**document, **_failure(ValueError(f"the result is not JSON: {error}"))})
-        job.publish(self.topic, encoded)
+        job.publish_result(self.topic, encoded)
 
     def after_failure(self, job: RunningJob, error: BaseException, *, is_final: bool) -> None:
         """Publish a final error."""

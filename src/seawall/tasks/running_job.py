@@ -22,6 +22,7 @@ from seawall.api.queues.queue import Job
 from seawall.api.transactions import Transaction
 from seawall.errors import SeawallError, WrongStateError
 from seawall.tasks.job_format import TaskCall
+from seawall.tasks.result_commits import ResultCommits
 
 
 class Outcome(StrEnum):
@@ -42,12 +43,15 @@ class Outcome(StrEnum):
 class RunningJob:
     """One delivery of a job."""
 
-    def __init__(self, job: Job, begin: Callable[[], Transaction]) -> None:
+    def __init__(self, job: Job, begin: Callable[[], Transaction], commits: ResultCommits) -> None:
         #: The claimed job.
         self.job = job
         #: The call that the job carries; None until it was decoded.
         self.call: TaskCall | None = None
         self._begin = begin
+        self._commits = commits
+        #: The result and its topic.
+        self._result: tuple[str, bytes] | None = None
         self._transaction: Transaction | None = None
         #: Why records could not be added: then the job must not be acked.
         self._refusal: Exception | None = None
@@ -82,10 +86,14 @@ class RunningJob:
             self._refusal = error
             raise
 
+    def publish_result(self, topic: str, record: bytes) -> None:
+        """Publish the result of the job with its ack; jobs without other records may share a transaction."""
+        self._result = topic, record
+
     def discard(self) -> None:
         """Drop the records that were added so far."""
         transaction, self._transaction = self._transaction, None
-        self._refusal = None
+        self._refusal = self._result = None
         if transaction is not None:
             transaction.abort()
 
@@ -97,9 +105,15 @@ class RunningJob:
         if self._refusal is not None:
             raise self._refusal
         transaction, self._transaction = self._transaction, None
+        result, self._result = self._result, None
         if transaction is None:
-            return self.job.ack()
+            if result is None:
+                return self.job.ack()
+            self._commits.finish(self.job, *result)
+            return True
         with transaction:
+            if result is not None:
+                transaction.publish(*result)
             transaction.ack(self.job)
         return True
 

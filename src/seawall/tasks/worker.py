@@ -5,8 +5,9 @@
     leases      extends the leases of all jobs that this worker has
     schedule    pushes periodic tasks
 
-A job is claimed only when a thread is free, so no job waits here while another worker is idle. Jobs at once are as
-many as threads, also for coroutines.
+A job is claimed only for a thread whose task has returned, so no job waits here for a task while another worker is
+idle. It may wait for the ack of the job before it: the request for the next job and that ack are in flight together.
+Jobs at once are as many as threads, also for coroutines.
 
 `stop` ends it in order: no more claims, running tasks may finish until the grace period ends, then they are
 interrupted and their jobs returned. A thread that does not react, because it is in a call into C, is left alone: its
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 from threading import Condition, Event, Lock, Thread
 from types import TracebackType
@@ -76,6 +78,8 @@ class Worker:
         #: The jobs that this worker has, by lease: a job whose lease has ended may come a second time. `_changed` is
         #: notified when one ends.
         self._held: dict[int, Job] = {}
+        #: The leases of those of them whose task has not returned.
+        self._unreturned: set[int] = set()
         self._changed = Condition()
         self._threads: list[Thread] = []
         self._claimer = Thread(target=self._claim, name="seawall-claimer", daemon=True)
@@ -157,6 +161,7 @@ class Worker:
                 return
             with self._changed:
                 self._held.update((job.lease_id, job) for job in jobs)
+                self._unreturned.update(job.lease_id for job in jobs)
             for job in jobs:
                 self._inbox.put(job)
 
@@ -164,8 +169,8 @@ class Worker:
         """Wait for free threads; 0 if the worker stops."""
         with self._changed:
             while not self._stopping.is_set():
-                if len(self._held) < self._thread_count:
-                    return self._thread_count - len(self._held)
+                if len(self._unreturned) < self._thread_count:
+                    return self._thread_count - len(self._unreturned)
                 self._changed.wait()
         return 0
 
@@ -173,11 +178,18 @@ class Worker:
         """Execute jobs until the worker stops."""
         while (job := self._inbox.get()) is not None:
             try:
-                self._executor.execute(job)
+                self._executor.execute(job, partial(self._returned, job))
             finally:
                 with self._changed:
                     self._held.pop(job.lease_id, None)
+                    self._unreturned.discard(job.lease_id)
                     self._changed.notify_all()
+
+    def _returned(self, job: Job) -> None:
+        """Claim another job: the thread of this one needs it once the queue knows the outcome."""
+        with self._changed:
+            self._unreturned.discard(job.lease_id)
+            self._changed.notify_all()
 
     def _keep_leases(self) -> None:
         """Extend the leases of all jobs that this worker has, until it has stopped."""

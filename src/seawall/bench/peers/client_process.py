@@ -14,6 +14,14 @@ for that, in the end its figures. The process ends when its standard input does,
     first_ack   ready; wait for the server, create the topic, publish a record  time of the ack on the monotonic clock
     first_read  ready; wait for the server, read a record                       time of the record
     create, delete              the topic
+
+The clients of job queues have the last two, and roles of their own:
+
+    enqueue     enqueue one job at a time until the deadline, at least `count`  jobs, seconds
+    pace        enqueue `count` jobs at a pace
+    call        enqueue a job and wait for its result, one at a time            seconds p50, p99
+    work        execute jobs until SIGTERM; ready when they are claimed
+    left        count the jobs that are not finished                            jobs
 """
 
 from __future__ import annotations
@@ -31,7 +39,9 @@ from importlib import import_module
 from time import monotonic_ns
 from typing import BinaryIO, Final, cast
 
-from seawall.bench.peers.clients.base import Client, Until, wait_for_port
+from seawall.bench.peers.clients.base import Client, TopicClient, Until, wait_for_port
+from seawall.bench.peers.jobs import executions
+from seawall.bench.peers.jobs.base import JobClient
 from seawall.bench.subjects.second_process import exit_with_parent
 
 NANOSECONDS: Final = 1_000_000_000
@@ -42,7 +52,18 @@ CLIENTS: Final = {
     "kafka": ("seawall.bench.peers.clients.kafka", "KafkaClient"),
     "redis": ("seawall.bench.peers.clients.redis", "RedisClient"),
     "nats": ("seawall.bench.peers.clients.nats", "NatsClient"),
+    "seawall-queue": ("seawall.bench.peers.jobs.seawall_queue", "SeawallQueueClient"),
+    "redis-groups": ("seawall.bench.peers.jobs.redis_queues", "RedisGroupsClient"),
+    "redis-lists": ("seawall.bench.peers.jobs.redis_queues", "RedisListsClient"),
+    "seawall-tasks": ("seawall.bench.peers.jobs.seawall_tasks", "SeawallTasksClient"),
+    "rq": ("seawall.bench.peers.jobs.rq", "RqClient"),
+    "rq-simple": ("seawall.bench.peers.jobs.rq", "RqSimpleClient"),
+    "dramatiq": ("seawall.bench.peers.jobs.dramatiq", "DramatiqClient"),
+    "celery": ("seawall.bench.peers.jobs.celery", "CeleryClient"),
+    "celery-threads": ("seawall.bench.peers.jobs.celery", "CeleryThreadsClient"),
 }
+#: The way of jobs whose results are kept.
+RESULTS: Final = "results"
 #: Bytes of records in one list.
 _LIST_SIZE: Final = 2 << 20
 _WARM_UP_SECONDS: Final = 0.3
@@ -62,11 +83,13 @@ class Options:
     size: int = 1024
     seconds: float = 1.0
     count: int = 0
-    #: Variant of the role: `lists` or `calls`; `records` or `arrow`.
+    #: Variant of the role: `lists` or `calls`; `records` or `arrow`; `results` for jobs whose results are kept.
     way: str = ""
     interval_ns: int = 1_000_000
     #: Records of a paced writer that the reader does not count.
     warm_up: int = 0
+    #: The file to which a worker appends what it executes.
+    executions: str = ""
 
     def records(self) -> list[bytes]:
         """Random records of the size, as many as one list has."""
@@ -183,16 +206,50 @@ def first_read(client: Client, options: Options) -> Figures:
     return {"time_ns": monotonic_ns()}
 
 
-def create(client: Client, _options: Options) -> Figures:
+def create(client: TopicClient, _options: Options) -> Figures:
     """Create the topic."""
     client.create_topic()
     return {}
 
 
-def delete(client: Client, _options: Options) -> Figures:
+def delete(client: TopicClient, _options: Options) -> Figures:
     """Delete the topic."""
     client.delete_topic()
     return {}
+
+
+def enqueue(client: JobClient, options: Options) -> Figures:
+    """One waiting producer; `jobs` are all that it enqueued, `per_second` their rate after a short warm-up."""
+    warm_up = client.enqueue_until(monotonic_ns() + int(min(_WARM_UP_SECONDS, options.seconds) * NANOSECONDS), 1)
+    waited = client.enqueue_until(options.deadline_ns(), options.count)
+    return {"jobs": len(warm_up) + len(waited), "per_second": len(waited) * NANOSECONDS / sum(waited)}
+
+
+def pace(client: JobClient, options: Options) -> Figures:
+    """A paced producer."""
+    client.enqueue_paced(options.count, options.interval_ns)
+    return {}
+
+
+def call(client: JobClient, options: Options) -> Figures:
+    """One producer that waits for each result."""
+    client.call_until(monotonic_ns(), options.warm_up)
+    return percentiles(client.call_until(options.deadline_ns(), options.count))
+
+
+def work(client: JobClient, options: Options) -> Figures:
+    """A worker."""
+    # Libraries write messages to descriptor 1; they belong to the errors.
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    executions.open_file(options.executions)
+    client.work(lambda: report("ready"))
+    return {}
+
+
+def left(client: JobClient, _options: Options) -> Figures:
+    """The jobs that are not finished."""
+    return {"jobs": client.left()}
 
 
 def processes(make: Callable[[], Client], options: Options) -> Figures:
@@ -286,6 +343,9 @@ ROLES: Final[dict[str, Callable[[Client, Options], Figures]]] = {
         delete,
     )
 }
+JOB_ROLES: Final[dict[str, Callable[[JobClient, Options], Figures]]] = {
+    each.__name__: each for each in (enqueue, pace, call, work, left, create, delete)
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -293,7 +353,14 @@ def main(arguments: Sequence[str]) -> None:
     system, role, text = arguments
     options = Options(**json.loads(text))
     module, name = CLIENTS[system]
-    client_class = cast("type[Client]", getattr(import_module(module), name))
+    found = cast("type[TopicClient]", getattr(import_module(module), name))
+    if issubclass(found, JobClient):
+        # Workers fork.
+        threading.Thread(target=exit_with_parent, args=(_parent_pipe(), _kill_session), daemon=True).start()
+        with closing(found(options.port, options.topic, keeps_results=options.way == RESULTS)) as job_client:
+            report(JOB_ROLES[role](job_client, options))
+        return
+    client_class = cast("type[Client]", found)
 
     def make() -> Client:
         return client_class(options.port, options.topic, synced=options.synced)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import IO
 
@@ -39,6 +41,16 @@ class ClientRun:
         assert isinstance(found, dict)
         return {name: float(value) for name, value in found.items()}
 
+    def stop(self) -> None:
+        """Let a role that runs until SIGTERM stop, and wait until it has."""
+        self._process.terminate()
+        self.figures()
+
+    def check_runs(self) -> None:
+        """Raise an error if the process has ended."""
+        if self._process.poll() is not None:
+            self._line()
+
     def _line(self) -> str:
         line = self.output.readline()
         if not line:
@@ -52,7 +64,7 @@ class ClientRun:
 
 @contextmanager
 def client(system: str, role: str, options: Options) -> Iterator[ClientRun]:
-    """Start a client process; kill it on exit."""
+    """Start a client process; on exit, kill it with all processes that it has started."""
     command = [sys.executable, "-m", "seawall.bench.peers.client_process", system, role, json.dumps(asdict(options))]
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
@@ -63,7 +75,8 @@ def client(system: str, role: str, options: Options) -> Iterator[ClientRun]:
         try:
             yield ClientRun(f"the client of {system} ({role})", process, errors)
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(EXIT_SECONDS_MAX)
 
 

@@ -9,33 +9,35 @@
     start      from the start of the process to the first durable ack, and the memory of the server
     recovery   from the start after `kill -9` under load to the first record read
     disk       disk space per byte of records
+    queues     job queues without a library: push, claim, ack                  (`job_shapes.py`)
+    jobs       background tasks, through the usual libraries                   (`job_shapes.py`)
 
-Servers run in processes of their own, and so do clients, which start anew for each turn. Unless a shape starts servers
-itself, they run through all rounds, paused while it is not their turn. Each turn has a new topic, deleted after it, and
-begins once all that earlier turns wrote is on the disk: nobody pays for the writes of another.
+How a system takes its turns is in `bed.py`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import count
-from pathlib import Path
 from time import monotonic_ns, sleep
-from typing import Final, TypeAlias
+from typing import Final
 
-from seawall.bench.comparison import ComparedFigure, OpenSide, SideRun
-from seawall.bench.peers import client_runs
-from seawall.bench.peers.client_process import NANOSECONDS, Figures, Options
-from seawall.bench.peers.servers import Server, prepared, running
+from seawall.bench.comparison import ComparedFigure
+from seawall.bench.peers import job_shapes
+from seawall.bench.peers.bed import Bed, Scale, Shape, Target, served, started
+from seawall.bench.peers.client_process import NANOSECONDS
+from seawall.bench.peers.servers import prepared, running
 from seawall.bench.peers.system import System
+from seawall.bench.peers.systems.kafka import Kafka
+from seawall.bench.peers.systems.nats import Nats
+from seawall.bench.peers.systems.redis import Redis
+from seawall.bench.peers.systems.seawall import Seawall
 from seawall.bench.results import Better, Goal
-from seawall.limits import GIB, KIB, MIB
+from seawall.limits import KIB, MIB
 
-OURS: Final = "seawall"
+#: The systems that publish and read topics, in the order of their turns.
+LOGS: Final[tuple[System, ...]] = (Seawall(), Kafka(), Redis(), Nats())
 KAFKA, REDIS, NATS = "Kafka", "Redis", "NATS"
 SMALL: Final = 100
 #: Time between two records of the paced writer.
@@ -43,121 +45,6 @@ _INTERVAL_NS: Final = NANOSECONDS // 1_000
 #: How long a server rests before its memory is taken, and how long it is under load before it is killed.
 _REST_SECONDS: Final = 1.0
 _LOAD_SECONDS: Final = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Sizes that do not follow from the seconds of a turn. Tests use smaller ones."""
-
-    consumed_size: int = 128 * MIB
-    loaded_size: int = 128 * MIB
-    recovered_size: int = GIB
-    waiting_counts: tuple[int, ...] = (2, 8, 64)
-    #: Fewest records of a paced writer, and how many of them come before those that count.
-    paced_min: int = 1_000
-    paced_warm_up: int = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Bed:
-    """One system, where its programs are, where its files go, and the sizes."""
-
-    system: System
-    programs: Path
-    directory: Path
-    scale: Scale
-
-    @property
-    def is_ours(self) -> bool:
-        """True for Seawall."""
-        return self.system.key == OURS
-
-
-class Target:
-    """A server that runs, for a shape to drive."""
-
-    def __init__(self, bed: Bed, server: Server) -> None:
-        self.bed: Final = bed
-        self.server: Final = server
-        self._topics = count()
-
-    def options(self, topic: str = "fixed") -> Options:
-        """The options of a client of a topic."""
-        return Options(self.server.port, topic, synced=self.server.setup.synced)
-
-    def run(self, role: str, options: Options) -> Figures:
-        """Run a client process to its end."""
-        return client_runs.run_client(self.bed.system.key, role, options)
-
-    def client(self, role: str, options: Options) -> AbstractContextManager[client_runs.ClientRun]:
-        """Start a client process."""
-        return client_runs.client(self.bed.system.key, role, options)
-
-    @contextmanager
-    def new_topic(self) -> Iterator[Options]:
-        """Create a topic; yields the options of its clients, and deletes it."""
-        options = self.options(f"turn{next(self._topics)}")
-        self.run("create", options)
-        yield options
-        self.run("delete", options)
-
-
-Work: TypeAlias = Callable[[Target, float], Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One comparison: its figures, and how to open a side."""
-
-    name: str
-    figures: tuple[ComparedFigure, ...]
-    open: Callable[[Bed], OpenSide]
-    warms_up: bool = True
-
-
-def _leave_empty(_target: Target) -> None:
-    """Publish nothing before the first turn."""
-
-
-def served(work: Work, *, synced: bool, fill: Callable[[Target], None] = _leave_empty) -> Callable[[Bed], OpenSide]:
-    """A side with one server for all rounds, which runs during its turns only. `fill` is called once."""
-
-    def opened(bed: Bed) -> AbstractContextManager[SideRun]:
-        return _serve(bed, work, fill, synced=synced)
-
-    return lambda bed: partial(opened, bed)
-
-
-@contextmanager
-def _serve(bed: Bed, work: Work, fill: Callable[[Target], None], *, synced: bool) -> Iterator[SideRun]:
-    with running(bed.system, bed.programs, bed.directory, synced=synced, is_paused=True) as server:
-        target = Target(bed, server)
-        fill(target)
-        server.pause()
-
-        def run(seconds: float) -> Mapping[str, float]:
-            os.sync()
-            server.resume()
-            try:
-                return work(target, seconds)
-            finally:
-                server.pause()
-
-        yield run
-
-
-def started(work: Callable[[Bed], Mapping[str, float]]) -> Callable[[Bed], OpenSide]:
-    """A side whose every run starts servers itself."""
-
-    @contextmanager
-    def opened(bed: Bed) -> Iterator[SideRun]:
-        def run(_seconds: float) -> Mapping[str, float]:
-            os.sync()
-            return work(bed)
-
-        yield run
-
-    return lambda bed: partial(opened, bed)
 
 
 # --- publishing --------------------------------------------------------------------------------------------------
@@ -308,6 +195,8 @@ def shapes(scale: Scale) -> dict[str, tuple[Shape, ...]]:
         "start": (_start(),),
         "recovery": (_recovery(scale),),
         "disk": (_disk(),),
+        "queues": job_shapes.queue_shapes(),
+        "jobs": job_shapes.job_shapes(),
     }
 
 
@@ -325,7 +214,7 @@ def _bulk(size: int, text: str) -> Shape:
         ),
         ComparedFigure(f"{name}, one call each", "records/s", Better.HIGHER, "calls", goals=_at_least(1.0, None, None)),
     )
-    return Shape(name, figures, served(partial(bulk_rates, size=size, ways=("lists", "calls")), synced=False))
+    return Shape(name, LOGS, figures, served(partial(bulk_rates, size=size, ways=("lists", "calls")), synced=False))
 
 
 def _durable() -> Shape:
@@ -333,7 +222,7 @@ def _durable() -> Shape:
     figure = ComparedFigure(
         name, "B/s", Better.HIGHER, "bytes", goals=_at_least(2.0, 5.0, 5.0), note="synced before the ack"
     )
-    return Shape(name, (figure,), served(durable_rate, synced=True))
+    return Shape(name, LOGS, (figure,), served(durable_rate, synced=True))
 
 
 def _lone() -> Shape:
@@ -342,7 +231,7 @@ def _lone() -> Shape:
         ComparedFigure(f"{name}, p50", "s", Better.LOWER, "p50", goals=_NO_SLOWER),
         ComparedFigure(f"{name}, p99", "s", Better.LOWER, "p99"),
     )
-    return Shape(name, figures, served(lone_latency, synced=True))
+    return Shape(name, LOGS, figures, served(lone_latency, synced=True))
 
 
 def _waiting(scale: Scale, way: str, bound: float) -> Shape:
@@ -356,7 +245,7 @@ def _waiting(scale: Scale, way: str, bound: float) -> Shape:
         )
         for publishers in scale.waiting_counts
     )
-    return Shape(f"waiting {way}", figures, served(partial(waiting_rates, way=way), synced=True))
+    return Shape(f"waiting {way}", LOGS, figures, served(partial(waiting_rates, way=way), synced=True))
 
 
 def _follow(*, synced: bool) -> Shape:
@@ -365,7 +254,7 @@ def _follow(*, synced: bool) -> Shape:
         ComparedFigure(f"{name}, p50", "s", Better.LOWER, "p50", goals=_NO_SLOWER),
         ComparedFigure(f"{name}, p99", "s", Better.LOWER, "p99"),
     )
-    return Shape(name, figures, served(follow_latency, synced=synced))
+    return Shape(name, LOGS, figures, served(follow_latency, synced=synced))
 
 
 def _consume() -> Shape:
@@ -382,7 +271,7 @@ def _consume() -> Shape:
             note="beside the records of the others one by one",
         ),
     )
-    return Shape(name, figures, served(consume_rates, synced=False, fill=fill_consumed))
+    return Shape(name, LOGS, figures, served(consume_rates, synced=False, fill=fill_consumed))
 
 
 def _start() -> Shape:
@@ -395,17 +284,17 @@ def _start() -> Shape:
         ComparedFigure(f"{memory}, after a durable bulk load", "MB", Better.LOWER, "after"),
         ComparedFigure(f"{memory}, peak", "MB", Better.LOWER, "peak"),
     )
-    return Shape("start and memory", figures, started(start_and_memory), warms_up=False)
+    return Shape("start and memory", LOGS, figures, started(start_and_memory), warms_up=False)
 
 
 def _recovery(scale: Scale) -> Shape:
     name = "first read after kill -9 under load"
     note = f"{scale.recovered_size // MIB:,} MiB of 1 KiB records, not synced"
     figure = ComparedFigure(name, "s", Better.LOWER, "seconds", goals=_NO_SLOWER, note=note)
-    return Shape(name, (figure,), started(recovery), warms_up=False)
+    return Shape(name, LOGS, (figure,), started(recovery), warms_up=False)
 
 
 def _disk() -> Shape:
     name = "disk bytes per byte of 1 KiB records"
     figure = ComparedFigure(name, "x", Better.LOWER, "ratio", note="after a bulk load, once it has settled")
-    return Shape(name, (figure,), started(disk_ratio), warms_up=False)
+    return Shape(name, LOGS, (figure,), started(disk_ratio), warms_up=False)

@@ -37,7 +37,7 @@ class System(Protocol):
 
     @property
     def key(self) -> str:
-        """The name in options, and of the client in `client_process`."""
+        """The name of the client in `client_process`. Its family, up to the first hyphen, is the name in options."""
         ...
 
     @property
@@ -64,3 +64,8 @@ class System(Protocol):
     def command(self, programs: Path, setup: Setup) -> list[str]:
         """The command that serves a prepared directory."""
         ...
+
+
+def family(system: System) -> str:
+    """The name in options, which systems with one server and several clients or settings share."""
+    return system.key.partition("-")[0]

@@ -44,8 +44,8 @@ class Until:
         return self.deadline_ns is None or monotonic_ns() < self.deadline_ns
 
 
-class Client(ABC):
-    """One topic of one server, through the client library of its system."""
+class TopicClient(ABC):
+    """One topic or queue of one server."""
 
     def __init__(self, port: int, topic: str, *, synced: bool) -> None:
         """`synced`: records must be on stable storage before their acks."""
@@ -57,10 +57,6 @@ class Client(ABC):
     def create_topic(self) -> None:
         """Create the topic."""
 
-    def wait_until_ready(self) -> None:
-        """Wait until a server that already listens also answers."""
-        return
-
     @abstractmethod
     def delete_topic(self) -> None:
         """Delete the topic and its records."""
@@ -68,6 +64,14 @@ class Client(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all connections."""
+
+
+class Client(TopicClient):
+    """One topic of one server, through the client library of its system."""
+
+    def wait_until_ready(self) -> None:
+        """Wait until a server that already listens also answers."""
+        return
 
     # --- publishing ----------------------------------------------------------------------------------------------
 

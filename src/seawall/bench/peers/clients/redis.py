@@ -99,7 +99,7 @@ class RedisClient(Client):
             answer = self._redis.xread({self.topic: last}, block=_BLOCK_MS)
             if not answer:
                 raise ConnectionError(f"{len(ages)} of {count} records came")
-            for entry_id, fields in _entries(answer):
+            for entry_id, fields in entries(answer):
                 ages.append(age_ns(fields[b"v"]))
                 last = entry_id
         return ages[:count]
@@ -112,7 +112,7 @@ class RedisClient(Client):
             answer = self._redis.xread({self.topic: last}, count=min(_READ_AT_ONCE, count - seen))
             if not answer:
                 raise ConnectionError(f"{seen} of {count} records came")
-            for entry_id, fields in _entries(answer):
+            for entry_id, fields in entries(answer):
                 for value in fields.values():
                     size += len(value)
                 last = entry_id
@@ -120,7 +120,7 @@ class RedisClient(Client):
         return size
 
 
-def _entries(answer: Any) -> Any:
+def entries(answer: Any) -> Any:
     """The entries of the only stream of an answer, which is a list in protocol 2 and a dictionary in protocol 3."""
     if isinstance(answer, dict):
         (found,) = answer.values()

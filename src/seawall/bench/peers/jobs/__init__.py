@@ -1,0 +1,1 @@
+"""One client for each system with job queues, with the same small interface."""
