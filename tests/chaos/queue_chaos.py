@@ -39,6 +39,7 @@ from seawall.api.received_record import ReceivedRecord
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.api.embedded import EmbeddedLog
 from seawall.engine.api.open_log import open_log
+from seawall.errors import SeawallError
 from seawall.wire.format.gaps import Gap
 from seawall.wire.jobs.dead_letters import DELIVERIES, FROM, REASON, SOURCE_SEQ, unmarked_meta
 
@@ -156,9 +157,12 @@ class QueueRound:
             ends.enter_context(self._node)
             ends.callback(self._kill_all)
             log = ends.enter_context(seawall.connect(self._url, timeout_s=SETTLE_S))
-            self._start_all(log)
+            self._start_all()
             self._inject_faults()
-            self._settle(log)
+            try:
+                self._settle(log)
+            except SeawallError as error:
+                self._complain(f"the server does not answer: {error!r}")
         if not self.outcome.complaints:
             self._judge()
         self.outcome.seconds = time.monotonic() - began
@@ -170,7 +174,7 @@ class QueueRound:
 
     # --- processes -------------------------------------------------------------------------------------------------
 
-    def _start_all(self, log: RemoteLog) -> None:
+    def _start_all(self) -> None:
         queues = {name: kind.max_deliveries > 0 for name, kind in KINDS.items()}
         for number in range(self._size.producers):
             plan: dict[str, object] = {"seed": self.outcome.seed, "url": self._url, "queues": queues}

@@ -161,6 +161,23 @@ def test_options_and_dead_letters(log: RemoteLog) -> None:
     assert queue.push_unique("again", b"key") == PushedJob(4, False)
 
 
+def test_the_first_dead_letter_needs_no_second_thread(server: RealServer, log: RemoteLog) -> None:
+    """All threads of the server may wait for the one that creates the topic of dead letters."""
+    log.create_topic("work", type="queue", max_deliveries=1, dead_letter="dead")
+    queue = log.queue("work")
+    queue.push("one")
+    queue.claim()[0].nack()
+
+    async def keep_one_thread(_log: object) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+    server.run(keep_one_thread)
+    assert queue.claim() == []
+    assert [record.value for record in log.records("dead")] == [b"one"]
+    log.publish("dead", "another")
+    assert log.describe("dead").record_count == 2
+
+
 def test_dead_letters_are_moved_back(log: RemoteLog) -> None:
     log.create_topic("dead", type="queue")
     log.create_topic("work", type="queue", max_deliveries=1, dead_letter="dead")

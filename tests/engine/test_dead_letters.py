@@ -40,6 +40,30 @@ def fail_all(log: QueueLog, deliveries: int = 2) -> None:
         log.pass_ms(1_001)
 
 
+def test_no_other_change_waits_for_a_dead_letter() -> None:
+    """The claim of a queue with durable leases also finds a dead letter: others may wait for its commit."""
+    log = dead_log(max_deliveries=1, leases_durable=True)
+    log.log.create_topic("others", type="queue")
+    others = log.queue(topic="others")
+    others.push("other")
+    (other,) = others.claim()
+    queue = log.queue()
+    queue.push("dead")
+    queue.claim()[0].nack()
+    queue.push("fresh")
+    create = log.log.queues.dead_letters.create_topic
+    acked: list[bool] = []
+
+    def create_after_an_ack(name: str) -> object:
+        acked.append(Call(other.ack).result())
+        return create(name)
+
+    log.log.queues.dead_letters.create_topic = create_after_an_ack
+    assert values(queue.claim(9)) == [b"fresh"]
+    assert acked == [True]
+    assert [record.value for record in records(log, "dead")] == [b"dead"]
+
+
 def test_a_dead_letter_is_complete() -> None:
     log = dead_log()
     queue = log.queue()

@@ -45,7 +45,7 @@ class SharedChanges(Generic[C]):
         self._has_leader = False
 
     def queue(self, change: C) -> QueuedChange[C]:
-        """Queue a change, behind those that were queued before it; `execute` must follow."""
+        """Queue a change, behind those that were queued before it; `execute` must follow at once, since others wait."""
         own = QueuedChange(change)
         with self._mutex:
             self._queued.append(own)

@@ -220,14 +220,16 @@ class LogQueues:
             with self._log.inspecting():
                 taken = self._store.take_locked(queue, count, claim.node, claim.lease_ms)
                 queued = self._queue_locked(queue, taken.claimed.seqs, claim.node)
-            if len(taken.claimed.dead):
-                self.dead_letters.bury(queue, taken.claimed.dead)
+            try:
+                if queued is not None:
+                    self._log_claim(taken, queued)
+            finally:
+                if len(taken.claimed.dead):
+                    self.dead_letters.bury(queue, taken.claimed.dead)
             if not len(taken.claimed.seqs):
                 if not len(taken.claimed.dead):
                     return None
                 continue
-            if queued is not None:
-                self._log_claim(taken, queued)
             jobs = self._read(taken, claim.lease_ms or queue.topic.config.lease_ms)
             if len(jobs.rows):
                 return jobs

@@ -241,8 +241,10 @@ class ServedLog(ServedSessions):
         return info
 
     def _create_from_thread(self, name: str) -> TopicInfo:
-        """Create a topic from another thread than that of this loop."""
-        return asyncio.run_coroutine_threadsafe(self.create_topic(name), self._loop).result()
+        """Create a topic on this thread, which may be the last free one: all others may wait for it."""
+        info = self._opened().create_topic(name)
+        asyncio.run_coroutine_threadsafe(self._learn(info.topic_id), self._loop).result()
+        return info
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
