@@ -143,7 +143,7 @@ bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
 
 # Each is tried, also if another one cannot be had here.
 .PHONY: peers
-peers: $(READY) ## Fetch what `seawall bench peers` compares with into PEERS (~/.cache/seawall/peers): Kafka, Redis, NATS and their clients
+peers: $(READY) ## Fetch what `seawall bench peers` compares with into PEERS (~/.cache/seawall/peers): Kafka, Redis, NATS, their clients, RQ, Dramatiq, Celery
 	@$(MAKE) --no-print-directory --keep-going peers-clients peers-kafka peers-redis peers-nats
 
 .PHONY: peers-clients

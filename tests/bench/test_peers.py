@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from seawall import config
 from seawall.bench.harness import BenchContext, Selection
 from seawall.bench.peers import client_runs
-from seawall.bench.peers.bed import Bed, Scale
+from seawall.bench.peers.bed import Bed, Scale, Shape
 from seawall.bench.peers.client_process import Options, percentiles
 from seawall.bench.peers.clients.base import Until, age_ns, paced, stamp, wait_for_port
 from seawall.bench.peers.servers import disk_bytes, prepared, running
@@ -39,6 +39,8 @@ from seawall.limits import KIB, MIB
 
 PROGRAMS = DEFAULT_PROGRAMS.expanduser()
 TINY = Scale(
+    jobs_min=10,
+    jobs_warm_up=2,
     consumed_size=3 * MIB,
     loaded_size=MIB,
     recovered_size=2 * MIB,
@@ -77,6 +79,32 @@ def present(key: str) -> System:
 @pytest.fixture(params=systems())
 def system(request: pytest.FixtureRequest) -> System:
     return present(request.param)
+
+
+JOB_SHAPES = [shape for name in ("queues", "jobs") for shape in shapes(TINY)[name]]
+#: Workers of the others take seconds to start: two systems are enough for the fast tests.
+JOB_PARAMETERS = [
+    pytest.param(
+        shape,
+        system,
+        id=f"{system.key}-{shape.name}",
+        marks=[] if system.key in ("redis-groups", "dramatiq") else [pytest.mark.slow],
+    )
+    for shape in JOB_SHAPES
+    for system in shape.systems
+]
+
+
+@pytest.mark.parametrize(("shape", "system"), JOB_PARAMETERS)
+def test_every_shape_of_jobs_is_measured_and_leaves_nothing(shape: Shape, system: System, tmp_path: Path) -> None:
+    """Jobs that are lost, or executed twice, would be an error."""
+    if (reason := system.missing(PROGRAMS)) is not None:
+        pytest.skip(f"{system.name}: {reason}")
+    with shape.open(Bed(system, PROGRAMS, tmp_path, TINY))() as run:
+        figures = run(0.02)
+    assert set(figures) == {figure.key for figure in shape.figures}
+    assert all(value > 0 for value in figures.values())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -222,13 +250,28 @@ def test_missing_jars_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(only=("rabbit",)), "unknown system 'rabbit': choose from kafka, redis, nats"),
+        (Selection(only=("rabbit",)), "unknown system 'rabbit': choose from kafka, redis, nats, rq, dramatiq, celery"),
+        (Selection(only=("rq",), shapes=("lone",)), "no shape of lone has rq"),
         (Selection(shapes=("lone", "long")), "unknown shape 'long': choose from bulk, durable, lone"),
     ],
 )
 def test_unknown_names_are_refused(selection: Selection, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=message):
         list(peers.compared(BenchContext(1.0, 3, tmp_path, selection, rounds_min=3), TINY))
+
+
+def test_each_shape_has_its_systems_and_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("seawall.bench.peers.systems.jobs.find_spec", lambda _name: None)
+    present("redis")
+    context = BenchContext(1.0, 3, tmp_path, Selection(only=("redis", "celery")), rounds_min=3)
+    found = {each.name: each for each in peers.compared(context, TINY)}
+    assert [side.name for side in found["bulk, 1 KiB records"].sides] == ["Seawall", "Redis"]
+    assert [side.name for side in found["queues"].sides] == ["Seawall", "Redis groups", "Redis lists"]
+    how = "the Python package celery is not installed; get it with: make peers"
+    assert found["jobs"].missing == {"Celery": how, "Celery threads": how}
+    (seawall,) = {each.subject.description for each in found.values()}
+    assert all(part in seawall for part in ("written: ", "queues: class fsync", "jobs: a TaskQueue"))
+    assert all("appendfsync always" in side.description for side in found["queues"].others)
 
 
 @pytest.mark.slow

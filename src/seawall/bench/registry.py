@@ -45,7 +45,7 @@ SUITES = {
     ),
     "peers": SuiteEntry(
         "seawall.bench.suites.peers",
-        "Seawall beside Kafka, Redis streams and NATS JetStream (fetched by `make peers`)",
+        "Seawall beside Kafka, Redis, NATS JetStream, RQ, Dramatiq and Celery (fetched by `make peers`)",
         is_comparison=True,
     ),
     "design": SuiteEntry("seawall.bench.suites.design", "the alternatives compared in the decision records"),

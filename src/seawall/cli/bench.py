@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     "--rounds", type=int, help="Rounds that alternate between baseline and subject [bench.rounds; peers: 3, the least]."
 )
 @click.option("--check", is_flag=True, help="Name the missed goals, and exit with 1 if there are any.")
-@click.option("--only", metavar="SYSTEMS", help="peers: compare with these systems only, such as kafka,redis,nats.")
+@click.option("--only", metavar="SYSTEMS", help="peers: compare with these systems only, such as kafka,redis,rq.")
 @click.option(
     "--shapes",
     metavar="NAMES",
     help="peers: measure these shapes of load only: bulk, durable, lone, waiting, follow, consume, start, recovery, "
-    "disk.",
+    "disk, queues, jobs.",
 )
 @click.option(
     "--peers",
@@ -74,6 +74,7 @@ def bench(
       seawall bench --list
       seawall bench kernels --seconds 2 --check
       seawall bench peers --only kafka,redis --shapes bulk,lone --json peers.json
+      seawall bench peers --only rq,dramatiq,celery --shapes jobs
     """
     from seawall.bench import harness, report
     from seawall.bench import registry as suites
