@@ -44,7 +44,7 @@ DEEDS = {"work": 970, "extend": 5, "overstay": 5, "return": 15, "leave": 5}
 POISON_DEEDS = {"return": 9, "leave": 1}
 
 #: Jobs of one claim, and of one work loop.
-CLAIM_MAX, LOOP_MAX = 20, 30
+CLAIM_MAX, LOOP_MAX = 8, 30
 
 
 class Calls(Protocol):

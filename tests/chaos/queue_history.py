@@ -80,7 +80,7 @@ class Delivery:
     requested_ns: int
     received_ns: int
     received_ms: int
-    #: The lease ends with the worker, since it is bound to a connection.
+    #: The lease ends with the connection of the worker.
     is_bound: bool
     mark: str
     worker: str = ""
@@ -339,7 +339,9 @@ def _overlap(history: QueueHistory, first: Delivery, second: Delivery, is_same_l
         # That is another complaint.
         return False
     if first.is_bound:
-        return is_same_life and second.received_ns < history.killed_ns.get(first.worker, second.received_ns + 1)
+        # The server ends connections, too, when it shuts down.
+        is_alive = second.received_ns < history.killed_ns.get(first.worker, second.received_ns + 1)
+        return is_same_life and is_alive and not has_ended(history.lives, first.requested_ns, second.received_ns)
     return True
 
 

@@ -355,8 +355,14 @@ def forget_a_bound_lease(history: QueueHistory) -> None:
     history.deliveries["durable", 1, 100].is_bound = True
 
 
+def shut_down(history: QueueHistory) -> None:
+    """The server begins to end while it hands out the job again."""
+    survive(history)
+    history.lives[0] = Life(0, 535, 1_010)
+
+
 @pytest.mark.parametrize(
-    "change", [ack_unknown, store_a_unique_job_twice, lose_a_lease_of_a_group, forget_a_bound_lease]
+    "change", [ack_unknown, store_a_unique_job_twice, lose_a_lease_of_a_group, forget_a_bound_lease, shut_down]
 )
 def test_what_is_not_proven_is_no_complaint(change: Plant) -> None:
     history = valid()
