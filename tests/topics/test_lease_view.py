@@ -77,7 +77,8 @@ class Model:
     def counts(self, now: int) -> Counts:
         self.expire(now)
         states = [job.state for job in self.jobs.values()]
-        return Counts(len(self.ready()), states.count("leased"), states.count("delayed"))
+        # Dying jobs are held until they are dead letters.
+        return Counts(len(self.ready()), states.count("leased") + states.count("dying"), states.count("delayed"))
 
     def held(self, seq: int, lease_id: int, worker: int) -> bool:
         job = self.jobs.get(seq)
@@ -424,7 +425,7 @@ def test_a_job_dies_once_and_is_tried_again() -> None:
     view.claim(1, 0, 1, 0, 1)
     claimed = view.claim(5, 2, 9, 0, 1)
     assert (claimed.seqs.tolist(), claimed.dead.tolist()) == ([2], [1])
-    assert view.counts(2) == (0, 1, 0)
+    assert view.counts(2) == (0, 2, 0)
     assert view.claim(5, 2, 9, 0, 1).dead.tolist() == []
     assert view.peek(5, 2).tolist() == []
     view.revive(claimed.dead, 5)

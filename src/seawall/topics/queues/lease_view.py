@@ -277,10 +277,13 @@ class LeaseView:
     # --- queries --------------------------------------------------------------------------------------------------
 
     def counts(self, now_ms: int) -> Counts:
-        """The jobs that are ready, leased and delayed at this time; neither finishing nor dying ones."""
+        """The jobs that are ready, leased and delayed at this time; finishing ones are done.
+
+        Dying ones are held by whoever moves them, until they are dead letters: they count as leased.
+        """
         self._expire(now_ms)
-        unseen, fresh, returned, expired, leased, delayed, _, _ = self._tallies.tolist()
-        return Counts(unseen + fresh + returned + expired, leased, delayed)
+        unseen, fresh, returned, expired, leased, delayed, _, dying = self._tallies.tolist()
+        return Counts(unseen + fresh + returned + expired, leased + dying, delayed)
 
     def next_time_ms(self, now_ms: int) -> int:
         """The next moment at which a lease has ended or a delay has elapsed; -1 if there is none."""
