@@ -42,10 +42,9 @@ def test_a_short_round_of_kills_breaks_no_promise(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [4, 5])
-def test_a_round_of_kills_breaks_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_round_of_kills_breaks_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", str(1 << 20))
-    outcome = QueueRound(seed, tmp_path, 20).run()
+    outcome = QueueRound(4, tmp_path, 20).run()
     assert not outcome.complaints, str(outcome)
     assert outcome.figures.redelivered
     assert outcome.figures.transactions["done"]

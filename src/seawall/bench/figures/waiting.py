@@ -55,7 +55,7 @@ from seawall.wire.lwp2.session import Hello
 #: Numbers of concurrent clients.
 COUNTS: Final = (1, 2, 8, 64)
 #: Numbers of publishers beside a follower.
-FOLLOWED_COUNTS: Final = (1, 8, 64)
+FOLLOWED_COUNTS: Final = (1, 64)
 #: Maximum number of client processes: each is an interpreter.
 PROCESSES_MAX: Final = 8
 _TIMEOUT_MS: Final = 10_000
