@@ -54,6 +54,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         def _split_scope(self, nodeid: str) -> str:
             return "spark" if nodeid.startswith(_SPARK) else nodeid
 
+        def remove_node(self, node: Any) -> str | None:
+            """Hand on what a worker that ended has not run, and return the test that it ended in.
+
+            The inherited method hands on tests that have run, too. A worker that gets only those waits forever.
+            """
+            units = self.assigned_work.pop(node)
+            crashed = next((test for unit in units.values() for test, has_run in unit.items() if not has_run), None)
+            for scope, unit in units.items():
+                if crashed in unit:
+                    unit[crashed] = True
+                if not all(unit.values()):
+                    self.workqueue[scope] = unit
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
+
     return SparkTogether(config, log)
 
 

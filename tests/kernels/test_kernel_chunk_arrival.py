@@ -60,15 +60,18 @@ def arrivals() -> Iterator[list[Arrival]]:
         arrival.sending.close()
 
 
-def test_a_long_stream_is_received_by_one_call(arrivals: list[Arrival]) -> None:
+def test_a_long_stream_is_received_in_pieces(arrivals: list[Arrival]) -> None:
     data = b"".join(batch(number, 100_000) for number in range(40))
     arrival = Arrival(len(data))
     arrivals.append(arrival)
     sender = threading.Thread(target=arrival.sending.sendall, args=(data,))
     sender.start()
-    result = arrival.receive()
+    # One call is enough unless the machine is slow. The sender ends only when all is received.
+    results = [arrival.receive()]
+    while arrival.state[ARRIVED] < len(data):
+        results.append(arrival.receive())
     sender.join()
-    assert result == len(data) % PIECE_SIZE
+    assert all(0 < result <= PIECE_SIZE or result == -errno.EAGAIN for result in results)
     assert arrival.found == (len(data), 40, chunks.CHUNKS_DONE)
     assert arrival.buffer.tobytes() == data
     assert arrival.rows["base_seq"][:40].tolist() == list(range(1, 41))
