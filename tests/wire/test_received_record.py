@@ -1,5 +1,7 @@
 """Records made from columns are the same as records parsed one by one."""
 
+from itertools import repeat
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +45,8 @@ def batch_of(content: list[Record], *live: tuple[int, int]) -> ReceivedBatch:
 def test_columns_and_parsing_give_the_same_records(content: list[Record]) -> None:
     block = memoryview(encode_block(content))
     parsed = list(parsed_records(block, 7, NOW))
-    assert list(received_records(RecordFields(block, len(content)), 7, NOW)) == parsed
+    fields = RecordFields(block, len(content))
+    assert list(received_records(fields, fields.seqs(7), repeat(NOW))) == parsed
     assert [record.seq for record in parsed] == [seq for seq, each in enumerate(content, 7) if each != DELETED]
 
 

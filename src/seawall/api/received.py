@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
@@ -96,7 +97,7 @@ class ReceivedBatch:
         fields = RecordFields(self.block, self.record_count)
         if len(self) < self.record_count:
             fields.select(_is_live(fields.seqs(self.base_seq), self.live))
-        return received_records(fields, self.base_seq, self.timestamp_ns)
+        return received_records(fields, fields.seqs(self.base_seq), repeat(self.timestamp_ns))
 
     def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
         """Convert the records to Arrow columns, without creating an object for each."""

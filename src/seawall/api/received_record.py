@@ -17,6 +17,7 @@ from json import loads
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall.core.types import Seq, TimestampNs
 from seawall.errors import CorruptionError
@@ -57,14 +58,17 @@ class ReceivedRecord(NamedTuple):
         return loads(self.value)
 
 
-def received_records(fields: RecordFields, base_seq: int, timestamp_ns: TimestampNs) -> Iterator[ReceivedRecord]:
-    """The records of a block whose first record has the seq `base_seq`."""
+def received_records(
+    fields: RecordFields, seqs: npt.NDArray[np.uint64], timestamps_ns: Iterable[int]
+) -> Iterator[ReceivedRecord]:
+    """The records with these fields, given the seq and the timestamp of each."""
     runs = _envelope_runs(fields) if fields.has_envelopes else _plain_runs(fields)
-    seqs, types = fields.seqs(base_seq), fields.types
+    types, stored_ns = fields.types, iter(timestamps_ns)
     return chain.from_iterable(
         map(
             ReceivedRecord._make,
-            zip(seqs[rows].tolist(), types[rows].tolist(), values, repeat(timestamp_ns), *others, strict=False),
+            # The seqs end first, so each run takes from the timestamps what it needs.
+            zip(seqs[rows].tolist(), types[rows].tolist(), values, stored_ns, *others, strict=False),
         )
         for rows, values, others in runs
     )

@@ -20,10 +20,10 @@ from seawall.api.queues.jobs import (
     ClaimedJob,
     HeldJobs,
     JobKeys,
+    Jobs,
     PushedJob,
     Selection,
     check_node,
-    claimed_records,
     decide,
     extended,
     keys_of,
@@ -36,6 +36,7 @@ from seawall.api.queues.jobs import (
     with_options,
 )
 from seawall.api.queues.queue import PushDelivery
+from seawall.api.received_record import ReceivedRecord
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
 from seawall.wire.jobs.options import JobOptions
@@ -99,7 +100,7 @@ class AsyncQueue:
         message, name = unique_message(record, key, not_before(self._backend.now_ms(), delay_s), priority)
         return await self._backend.push_unique(self.topic, message, name)
 
-    async def claim(self, count: int = 1, *, lease_s: float | None = None, wait_s: float = 0.0) -> list[AsyncJob]:
+    async def claim(self, count: int = 1, *, lease_s: float | None = None, wait_s: float = 0.0) -> Jobs[AsyncJob]:
         """Lease up to `count` jobs to this worker, as `Queue.claim` does."""
         lease_ms = lease_of(lease_s)
         wait_ms = milliseconds(wait_s, "a wait")
@@ -154,7 +155,7 @@ class AsyncQueue:
         """The jobs by their state, exact at this moment."""
         return await self._backend.counts(self.topic)
 
-    async def peek(self, count: int = 1) -> list[AsyncJob]:
+    async def peek(self, count: int = 1) -> Jobs[AsyncJob]:
         """The jobs that would be claimed next, without a lease."""
         return self._jobs(await self._backend.peek(self.topic, count))
 
@@ -175,10 +176,10 @@ class AsyncQueue:
                 if jobs := held.undecided:
                     await self.extend(jobs, held.lease_ms / 1_000)
 
-    def _jobs(self, claimed: ClaimedJobs) -> list[AsyncJob]:
-        jobs = []
-        for fields in claimed_records(claimed):
-            job = AsyncJob(self.topic, self.node, *fields)
-            job._queue = self
-            jobs.append(job)
-        return jobs
+    def _jobs(self, claimed: ClaimedJobs) -> Jobs[AsyncJob]:
+        return Jobs(claimed, self._job)
+
+    def _job(self, record: ReceivedRecord, lease_id: int, deadline_ms: int, deliveries: int) -> AsyncJob:
+        job = AsyncJob(self.topic, self.node, record, lease_id, deadline_ms, deliveries)
+        job._queue = self
+        return job

@@ -7,17 +7,19 @@ know where a log is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
+from threading import Lock
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from seawall.api.publishable import Message, OneRecord, Publishable
-from seawall.api.received_record import ReceivedRecord, received_record
+from seawall.api.received_record import FEW_RECORDS, ReceivedRecord, received_record, received_records
 from seawall.core.jobs import JobOutcome
 from seawall.core.transactions import JobAck
-from seawall.core.types import Seq, TimestampNs
+from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.limits import JOB_NODE_SIZE_MAX, JOBS_MAX
+from seawall.wire.format.record_fields import RecordFields
 from seawall.wire.format.records import iter_records
 from seawall.wire.jobs.options import JobOptions
 from seawall.wire.jobs.rows import ClaimedJobs
@@ -27,6 +29,9 @@ _MS: Final = 1_000
 _SECONDS_MAX: Final = 1e12
 #: Dead letters that one request can name.
 _COUNT_MAX: Final = (1 << 32) - 1
+
+#: Held while the jobs of a claim are made: all threads that look at one see the same object.
+_MAKING: Final = Lock()
 
 
 class JobKeys(NamedTuple):
@@ -118,13 +123,87 @@ class ClaimedJob:
         return f"<{type(self).__name__} {self.seq}, delivery {self.deliveries}>"
 
 
+J_co = TypeVar("J_co", bound=ClaimedJob, covariant=True)
+
+
+class Jobs(Sequence[J_co]):
+    """The jobs of one claim, by rising seq: a sequence that is equal to a list of the same jobs.
+
+    The jobs are made when one of them is first looked at. `ack` and `nack` of all of them do not need them.
+    """
+
+    __slots__ = ("_claimed", "_is_decided", "_made", "_make")
+
+    def __init__(self, claimed: ClaimedJobs, make: Callable[[ReceivedRecord, int, int, int], J_co]) -> None:
+        """`make` makes one job of its record, lease, deadline and deliveries."""
+        self._claimed = claimed
+        self._make = make
+        self._made: list[J_co] | None = None
+        self._is_decided = False
+
+    def __len__(self) -> int:
+        return len(self._claimed.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> J_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[J_co]: ...
+    def __getitem__(self, index: int | slice) -> J_co | list[J_co]:
+        return self._jobs()[index]
+
+    def __iter__(self) -> Iterator[J_co]:
+        return iter(self._jobs())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (list, Jobs)) and len(self) == len(other) and self._jobs() == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._jobs())
+
+    @property
+    def keys(self) -> JobKeys:
+        """How to name the jobs to the queue."""
+        rows = self._claimed.rows
+        return JobKeys(rows["seq"].tolist(), rows["lease_id"].tolist())
+
+    def decided(self) -> None:
+        """Note that all jobs were acked or nacked."""
+        with _MAKING:
+            self._is_decided = True
+            for job in self._made or ():
+                job.decided()
+
+    def _jobs(self) -> list[J_co]:
+        if self._made is None:
+            with _MAKING:
+                if self._made is None:
+                    self._made = self._make_all()
+        return self._made
+
+    def _make_all(self) -> list[J_co]:
+        rows = self._claimed.rows
+        leases = (rows[name].tolist() for name in ("lease_id", "deadline_ms", "deliveries"))
+        made = [*map(self._make, _records(self._claimed), *leases)]
+        if self._is_decided:
+            for job in made:
+                job.decided()
+        # The records have copies of their bytes: the block, a part of a larger one, may be freed.
+        self._claimed = self._claimed._replace(block=memoryview(b""))
+        return made
+
+
 #: What `ack`, `nack` and `extend` of a queue accept.
 Selection: TypeAlias = "ClaimedJob | Iterable[ClaimedJob]"
 
 
-def selected(jobs: Selection) -> list[ClaimedJob]:
+def selected(jobs: Selection) -> Sequence[ClaimedJob]:
     """The jobs of a selection, by rising seq; raises if there are none, or too many for one call."""
-    found = [jobs] if isinstance(jobs, ClaimedJob) else sorted(jobs, key=lambda job: job.seq)
+    if isinstance(jobs, Jobs):
+        found: Sequence[ClaimedJob] = jobs
+    else:
+        found = [jobs] if isinstance(jobs, ClaimedJob) else sorted(jobs, key=lambda job: job.seq)
     if not 1 <= len(found) <= JOBS_MAX:
         raise InvalidInputError(f"{len(found)} jobs in one call: give 1 to {JOBS_MAX}")
     return found
@@ -132,7 +211,7 @@ def selected(jobs: Selection) -> list[ClaimedJob]:
 
 def keys_of(jobs: Sequence[ClaimedJob]) -> JobKeys:
     """How to name jobs to the queue."""
-    return JobKeys([job.seq for job in jobs], [job.lease_id for job in jobs])
+    return jobs.keys if isinstance(jobs, Jobs) else JobKeys([job.seq for job in jobs], [job.lease_id for job in jobs])
 
 
 def rising(jobs: JobKeys) -> JobKeys:
@@ -162,15 +241,15 @@ def milliseconds(seconds: float, what: str) -> int:
     return round(seconds * _MS)
 
 
-def claimed_records(claimed: ClaimedJobs) -> Iterator[tuple[ReceivedRecord, int, int, int]]:
-    """The record, lease, deadline and deliveries of each claimed job."""
-    rows = claimed.rows
-    columns = (rows["seq"], rows["timestamp_ns"], rows["lease_id"], rows["deadline_ms"], rows["deliveries"])
-    # Also what readers skip: a record that was published as deleted is a job like any other.
-    records = iter_records(claimed.block)
-    for record, seq, timestamp_ns, *lease in zip(records, *(column.tolist() for column in columns), strict=True):
-        lease_id, deadline_ms, deliveries = lease
-        yield received_record(record, Seq(seq), TimestampNs(timestamp_ns)), lease_id, deadline_ms, deliveries
+def _records(claimed: ClaimedJobs) -> Iterator[ReceivedRecord]:
+    """The record of each claimed job."""
+    seqs, timestamps_ns = claimed.rows["seq"], claimed.rows["timestamp_ns"].tolist()
+    if len(seqs) > FEW_RECORDS:
+        fields = RecordFields(claimed.block)
+        # Readers skip records that were published as deleted, which are jobs like any other.
+        if len(fields) == len(seqs):
+            return received_records(fields, seqs, timestamps_ns)
+    return map(received_record, iter_records(claimed.block), seqs.tolist(), timestamps_ns)
 
 
 def with_options(records: Publishable, options: JobOptions) -> Publishable:
@@ -234,8 +313,11 @@ def not_a_queue(topic: str) -> WrongStateError:
 
 def decide(jobs: Sequence[ClaimedJob], outcome: JobOutcome) -> JobOutcome:
     """Mark jobs as decided, after the queue has acked or nacked them; returns the outcome."""
-    for job in jobs:
-        job.decided()
+    if isinstance(jobs, Jobs):
+        jobs.decided()
+    else:
+        for job in jobs:
+            job.decided()
     return outcome
 
 

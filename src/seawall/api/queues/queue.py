@@ -27,10 +27,10 @@ from seawall.api.queues.jobs import (
     ClaimedJob,
     HeldJobs,
     JobKeys,
+    Jobs,
     PushedJob,
     Selection,
     check_node,
-    claimed_records,
     decide,
     extended,
     keys_of,
@@ -42,6 +42,7 @@ from seawall.api.queues.jobs import (
     unique_message,
     with_options,
 )
+from seawall.api.received_record import ReceivedRecord
 from seawall.core.jobs import JobOutcome, QueueCounts
 from seawall.errors import SeawallError
 from seawall.wire.jobs.options import JobOptions
@@ -152,8 +153,8 @@ class Queue:
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def claim(self, count: int = 1, *, lease_s: float | None = None, wait_s: float = 0.0) -> list[Job]:
-        """Lease up to `count` jobs to this worker; an empty list if there are none after `wait_s`.
+    def claim(self, count: int = 1, *, lease_s: float | None = None, wait_s: float = 0.0) -> Jobs[Job]:
+        """Lease up to `count` jobs to this worker; an empty sequence if there are none after `wait_s`.
 
         A lease lasts `lease_s`, by default as long as the topic says. Fewer jobs than requested are normal.
         """
@@ -215,7 +216,7 @@ class Queue:
         """The jobs by their state, exact at this moment."""
         return self._backend.counts(self.topic)
 
-    def peek(self, count: int = 1) -> list[Job]:
+    def peek(self, count: int = 1) -> Jobs[Job]:
         """The jobs that would be claimed next, without a lease."""
         return self._jobs(self._backend.peek(self.topic, count))
 
@@ -230,13 +231,13 @@ class Queue:
         """
         return self._backend.redrive(self.topic, redrive_count(count))
 
-    def _jobs(self, claimed: ClaimedJobs) -> list[Job]:
-        jobs = []
-        for fields in claimed_records(claimed):
-            job = Job(self.topic, self.node, *fields)
-            job._queue = self
-            jobs.append(job)
-        return jobs
+    def _jobs(self, claimed: ClaimedJobs) -> Jobs[Job]:
+        return Jobs(claimed, self._job)
+
+    def _job(self, record: ReceivedRecord, lease_id: int, deadline_ms: int, deliveries: int) -> Job:
+        job = Job(self.topic, self.node, record, lease_id, deadline_ms, deliveries)
+        job._queue = self
+        return job
 
 
 class _LeaseKeeper:

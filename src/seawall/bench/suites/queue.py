@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Final
 
+from seawall.api.queues.jobs import Jobs
 from seawall.api.queues.queue import Job, Queue
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.results import Better, Goal
@@ -270,7 +271,7 @@ def _queues_in_turn(count: int, log: EmbeddedLog) -> Run:
     return _median(once)
 
 
-def _claimed(queue: Queue, count: int) -> list[Job]:
+def _claimed(queue: Queue, count: int) -> Jobs[Job]:
     jobs = queue.claim(count)
     if len(jobs) != count:
         raise InvariantError("INV-BENCH-OK", f"claimed {len(jobs)} of {count} jobs")
