@@ -72,6 +72,29 @@ def test_a_claim_leases_jobs_in_order_with_their_records(log: QueueLog) -> None:
     assert counts(log) == (0, 3, 0)
 
 
+@pytest.mark.parametrize("count", [3, 40])
+def test_claimed_jobs_are_a_sequence_whose_jobs_are_made_once(log: QueueLog, count: int) -> None:
+    queue = log.queue()
+    # Columns of many records have the same content as few records parsed one by one.
+    records = [Message(b"%d" % number, key=b"k", tag=b"t") for number in range(count)]
+    first, last = queue.push(records).seqs[0], count - 1
+    peeked, jobs = queue.peek(count), queue.claim(count)
+    assert [job.record for job in jobs] == [job.record for job in peeked]
+    assert [(job.seq, job.value, job.key, job.deliveries) for job in jobs] == [
+        (first + number, b"%d" % number, b"k", 1) for number in range(count)
+    ]
+    assert jobs == [*jobs] != peeked
+    assert jobs != jobs[1:]
+    assert jobs[-1] is jobs[last] is jobs[1:][-1]
+    assert str(jobs[0]) in str(jobs)
+    assert queue.ack(jobs).changed == len(jobs) == count
+    assert all(job.is_decided for job in jobs)
+    queue.push(records)
+    later = queue.claim(count)
+    assert queue.nack(later).changed == count
+    assert [job.is_decided for job in later] == [True] * count
+
+
 def test_a_claim_reports_what_is_left(log: QueueLog) -> None:
     log.queue().push([b"%d" % number for number in range(5)])
     claimed = log.log.queues.claim("jobs", "w", 2, 700, 0)
@@ -567,6 +590,16 @@ def test_a_claim_of_large_jobs_returns_fewer_and_delivers_the_others_once() -> N
         queue.nack(queue.claim(6), 0)
         log.pass_ms(60_000)
     assert [job.deliveries for job in log.queue().claim(2)] == [3, 3]
+
+
+def test_a_job_evicted_or_deleted_before_its_ack_is_gone(log: QueueLog) -> None:
+    queue = log.queue()
+    queue.push([b"%d" % number for number in range(30)])
+    jobs = queue.claim(30)
+    log.log.delete("jobs", before_seq=jobs[10].seq)
+    outcome = queue.ack(jobs)
+    assert (outcome.changed, len(outcome.skipped)) == (20, 10)
+    assert queue.counts().ready == queue.counts().leased == 0
 
 
 def test_jobs_that_readers_skip_are_jobs(log: QueueLog) -> None:

@@ -71,6 +71,8 @@ def test_ranges_equal_a_plain_set(seqs: list[int], ranges: list[tuple[int, int]]
     assert members(both) == model | set(others)
     assert both == deleted(others).union(found) == DeletedSeqs(both.ranges)
     assert hash(both) == hash(deleted(others).union(found))
+    assert found.overlap(deleted(others)) == deleted(others).overlap(found) == len(model & set(others))
+    assert DeletedSeqs(found.ranges.copy(), are_merged=True) == found
     assert (found == deleted(others)) is (model == set(others))
 
 

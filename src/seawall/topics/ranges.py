@@ -53,7 +53,7 @@ class SeqRanges:
 
     def update(self, added: DeletedSeqs) -> None:
         """Add every seq of a set by one merge, however many ranges it has."""
-        if not len(added):
+        if not added.ranges.size:
             return
         # Merge only the ranges that overlap the new ones, are adjacent to them or between them; move the rest as bytes.
         low = bisect_left(self._lasts, added.first_seq - 1)
@@ -98,4 +98,4 @@ class SeqRanges:
         rows[:, 0] = self._firsts[low:high]
         rows[:, 1] = self._lasts[low:high]
         rows[:, 1] += 1
-        return DeletedSeqs(rows)
+        return DeletedSeqs(rows, are_merged=True)

@@ -291,10 +291,10 @@ class TopicState:
 
     def _delete(self, delete: DeleteRecords) -> None:
         # Counted here, not when the delete was planned: after damage there may be fewer live records than then.
-        first, last = delete.removed.first_seq, delete.removed.last_seq
-        live_before = self._live_in(first, last)
-        self.deleted.update(delete.removed)
-        self.live_records -= live_before - self._live_in(first, last)
+        removed = delete.removed
+        live = DeletedSeqs(self.live(removed.first_seq, removed.last_seq), are_merged=True)
+        self.deleted.update(removed)
+        self.live_records -= live.overlap(removed)
         self.live_bytes = max(0, self.live_bytes - delete.removed_bytes)
 
     def _evict(self, raised: FloorRaise) -> None:

@@ -27,7 +27,7 @@ from seawall.core.transactions import JobAck
 from seawall.core.types import Seq, TopicId
 from seawall.engine.commit.log_writer import Unlocked
 from seawall.engine.ordering.orderer import Orderer
-from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, runs_of
+from seawall.engine.queues.recent_blocks import BlockBudget, Integers, RecentBlocks, RecordRun, ranges_of, runs_of
 from seawall.engine.queues.unique_keys import UniqueKeys
 from seawall.engine.queues.workers import WorkerNumbers, digest_of
 from seawall.engine.read.planning import Planned
@@ -351,10 +351,10 @@ class JobStore:
     def _size_of(self, queue: JobQueue, seqs: Integers) -> int:
         """Plain bytes of finished jobs."""
         sizes = queue.view.sizes(seqs)
-        unknown = seqs[sizes == 0]
-        ranges = [[first, end] for first, end in runs_of(unknown)]
         size = int(sizes.sum())
-        return size + self._parts.cleaner.size_of(queue.topic, np.array(ranges, np.int64)) if ranges else size
+        if sizes.all():
+            return size
+        return size + self._parts.cleaner.size_of(queue.topic, ranges_of(seqs[sizes == 0]))
 
     def stored_ms_locked(self, queue: JobQueue, seq: int) -> int | None:
         """When a job was stored, in milliseconds since the Unix epoch."""
@@ -412,8 +412,7 @@ class JobStore:
         """Records that are deleted as jobs are, whatever their topic is; `ConflictError` if one is gone already."""
         if not self._is_there(topic) or len(live_of(topic, seqs)) < len(seqs):
             raise ConflictError(f"records of topic {topic.name!r} were deleted while they were moved")
-        ranges = np.array([*runs_of(seqs)], np.int64)
-        return Finished(topic, seqs, self._parts.cleaner.size_of(topic, ranges))
+        return Finished(topic, seqs, self._parts.cleaner.size_of(topic, ranges_of(seqs)))
 
     def _is_there(self, topic: TopicState) -> bool:
         """True unless a topic was deleted."""
@@ -442,9 +441,9 @@ class JobStore:
         for topic_id, of_queue in by_queue.items():
             seqs = of_queue[0].seqs if len(of_queue) == 1 else np.sort(np.concatenate([each.seqs for each in of_queue]))
             size = sum(each.size for each in of_queue)
-            ranges = np.array([*runs_of(seqs)], np.int64)
+            ranges = ranges_of(seqs)
             for first in range(0, len(ranges), DELETE_RANGES_MAX):
-                removed = DeletedSeqs(ranges[first : first + DELETE_RANGES_MAX])
+                removed = DeletedSeqs(ranges[first : first + DELETE_RANGES_MAX], are_merged=True)
                 deletes.append(DeleteRecords(topic_id, removed, size if not first else 0))
         return deletes
 
@@ -462,7 +461,11 @@ class JobStore:
 
     def _still_live(self, finished: Finished) -> Finished:
         """The finished jobs that are not gone already."""
-        topic, seqs = finished.topic, live_of(finished.topic, finished.seqs)
+        topic, view = finished.topic, finished.topic.leases
+        if view is not None and view.has_rows(finished.seqs):
+            # The view forgets what the log deletes, evicts or loses.
+            return finished
+        seqs = live_of(topic, finished.seqs)
         return finished if len(seqs) == len(finished.seqs) else self.removal_locked(topic, seqs)
 
     def _commit(self, controls: Sequence[DeleteRecords | Leases], unlocked: Unlocked, *, durable: bool) -> None:

@@ -452,12 +452,19 @@ def arrays_of(node: str, jobs: JobKeys) -> tuple[Integers, Integers]:
         raise InvalidInputError(
             f"{len(jobs.seqs)} jobs with {len(jobs.lease_ids)} leases: give 1 to {JOBS_MAX}, each with its lease"
         )
-    if not 0 <= min(*jobs.seqs, *jobs.lease_ids) <= max(*jobs.seqs, *jobs.lease_ids) < 1 << 63:
-        raise InvalidInputError("seqs and leases of jobs are from 0 to 2^63 - 1")
-    seqs, lease_ids = np.array(jobs.seqs, np.int64), np.array(jobs.lease_ids, np.int64)
-    if len(seqs) > 1 and not bool((np.diff(seqs) > 0).all()):
+    try:
+        seqs, lease_ids = np.array(jobs.seqs, np.int64), np.array(jobs.lease_ids, np.int64)
+    except OverflowError:
+        raise _not_seqs() from None
+    if seqs.min() < 0 or lease_ids.min() < 0:
+        raise _not_seqs()
+    if len(seqs) > 1 and not bool((seqs[1:] > seqs[:-1]).all()):
         return arrays_of(node, rising(jobs))
     return seqs, lease_ids
+
+
+def _not_seqs() -> InvalidInputError:
+    return InvalidInputError("seqs and leases of jobs are from 0 to 2^63 - 1")
 
 
 def _release(woken: Lock) -> None:

@@ -111,11 +111,22 @@ class RecentBlocks:
         del self._firsts[at], self._runs[at]
 
 
-def runs_of(seqs: Integers) -> Iterator[tuple[int, int]]:
-    """The runs of rising seqs, as first seq and the seq after the last."""
+def ranges_of(seqs: Integers) -> Integers:
+    """The runs of rising seqs, as rows of the first seq and the seq after the last."""
+    ranges: Integers
     if not len(seqs):
-        return
-    breaks = np.flatnonzero(np.diff(seqs) != 1) + 1
-    firsts = [0, *breaks.tolist()]
-    for first, end in zip(firsts, [*firsts[1:], len(seqs)], strict=True):
-        yield int(seqs[first]), int(seqs[end - 1]) + 1
+        ranges = np.empty((0, 2), np.int64)
+    elif int(seqs[-1]) - int(seqs[0]) == len(seqs) - 1:
+        ranges = np.array([[seqs[0], seqs[-1] + 1]], np.int64)
+    else:
+        breaks = np.flatnonzero(seqs[1:] - seqs[:-1] != 1)
+        ranges = np.empty((len(breaks) + 1, 2), np.int64)
+        ranges[0, 0], ranges[-1, 1] = seqs[0], seqs[-1] + 1
+        ranges[1:, 0] = seqs[breaks + 1]
+        ranges[:-1, 1] = seqs[breaks] + 1
+    return ranges
+
+
+def runs_of(seqs: Integers) -> Iterator[tuple[int, int]]:
+    """The same runs, one by one."""
+    return ((first, end) for first, end in ranges_of(seqs).tolist())

@@ -26,9 +26,10 @@ from seawall.errors import DiskFullError
 from seawall.io.interfaces import Clock
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage.control.batches import SimpleControl
-from seawall.storage.control.codec import Ceiling
+from seawall.storage.control.codec import Ceiling, CursorCommit
 from seawall.storage.control.deletes import DeleteRecords
 from seawall.storage.control.documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control.queues import Leases
 from seawall.storage.directory import DataDirectory
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Order, stored_config
@@ -36,6 +37,9 @@ from seawall.topics.config import Order, stored_config
 #: Space in the log that appends leave for deletes and for the next opening, in case the disk is full.
 HEADROOM: Final = 16 * limits.KIB
 _USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
+
+#: Changes that leave segments, ceilings and settings as they are: reservations stay valid.
+_KEEPS_RESERVATIONS: Final = (DeleteRecords, Leases, CursorCommit)
 
 #: The most controls that `commit_many` logs at one position.
 _CONTROLS_PER_BATCH: Final = 1_000
@@ -94,8 +98,8 @@ class ControlLog:
         `unlocked` releases the store's memory lock while they are written.
         """
         self.begin_change()
-        # The change may invalidate existing reservations.
-        self._reservations.forget()
+        if not all(isinstance(part, _KEEPS_RESERVATIONS) for part in controls):
+            self._reservations.forget()
         writer, now = self._writer, self._clock.wall_ns()
         control = writer.control_of(controls)
         with self._guard.preparing():

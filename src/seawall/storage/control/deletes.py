@@ -94,7 +94,7 @@ class DeleteRecords:
     def encode(self) -> bytes:
         """The block."""
         bounds = self.removed.ranges.reshape(-1)
-        distances = np.diff(bounds)
+        distances = bounds[1:] - bounds[:-1]
         width = _width_of(int(distances.max()))
         text = b"" if self.match is None else self.match.text.encode()
         before_seq = U64_MAX if self.before_seq is None else self.before_seq
@@ -134,7 +134,7 @@ def _ranges(first: int, distances: npt.NDArray[np.uint64], width: int) -> Delete
     if first + sum(distances.tolist()) >= _SEQ_LIMIT:
         raise CorruptionError("DELETE_RECORDS: a seq does not fit 63 bits")
     bounds = np.concatenate((np.array([first], np.uint64), distances)).cumsum(dtype=np.uint64)
-    return DeletedSeqs(bounds.astype(np.int64).reshape(-1, 2))
+    return DeletedSeqs(bounds.astype(np.int64).reshape(-1, 2), are_merged=True)
 
 
 def _width_of(distance: int) -> int:

@@ -39,8 +39,10 @@ class DeletedSeqs:
 
     __slots__ = ("_bounds",)
 
-    def __init__(self, ranges: Ranges | None = None) -> None:
-        merged = _merged(np.empty((0, 2), np.int64) if ranges is None else ranges)
+    def __init__(self, ranges: Ranges | None = None, *, are_merged: bool = False) -> None:
+        """The seqs of ranges in any order; `are_merged` if the array is nobody else's, and in the one form already."""
+        given = np.empty((0, 2), np.int64) if ranges is None else ranges
+        merged = given if are_merged else _merged(given)
         merged.flags.writeable = False
         #: First seqs and ends, alternating and rising.
         self._bounds: npt.NDArray[np.int64] = merged.reshape(-1)
@@ -67,7 +69,7 @@ class DeletedSeqs:
 
     def __len__(self) -> int:
         """Number of seqs in the set."""
-        return int((self._bounds[1::2] - self._bounds[::2]).sum())
+        return int(self._bounds[1::2].sum() - self._bounds[::2].sum())
 
     @property
     def ranges(self) -> Ranges:
@@ -86,7 +88,15 @@ class DeletedSeqs:
 
     def union(self, other: DeletedSeqs) -> DeletedSeqs:
         """The seqs of both sets."""
+        if not other._bounds.size or np.array_equal(self._bounds, other._bounds):
+            return self
+        if not self._bounds.size:
+            return other
         return DeletedSeqs(np.concatenate((self.ranges, other.ranges)))
+
+    def overlap(self, other: DeletedSeqs) -> int:
+        """Number of seqs in both sets."""
+        return len(self) + len(other) - len(self.union(other))
 
     def is_deleted(self, seq: Seq) -> bool:
         """True if a seq is in the set."""
@@ -125,13 +135,13 @@ def load_deletes(files: Files, path: str, segment: Preface) -> DeletedSeqs:
     bounds = np.frombuffer(read_rows(files, path, FileKind.DELETES, _RANGE_SIZE, segment), "<i8")
     if len(bounds) and (bounds[0] < 0 or not (bounds[1:] > bounds[:-1]).all()):
         raise CorruptionError(f"{path}: ranges do not rise")
-    return DeletedSeqs(bounds.astype(np.int64).reshape(-1, 2))
+    return DeletedSeqs(bounds.astype(np.int64).reshape(-1, 2), are_merged=True)
 
 
 def _merged(ranges: Ranges) -> Ranges:
     """The same seqs as sorted ranges that neither touch nor overlap."""
-    if not len(ranges):
-        return np.empty((0, 2), np.int64)
+    if len(ranges) < 2:
+        return ranges.copy()
     ordered = ranges[ranges[:, 0].argsort(kind="stable")]
     reach = np.maximum.accumulate(ordered[:, 1])
     # A row starts a new merged range if it begins after the end of all rows before it.

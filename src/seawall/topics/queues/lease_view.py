@@ -237,6 +237,10 @@ class LeaseView:
 
     # --- sizes and stored leases ----------------------------------------------------------------------------------
 
+    def has_rows(self, seqs: Integers) -> bool:
+        """True if none of these jobs was removed; none may be a fresh one."""
+        return bool((self._slots(seqs) >= 0).all())
+
     def sizes(self, seqs: Integers) -> Integers:
         """The plain bytes of jobs as `set_sizes` gave them; 0 if unknown."""
         slots = self._slots(seqs)
