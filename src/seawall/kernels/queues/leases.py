@@ -226,7 +226,7 @@ def _pop_ready(view: np.void) -> int:
     return ABSENT
 
 
-@kernel(int64(_views, int64))
+@kernel(int64(_views, int64), brief=True)
 def expire_due(views: Array, now_ms: int) -> int:
     """Make jobs ready whose lease or delay has ended. Returns when the next one ends, or NO_TIMER.
 
@@ -313,7 +313,7 @@ def move_rows(source: Array, target: Array) -> None:
             target[slot] = source[each]
 
 
-@kernel(void(_views, int64, int64, _ranges_in, int64_in, int64_in, int64))
+@kernel(void(_views, int64, int64, _ranges_in, int64_in, int64_in, int64), brief=True)
 def admit_jobs(
     views: Array, first_seq: int, next_seq: int, live: Ranges, not_before_ms: Seqs, priorities: Seqs, now_ms: int
 ) -> None:
@@ -365,7 +365,7 @@ def admit_jobs(
     view["scanned_seq"] = max(as_int64(view["scanned_seq"]), next_seq - 1)
 
 
-@kernel(int64(_views, int64, int64, int64, int64_out, int64_out))
+@kernel(int64(_views, int64, int64, int64, int64_out, int64_out), brief=True)
 def pick_jobs(views: Array, count_max: int, now_ms: int, deliveries_max: int, seqs: Values, dead_seqs: Values) -> int:
     """Take the next jobs, without a lease yet, after those that are due became ready. Returns how many, or LACKS_SPACE.
 
@@ -407,7 +407,7 @@ def pick_jobs(views: Array, count_max: int, now_ms: int, deliveries_max: int, se
     return count
 
 
-@kernel(void(_views, int64_in, int64, int64, int64_out, int64_out))
+@kernel(void(_views, int64_in, int64, int64, int64_out, int64_out), brief=True)
 def lease_jobs(views: Array, seqs: Seqs, deadline_ms: int, worker: int, lease_ids: Values, deliveries: Values) -> None:
     """Give a lease to each picked job."""
     view = views[0]
@@ -439,7 +439,7 @@ def _may_change(row: np.void, action: int, worker: int, lease_id: int, has_ids: 
     return 1 if row["worker"] == worker and (has_ids == 0 or lease_id == 0 or row["lease_id"] == lease_id) else 0
 
 
-@kernel(int64(_views, int64, int64_in, int64_in, int64, int64, bytes_out))
+@kernel(int64(_views, int64, int64_in, int64_in, int64, int64, bytes_out), brief=True)
 def change_jobs(
     views: Array, action: int, seqs: Seqs, lease_ids: Seqs, worker: int, time_ms: int, changed: Bytes
 ) -> int:
@@ -484,7 +484,7 @@ def change_jobs(
     return count
 
 
-@kernel(void(_views, _ranges_in))
+@kernel(void(_views, _ranges_in), brief=True)
 def remove_jobs(views: Array, removed: Ranges) -> None:
     """Forget the jobs of some ranges, rows of (first seq, seq after the last)."""
     view = views[0]
@@ -498,7 +498,7 @@ def remove_jobs(views: Array, removed: Ranges) -> None:
         remove_fresh(view, removed[each, 0], removed[each, 1])
 
 
-@kernel(int64(_views, int64, int64_out))
+@kernel(int64(_views, int64, int64_out), brief=True)
 def peek_jobs(views: Array, count_max: int, seqs: Values) -> int:
     """Write the seqs that would be picked next; returns how many."""
     view = views[0]
@@ -550,7 +550,7 @@ def restore_jobs(views: Array, restored: Array) -> None:
             view["oldest_seq"] = seq
 
 
-@kernel(void(_views, int64_in, int64_out))
+@kernel(void(_views, int64_in, int64_out), brief=True)
 def find_jobs(views: Array, seqs: Seqs, slots: Values) -> None:
     """Write the slot of each job; ABSENT for one without a row."""
     view = views[0]
@@ -559,7 +559,7 @@ def find_jobs(views: Array, seqs: Seqs, slots: Values) -> None:
         slots[each] = _find(rows, seqs[each]) if seqs[each] > 0 else ABSENT
 
 
-@kernel(int64(_views))
+@kernel(int64(_views), brief=True)
 def oldest_job(views: Array) -> int:
     """The lowest seq of all jobs, or 0. Jobs are only added above, so each search starts where the last one ended."""
     view = views[0]

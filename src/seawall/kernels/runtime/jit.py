@@ -128,9 +128,12 @@ def machine_code() -> Iterator[tuple[str, bytes]]:
 
 
 def kernel(
-    signature: Any, *, available: bool = True, inline: bool = False, counted: bool = True
+    signature: Any, *, available: bool = True, inline: bool = False, counted: bool = True, brief: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function for one signature, without the GIL, through the cache.
+    """Compile a function for one signature, through the cache. A call releases the GIL, unless the kernel is `brief`.
+
+    A thread that releases the GIL while others want it gets it back when one of them gives it up, up to 5 ms later. So
+    a kernel of few microseconds that Python calls often, from many threads, keeps it.
 
     Pass `available=False` for a kernel that this processor cannot run: it stays a plain function that nothing calls.
 
@@ -142,7 +145,11 @@ def kernel(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not available:
             return function
-        compiled = function if PYTHON_MODE else _dispatcher(function, signature, inline=inline, counted=counted)
+        compiled = (
+            function
+            if PYTHON_MODE
+            else _dispatcher(function, signature, inline=inline, counted=counted, nogil=not brief)
+        )
         key = f"{function.__module__}.{function.__name__}"
         _registry[key] = Kernel(function.__module__, function.__name__, signature, compiled, function)
         return compiled
@@ -304,11 +311,11 @@ os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, a
 
 
 def _dispatcher(
-    function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True
+    function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True, nogil: bool = True
 ) -> Callable[P, R]:
     options: dict[str, object] = {
         "nopython": True,
-        "nogil": True,
+        "nogil": nogil,
         "error_model": "numpy",
         "boundscheck": CHECKED_MODE,
         "forceinline": inline,
