@@ -127,5 +127,6 @@ def test_python_runs_while_a_kernel_runs() -> None:
     assert counter[0] == runs * steps
 
 
-def test_all_kernels_release_the_gil() -> None:
-    assert all(each.function.targetoptions["nogil"] for each in OURS.values())
+def test_all_kernels_release_the_gil_but_brief_ones() -> None:
+    brief = {each.module for each in OURS.values() if not each.function.targetoptions["nogil"]}
+    assert brief == {"seawall.kernels.queues.leases"}

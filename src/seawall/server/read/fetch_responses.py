@@ -1,10 +1,10 @@
 """Fetch responses of version 2: the next batches for a reader, or a gap, and how they are written to a connection.
 
 A read is planned on a consistent view of the store and executed without it. If the planned batches are unbroken and the
-reader accepts them in their stored form, the server does not read them at all: it sends ranges of files, and the reader
-verifies them. It reads and verifies every other response, and reports damage as a gap: a reader that finds damage asks
-again without the flag for stored blocks, and gets the gap. A file that is shorter than its batches, or that failed
-before while it was sent (`unfit_ranges`), is also read and verified.
+reader accepts them in their stored form, the server does not look at them at all: it sends ranges of files, or what the
+plan has read from the log, and the reader verifies them. It reads and verifies every other response, and reports damage
+as a gap: a reader that finds damage asks again without the flag for stored blocks, and gets the gap. A file that is
+shorter than its batches, or that failed before while it was sent (`unfit_ranges`), is also read and verified.
 
 A response holds whole batches, up to the first gap; it starts at or before the requested seq. Files are pinned until
 they are sent, or the connection is closed.
@@ -15,9 +15,13 @@ This module must not know credit, or which reader waits for what.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Final, TypeAlias
+
+import numpy as np
 
 from seawall import limits
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
@@ -33,6 +37,7 @@ from seawall.server.connection.budget import Lease
 from seawall.server.connection.connection import Connection
 from seawall.server.read.cold_files import warm_up
 from seawall.server.read.unfit_ranges import UNFIT
+from seawall.storage.segments.batch_index import Entries
 from seawall.topics.gaps import Gap as LostRange
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
@@ -157,8 +162,8 @@ async def next_response(
     limit = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.fair_size(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, limit))
     made, response = await log.ask(partial(_plan, topic_id, from_seq, size_max, records_max, flags))
-    if flags & ReadFlags.STORED_CODEC and _is_direct(made):
-        _fill_from_files(response, made)
+    if flags & ReadFlags.STORED_CODEC and (_is_in_memory(made) or _is_in_files(made)):
+        _fill_unread(response, made)
         lease.resize(response.memory_size)
         await warm_up(log, response.file_spans(), response.release)
         return response
@@ -181,6 +186,9 @@ def response_now(
     if planned is None:
         return None
     made, response = planned
+    if flags & ReadFlags.STORED_CODEC and _is_in_memory(made):
+        _fill_unread(response, made)
+        return response
     if _is_large(made):
         made.release()
         return None
@@ -266,7 +274,12 @@ def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | mem
     return plain_batch(batch.data)
 
 
-def _is_direct(plan: ReadPlan) -> bool:
+def _is_in_memory(plan: ReadPlan) -> bool:
+    """True if batches can be sent as stored, and all of them were read from the log when they were planned."""
+    return all(run.source is None and len(run.data) == run.size for run in plan.runs) and plan.is_unbroken
+
+
+def _is_in_files(plan: ReadPlan) -> bool:
     """True if batches can be sent as stored: nothing is left out, and enough of them are in usable files."""
     stored = [(run, run.source.file) for run in plan.runs if run.source is not None]
     in_files = sum(run.size for run, file in stored if file.fileno() >= 0)
@@ -277,27 +290,38 @@ def _is_direct(plan: ReadPlan) -> bool:
     )
 
 
-def _fill_from_files(response: FetchResponse, plan: ReadPlan) -> None:
-    """Take over the runs of a plan, with their pinned files."""
+def _fill_unread(response: FetchResponse, plan: ReadPlan) -> None:
+    """Take over the runs of a plan, with their pinned files, without looking at the batches."""
     for run in plan.take_runs():
         entries = run.entries
-        # A run may contain batches of other topics in between: do not send those.
-        is_whole = int(entries["length"].sum()) == run.size
-        spans = [(run.at, run.size)] if is_whole else entries[["at", "length"]].tolist()
-        counts = (
-            [(len(entries), int(entries["count"].sum()))] if is_whole else [(1, n) for n in entries["count"].tolist()]
-        )
-        for number, ((at, length), (batches, records)) in enumerate(zip(spans, counts, strict=True)):
+        for number, (first, last) in enumerate(_whole_spans(run)):
+            at, size = _extent(entries[first:last])
             if run.source is None:
-                chunk: Chunk = memoryview(run.data)[at - run.at : at - run.at + length]
+                chunk: Chunk = memoryview(run.data)[at - run.at : at - run.at + size]
             else:
                 if number:
                     run.source.pin()
-                chunk = FileRange(run, at, length)
-            response.add(chunk, batches, records)
+                chunk = FileRange(run, at, size)
+            response.add(chunk, last - first, int(entries["count"][first:last].sum()))
         response.next_position = Position(int(entries["position"][-1]) + 1)
     response.next_seq = plan.end_seq
     response.is_last = plan.end_seq >= plan.next_seq
+
+
+def _whole_spans(run: Run) -> Iterator[tuple[int, int]]:
+    """The batches of a run in spans without anything between them: batches of other topics, or what begins an epoch."""
+    entries = run.entries
+    if int(entries["length"].sum()) == run.size:
+        return iter([(0, len(entries))])
+    ends = entries["at"] + entries["length"]
+    cuts = np.flatnonzero(entries["at"][1:] != ends[:-1]) + 1
+    return pairwise([0, *cuts.tolist(), len(entries)])
+
+
+def _extent(entries: Entries) -> tuple[int, int]:
+    """Where adjacent batches begin, and their bytes."""
+    at = int(entries["at"][0])
+    return at, int(entries["at"][-1]) + int(entries["length"][-1]) - at
 
 
 def _filled(
