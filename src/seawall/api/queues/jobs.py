@@ -30,9 +30,6 @@ _SECONDS_MAX: Final = 1e12
 #: Dead letters that one request can name.
 _COUNT_MAX: Final = (1 << 32) - 1
 
-#: Held while the jobs of a claim are made: all threads that look at one see the same object.
-_MAKING: Final = Lock()
-
 
 class JobKeys(NamedTuple):
     """Claimed jobs: their seqs, rising, and the lease of each."""
@@ -132,12 +129,14 @@ class Jobs(Sequence[J_co]):
     The jobs are made when one of them is first looked at. `ack` and `nack` of all of them do not need them.
     """
 
-    __slots__ = ("_claimed", "_is_decided", "_made", "_make")
+    __slots__ = ("_claimed", "_is_decided", "_made", "_make", "_making")
 
     def __init__(self, claimed: ClaimedJobs, make: Callable[[ReceivedRecord, int, int, int], J_co]) -> None:
         """`make` makes one job of its record, lease, deadline and deliveries."""
         self._claimed = claimed
         self._make = make
+        #: All threads that look at a job see the same object: they are made once, under this lock.
+        self._making = Lock()
         self._made: list[J_co] | None = None
         self._is_decided = False
 
@@ -170,14 +169,14 @@ class Jobs(Sequence[J_co]):
 
     def decided(self) -> None:
         """Note that all jobs were acked or nacked."""
-        with _MAKING:
+        with self._making:
             self._is_decided = True
             for job in self._made or ():
                 job.decided()
 
     def _jobs(self) -> list[J_co]:
         if self._made is None:
-            with _MAKING:
+            with self._making:
                 if self._made is None:
                     self._made = self._make_all()
         return self._made
