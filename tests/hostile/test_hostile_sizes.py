@@ -294,7 +294,7 @@ def jobs_of_an_ack(entry: LogEntry, topic: str, size: int) -> None:
     queue.push([b"job"] * size)
     jobs = queue.claim(size)
     if len(jobs) < size:
-        jobs += queue.claim(size)
+        jobs = [*jobs, *queue.claim(size)]
     assert queue.ack(jobs).changed == size
 
 

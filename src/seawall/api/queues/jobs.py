@@ -156,7 +156,8 @@ class Jobs(Sequence[J_co]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (list, Jobs)) and len(self) == len(other) and self._jobs() == [*other]
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        raise TypeError(f"unhashable type: {type(self).__name__!r}, which equals a list of the same jobs")
 
     def __repr__(self) -> str:
         return repr(self._jobs())
