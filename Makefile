@@ -71,13 +71,14 @@ kernels-checked: $(READY) ## Compile the kernels with bounds checks
 test-checked: setup kernels-checked ## Run the kernel tests with bounds checks
 	NUMBA_BOUNDSCHECK=1 $(PYTEST) -q -n 2 tests/kernels
 
-# What compiles the primitives is measured too: beside the tests, since it takes one core for more than a minute.
+# What compiles the primitives is measured too: beside the tests, since it takes one core for more than a minute. Plain Python
+# takes up to a minute for what kernels do in a second, hence the timeout.
 .PHONY: test-python
 test-python: setup ## Run the tests of the inner layers with kernels as plain Python; branch coverage must reach 95 %
 	@rm -f .coverage .coverage.*
 	@made=$$(mktemp -d) && trap 'kill $$! 2>/dev/null || true; rm -rf "$$made"' EXIT && \
 		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.runtime.warm & } && \
-		NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --cov=seawall --cov-report= \
+		NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --timeout=300 --cov=seawall --cov-report= \
 		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
 		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_disk_ring.py tests/io/test_uring.py \
 		tests/engine/test_commit_cycle.py tests/engine/test_resident_commit.py tests/engine/test_transactions.py \

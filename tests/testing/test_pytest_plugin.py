@@ -43,6 +43,8 @@ def test_each_test_has_its_own_and_the_last_is_closed(seawall_log):
 def test_each_test_gets_its_own_log(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     # Loaded explicitly, so that it does not matter whether it is installed as a plugin.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    # The process publishes 40 MB: kernels as plain Python take minutes for them.
+    monkeypatch.delenv("NUMBA_DISABLE_JIT", raising=False)
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=3)
