@@ -70,6 +70,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
                 self._reschedule(other)
             return crashed
 
+        def _reschedule(self, node: Any) -> None:
+            """Keep more than one test at a worker, or tell it that there are no more.
+
+            A worker starts a test when it knows the next one, and asks for more when a test has ended. The inherited
+            method gives one test to a worker that replaces another, which waits then until the others are done.
+            """
+            if node.shutting_down or node not in self.registered_collections:
+                return
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < 3:
+                self._assign_work_unit(node)
+            if not self.workqueue:
+                node.shutdown()
+
     return SparkTogether(config, log)
 
 

@@ -161,6 +161,27 @@ def test_a_client_that_fails_reports_its_error(tmp_path: Path) -> None:
             client_runs.run_client("redis", "consume", options)
 
 
+#: Overlooks the first signal, as RQ does at the wrong moment.
+FORGETFUL = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("{}", flush=True))))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_worker_that_overlooks_a_signal_gets_another(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "errors").open("w+", encoding="utf-8") as errors,
+        subprocess.Popen([sys.executable, "-c", FORGETFUL], stdout=subprocess.PIPE, text=True) as process,
+    ):
+        run = client_runs.ClientRun("a worker", process, errors)
+        run.wait_until_ready()
+        run.stop(repeat_seconds=0.2)
+        assert process.wait(10) == 0
+
+
 class Broken(Seawall):
     """A system whose server ends at once."""
 

@@ -16,8 +16,8 @@ from seawall.testing.pod.readers import StoreReader
 from seawall.testing.pod.run import PodRun
 from seawall.testing.pod.world import SimPod
 
-SEEDS = 80
-PARTS = 8
+SEEDS = 40
+PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import IO
+from typing import IO, Final
 
 from seawall.bench.peers.client_process import Figures, Options
 from seawall.bench.subjects.second_process import EXIT_SECONDS_MAX
+
+#: Far longer than a library takes to stop, and RQ ignores a signal within a second of another.
+_REPEAT_SECONDS: Final = 15.0
 
 
 class ClientRun:
@@ -41,9 +45,14 @@ class ClientRun:
         assert isinstance(found, dict)
         return {name: float(value) for name, value in found.items()}
 
-    def stop(self) -> None:
-        """Let a role that runs until SIGTERM stop, and wait until it has."""
+    def stop(self, repeat_seconds: float = _REPEAT_SECONDS) -> None:
+        """Let a role that runs until SIGTERM stop, and wait until it has.
+
+        The signal is repeated: RQ does not notice one that arrives while it turns from a job to the next wait.
+        """
         self._process.terminate()
+        while not select.select([self.output], [], [], repeat_seconds)[0]:
+            self._process.terminate()
         self.figures()
 
     def check_runs(self) -> None:

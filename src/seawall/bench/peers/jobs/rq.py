@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import redis
@@ -54,7 +55,8 @@ class RqClient(JobClient):
     def work(self, on_ready: Callable[[], None]) -> None:
         """`Worker.work`, which executes one job at a time."""
         on_ready()
-        self.worker_class([self._queue], connection=self._redis).work(logging_level="WARNING")
+        with suppress(SystemExit):  # of a second SIGTERM
+            self.worker_class([self._queue], connection=self._redis).work(logging_level="WARNING")
 
 
 class RqSimpleClient(RqClient):
