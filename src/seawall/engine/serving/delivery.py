@@ -106,7 +106,9 @@ class Delivery:
         self._merging: dict[_Key, int] = {}
         #: When the last pause of the lowest band has ended: waiting until then is not waiting for others.
         self._paused_until_ns = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        #: When it ends, on the clock of the loop: uvloop makes timers of less than half a millisecond without a time.
+        self._timer_due = 0.0
         self._is_serving_soon = False
         self._is_asking = False
         #: Deliveries so far, and those that waited for others for longer than a quantum.
@@ -295,11 +297,12 @@ class Delivery:
         wait_ns = self.governor.merge_ns if self._merging else SAMPLE_NS
         due = self._loop.time() + wait_ns / _NS_PER_S
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_due <= due:
                 return
             # It was started for what pauses.
             self._timer.cancel()
         self._timer = self._loop.call_at(due, self._waited_enough)
+        self._timer_due = due
 
     def _waited_enough(self) -> None:
         self._timer = None
