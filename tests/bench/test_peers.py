@@ -161,7 +161,7 @@ def test_a_client_that_fails_reports_its_error(tmp_path: Path) -> None:
             client_runs.run_client("redis", "consume", options)
 
 
-#: Overlooks the first signal, as RQ does at the wrong moment.
+#: Overlooks the first signal, as a worker of RQ did.
 FORGETFUL = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("{}", flush=True))))

@@ -48,7 +48,7 @@ class ClientRun:
     def stop(self, repeat_seconds: float = _REPEAT_SECONDS) -> None:
         """Let a role that runs until SIGTERM stop, and wait until it has.
 
-        The signal is repeated: RQ does not notice one that arrives while it turns from a job to the next wait.
+        The signal is repeated: a worker of RQ that had just finished a job was seen to go on waiting after one.
         """
         self._process.terminate()
         while not select.select([self.output], [], [], repeat_seconds)[0]:
